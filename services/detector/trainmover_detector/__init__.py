@@ -1,0 +1,1 @@
+"""The detector service: turns collective timing and liveness evidence into incidents."""

@@ -1,0 +1,1 @@
+"""The planner service: chooses the standby, writes the plan and tracks each migration."""

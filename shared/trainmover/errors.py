@@ -1,0 +1,71 @@
+"""The errors users meet; every message names the thing, the cause and the next step."""
+
+from __future__ import annotations
+
+__all__ = [
+    "BusError",
+    "BusUnavailableError",
+    "ConfigError",
+    "ConflictError",
+    "InvalidIdError",
+    "MalformedEventError",
+    "PermissionDeniedError",
+    "ProtocolError",
+    "RequestRefusedError",
+    "StaleEpochError",
+    "TrainMoverError",
+]
+
+
+class TrainMoverError(Exception):
+    """Root of every error that TrainMover raises on purpose."""
+
+
+class ConfigError(TrainMoverError):
+    """A setting, flag or environment variable is missing or contradicts another."""
+
+
+class InvalidIdError(TrainMoverError):
+    """A job, machine or detector name cannot be part of a subject."""
+
+
+class BusError(TrainMoverError):
+    """The bus refused or failed an operation."""
+
+
+class BusUnavailableError(BusError):
+    """The bus cannot be reached; the outcome of the operation is unknown."""
+
+
+class PermissionDeniedError(BusError):
+    """The bus user may not publish or subscribe here."""
+
+
+class ConflictError(BusError):
+    """A compare-and-set lost against another writer."""
+
+
+class MalformedEventError(TrainMoverError):
+    """A message does not parse as the event it claims to be."""
+
+
+class ProtocolError(TrainMoverError):
+    """A migration was asked to make a transition its state does not allow."""
+
+
+class StaleEpochError(ProtocolError):
+    """A message or link carries an epoch that is not the current one."""
+
+
+class RequestRefusedError(TrainMoverError):
+    """An operator's request was refused; nothing changed.
+
+    Attributes:
+        code: Stable machine-readable reason, for example ``no_standby``.
+        next_step: What the operator can do about it.
+    """
+
+    def __init__(self, message: str, *, code: str, next_step: str) -> None:
+        super().__init__(f"{message} {next_step}".strip())
+        self.code = code
+        self.next_step = next_step

@@ -1,0 +1,140 @@
+"""Facts about the execution of a plan and of steps; published by agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainmover.topology import Frozen
+
+__all__ = [
+    "JobLayoutKnown",
+    "PlanCommitted",
+    "PlanFailed",
+    "PlanPrepared",
+    "PlanSwitched",
+    "StepBroken",
+    "StepProgress",
+    "StepResumed",
+    "WorkerFinished",
+]
+
+
+class JobLayoutKnown(Frozen):
+    """The session of one rank says which ranks hold the same state (``redundancy``).
+
+    Attributes:
+        replicas: All ranks, this one included, that hold bitwise the same model and optimizer
+            state. Only this rank when the state is sharded without replicas.
+    """
+
+    machine: str
+    rank: int
+    replicas: tuple[int, ...]
+
+
+class PlanPrepared(Frozen):
+    """Phase 1 is complete for one rank: links dialled and parked (joiner: warm and reachable)."""
+
+    migration: str
+    machine: str
+    rank: int
+    epoch: int
+    prepare_s: float
+
+
+class PlanSwitched(Frozen):
+    """One rank completed phase 2 after ``step`` and is at the new epoch.
+
+    Attributes:
+        step: Number of completed steps at the switch.
+        phases_s: Seconds of each part of phase 2 ("links", "state", "verify", ...).
+        state_bytes: Bytes of state that this rank sent or received.
+    """
+
+    migration: str
+    machine: str
+    rank: int
+    epoch: int
+    step: int
+    phases_s: Mapping[str, float]
+    state_bytes: int = 0
+
+
+class PlanCommitted(Frozen):
+    """The first vote of the new epoch passed at this rank: the way back is closed."""
+
+    migration: str
+    machine: str
+    rank: int
+    epoch: int
+    step: int
+
+
+class PlanFailed(Frozen):
+    """One rank cannot carry out the plan; training is as it was when ``step_safe`` is true."""
+
+    migration: str
+    machine: str
+    rank: int
+    epoch: int
+    reason: str
+    step_safe: bool
+
+
+class StepBroken(Frozen):
+    """A rank's step was voided by a communication error; it waits in ``recovering``.
+
+    Attributes:
+        committed_step: Number of steps this rank knows to be completed.
+    """
+
+    machine: str
+    rank: int
+    epoch: int
+    committed_step: int
+    reason: str
+
+
+class StepProgress(Frozen):
+    """Once a second while a rank trains: how far it is.
+
+    Attributes:
+        step: Number of completed steps.
+        step_s: Median duration of the latest steps, in seconds.
+        loss: Latest loss the session was told of, if any.
+    """
+
+    machine: str
+    rank: int
+    epoch: int
+    step: int
+    step_s: float
+    loss: float | None = None
+
+
+class StepResumed(Frozen):
+    """The first step after a switch or recovery completed at this rank.
+
+    Attributes:
+        pause_s: Time from the last completed step before to the first one after, less one
+            median step time; at least 0.
+        steps_redone: Steps that were started again.
+    """
+
+    machine: str
+    rank: int
+    epoch: int
+    step: int
+    pause_s: float
+    step_s: float
+    steps_redone: int
+    migration: str
+
+
+class WorkerFinished(Frozen):
+    """A rank's program ended normally."""
+
+    machine: str
+    rank: int
+    epoch: int
+    step: int

@@ -1,0 +1,66 @@
+"""Facts of the detector: claims with evidence. They move nobody; the planner's policy does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from trainmover.topology import Frozen
+
+__all__ = ["DetectorQuarantined", "IncidentClosed", "IncidentOpened", "IncidentUpdated"]
+
+
+class IncidentOpened(Frozen):
+    """A detector claims that something is wrong.
+
+    Attributes:
+        id: The incident's id.
+        kind: ``machine_failed``, ``straggler``, or a plugin's own class.
+        machine: The culprit, or None when nobody can be named ("all slow").
+        rank: The culprit's rank where one rank is to blame.
+        slot: The culprit's slot at ``epoch``.
+        epoch: The epoch at which the evidence was seen.
+        confidence: 0 to 1.
+        summary: One sentence for people.
+        evidence: The numbers behind the claim, the window they were seen in.
+        detector: Name of the detector.
+        detector_version: Its version.
+        mode: ``active`` incidents may lead to action, ``shadow`` ones never.
+    """
+
+    id: str
+    kind: str
+    machine: str | None
+    rank: int | None = None
+    slot: int | None = None
+    epoch: int
+    confidence: float = Field(ge=0, le=1)
+    summary: str
+    evidence: dict[str, Any] = Field(default_factory=dict)
+    detector: str
+    detector_version: str = "1"
+    mode: str = "active"
+
+
+class IncidentUpdated(Frozen):
+    """More evidence for an open incident."""
+
+    id: str
+    confidence: float = Field(ge=0, le=1)
+    summary: str
+    evidence: dict[str, Any] = Field(default_factory=dict)
+
+
+class IncidentClosed(Frozen):
+    """The incident is over: its cause went away or was moved away."""
+
+    id: str
+    reason: str
+
+
+class DetectorQuarantined(Frozen):
+    """A detector raised or ran over its time budget and is no longer asked."""
+
+    detector: str
+    reason: str

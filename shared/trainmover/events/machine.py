@@ -1,0 +1,105 @@
+"""Facts about machines and the workers on them; published by agents, except where noted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from trainmover.topology import Frozen, Machine
+
+__all__ = [
+    "LinkLost",
+    "MachineLost",
+    "MachineQuarantined",
+    "MachineReady",
+    "MachineRegistered",
+    "MachineWarming",
+    "WorkerExited",
+]
+
+
+class MachineRegistered(Frozen):
+    """A machine offers itself to the job; again, with a new generation, each time it is freed.
+
+    Attributes:
+        nnodes_min: Slots of the job as the launcher was told (``--nnodes MIN:MAX``).
+        nnodes_max: Slots plus standbys.
+        pid: Process id of the agent.
+        host: Host name, for people.
+    """
+
+    machine: Machine
+    nnodes_min: int = Field(ge=1)
+    nnodes_max: int = Field(ge=1)
+    pid: int
+    host: str
+
+
+class MachineWarming(Frozen):
+    """A standby bound its sockets and started a process for each of these slots.
+
+    Attributes:
+        endpoints: For each slot, ``host:port`` of each local rank's process.
+    """
+
+    machine: str
+    generation: int
+    endpoints: Mapping[int, tuple[str, ...]]
+
+
+class MachineReady(Frozen):
+    """A standby finished its shadow iterations for one slot and can take it at once."""
+
+    machine: str
+    generation: int
+    slot: int
+    shadow_iterations: int
+    warm_s: float
+
+
+class MachineLost(Frozen):
+    """The planner gave the machine up; its epoch is refused from now on (by the planner)."""
+
+    machine: str
+    reason: str
+
+
+class MachineQuarantined(Frozen):
+    """The machine will not be used again until an operator releases it (by the planner)."""
+
+    machine: str
+    reason: str
+
+
+class WorkerExited(Frozen):
+    """``waitpid`` returned for a training process that was not told to stop."""
+
+    machine: str
+    generation: int
+    rank: int
+    epoch: int
+    exit_code: int | None
+    signal: int | None
+    last_words: str = ""
+
+
+class LinkLost(Frozen):
+    """A worker saw the end of a link whose other side did not say goodbye.
+
+    Attributes:
+        machine: The machine of the reporter.
+        rank: The rank that reports.
+        peer_rank: The rank at the other side.
+        peer_machine: The machine at the other side at ``epoch``.
+        kind: ``reset`` when the link ended, ``refused`` when it could not be dialled.
+    """
+
+    machine: str
+    rank: int
+    peer_rank: int
+    peer_machine: str
+    epoch: int
+    step: int
+    kind: Literal["reset", "refused"]

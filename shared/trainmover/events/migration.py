@@ -1,0 +1,126 @@
+"""Facts of the planner: the phases of a migration, and the life of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from trainmover.plan import MigrationKind, Plan
+from trainmover.topology import Frozen, Membership
+
+__all__ = [
+    "JobFailed",
+    "JobFinished",
+    "JobFormed",
+    "JobHeld",
+    "MigrationAborted",
+    "MigrationApproved",
+    "MigrationCommitted",
+    "MigrationFailed",
+    "MigrationPreparing",
+    "MigrationProposed",
+    "MigrationReady",
+    "MigrationRejected",
+    "MigrationSwitching",
+]
+
+
+class JobFormed(Frozen):
+    """Enough machines registered; the first membership exists."""
+
+    membership: Membership
+    standbys: tuple[str, ...] = ()
+
+
+class JobHeld(Frozen):
+    """The job waits in ``recovering``: a slot has no machine and no standby is left."""
+
+    slots: tuple[int, ...]
+    reason: str
+
+
+class JobFinished(Frozen):
+    """Every slot's program ended normally."""
+
+    epoch: int
+    step: int
+
+
+class JobFailed(Frozen):
+    """The job cannot go on."""
+
+    reason: str
+    next_step: str
+
+
+class _OfMigration(Frozen):
+    migration: str
+    kind: MigrationKind
+    slot: int = Field(ge=0)
+    leaver: str
+    cause: str
+
+
+class MigrationProposed(_OfMigration):
+    """Somebody (an incident, an operator) asks that ``leaver`` leave ``slot``."""
+
+    incident: str | None = None
+    requested_by: str = "policy"
+
+
+class MigrationApproved(_OfMigration):
+    """Policy or an operator agreed; here is the plan."""
+
+    joiner: str
+    plan: Plan
+
+
+class MigrationRejected(_OfMigration):
+    """It will not happen; ``code`` and ``reason`` say why."""
+
+    code: str
+    reason: str
+
+
+class MigrationPreparing(_OfMigration):
+    """Commands are out; phase 1 runs beside training."""
+
+    joiner: str
+    epoch: int
+
+
+class MigrationReady(_OfMigration):
+    """Every rank reported phase 1 complete."""
+
+    joiner: str
+    epoch: int
+
+
+class MigrationSwitching(_OfMigration):
+    """The ranks voted; phase 2 runs."""
+
+    joiner: str
+    epoch: int
+
+
+class MigrationCommitted(_OfMigration):
+    """The first vote of the new epoch passed at every rank."""
+
+    joiner: str
+    epoch: int
+    step: int
+    membership: Membership
+    phases_s: Mapping[str, float] = Field(default_factory=dict)
+
+
+class MigrationAborted(_OfMigration):
+    """Given up before the switch; training never noticed (INV-LEAVER-WHOLE)."""
+
+    reason: str
+
+
+class MigrationFailed(_OfMigration):
+    """The switch broke; the survivors recover with another plan."""
+
+    reason: str

@@ -1,0 +1,88 @@
+"""Every subject, stream and bucket name on the bus, built and validated in one place."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from trainmover.errors import InvalidIdError
+
+__all__ = [
+    "COMMAND_STREAM",
+    "DEAD_LETTER",
+    "EVENT_STREAM",
+    "command",
+    "commands",
+    "event",
+    "events",
+    "request",
+    "requests",
+    "telemetry",
+    "telemetry_all",
+    "validate_id",
+]
+
+EVENT_STREAM: Final = "TM_EVENTS"
+COMMAND_STREAM: Final = "TM_COMMANDS"
+DEAD_LETTER: Final = "tm.v1.dead"
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def validate_id(value: str, *, what: str) -> str:
+    """Return ``value`` unchanged when it can be one token of a subject.
+
+    Args:
+        value: The name to check.
+        what: What the name is for, used in the error ("job", "machine", ...).
+
+    Raises:
+        InvalidIdError: ``value`` is empty, too long, or holds anything but letters, digits,
+            ``-`` and ``_``.
+    """
+    if not _ID.fullmatch(value):
+        raise InvalidIdError(
+            f"{what} name {value!r} cannot be used: 1 to 64 letters, digits, '-' or '_' only. "
+            f"Rename the {what}."
+        )
+    return value
+
+
+def event(job: str, *, entity: str, fact: str) -> str:
+    """Subject of a fact, for example ``tm.v1.demo.migration.committed``."""
+    return f"tm.v1.{validate_id(job, what='job')}.{entity}.{fact}"
+
+
+def events(job: str, *, entity: str = "*", fact: str = "*") -> str:
+    """Subscription pattern for facts of a job."""
+    return f"tm.v1.{job if job == '*' else validate_id(job, what='job')}.{entity}.{fact}"
+
+
+def command(job: str, machine: str) -> str:
+    """Subject of the work queue of one machine's agent."""
+    return f"tm.v1.{validate_id(job, what='job')}.cmd.{validate_id(machine, what='machine')}"
+
+
+def commands(job: str) -> str:
+    """Pattern over all command queues of a job."""
+    return f"tm.v1.{validate_id(job, what='job')}.cmd.*"
+
+
+def telemetry(job: str, machine: str) -> str:
+    """Subject of one machine's telemetry (core NATS, never stored)."""
+    return f"tm.v1.{validate_id(job, what='job')}.telemetry.{validate_id(machine, what='machine')}"
+
+
+def telemetry_all(job: str) -> str:
+    """Pattern over the telemetry of a job."""
+    return f"tm.v1.{validate_id(job, what='job')}.telemetry.*"
+
+
+def request(job: str, verb: str) -> str:
+    """Subject on which the planner answers one kind of operator request."""
+    return f"tm.v1.{validate_id(job, what='job')}.request.{verb}"
+
+
+def requests(job: str) -> str:
+    """Pattern over all operator requests of a job."""
+    return f"tm.v1.{validate_id(job, what='job')}.request.*"
