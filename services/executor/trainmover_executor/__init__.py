@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Session"]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - PEP 562 returns whatever the name is
+def __getattr__(name: str) -> Any:
     if name == "Session":
         return import_module("trainmover_executor.session").Session
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,7 +17,7 @@ from trainmover.topology import Frozen
 
 __all__ = ["Bus", "Delivery", "Entry", "RequestHandler"]
 
-T = TypeVar("T", covariant=True)
+T_co = TypeVar("T_co", covariant=True)
 
 RequestHandler = Callable[[str, bytes], Awaitable[bytes]]
 """Answers one request: (verb, body) -> reply body."""
@@ -32,11 +32,11 @@ class Entry:
     revision: int
 
 
-class Delivery(Protocol[T]):
+class Delivery(Protocol[T_co]):
     """A message that stays ours until we say what became of it."""
 
     @property
-    def payload(self) -> T:
+    def payload(self) -> T_co:
         """The decoded message."""
         ...
 

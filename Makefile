@@ -1,0 +1,46 @@
+# Everything runs from .venv; `make demo` and `make test` work on a fresh clone.
+PYTHON ?= python3
+PIP_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check format bench clean
+
+help: ## List the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
+
+install: $(STAMP) ## Create .venv with everything (quick the second time)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "TrainMover needs Python 3.11 or later; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
+		|| { echo "cannot create $(VENV): on Debian, install python3-venv" >&2; exit 1; }
+	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e '.[executor,local,otel,dev]'
+	@touch $@
+
+demo: install ## Move a slow machine, kill another, compare with an undisturbed run (3 minutes)
+	$(BIN)/trainmover demo $(ARGS)
+
+test: install ## Run the tests
+	$(BIN)/python -m pytest $(ARGS)
+
+check: install ## Format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict
+	$(BIN)/lint-imports
+
+format: install ## Rewrite the sources in house style
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install ## Run the benchmarks; each prints its command and the machine it ran on
+	@set -e; found=; for file in benchmarks/bench_*.py; do \
+		[ -e "$$file" ] || continue; found=1; echo "== $$file"; $(BIN)/python "$$file" $(ARGS); \
+	done; [ -n "$$found" ] || { echo "no benchmarks/bench_*.py in this version" >&2; exit 1; }
+
+clean: ## Remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
