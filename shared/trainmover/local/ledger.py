@@ -1,0 +1,170 @@
+"""When is a local job over, and how did it end? Pure: facts and process exits in, verdict out.
+
+The bus may die in mid-run and training goes on (INV-NO-BUS-ON-PATH), so what the bus says is
+believed when it says something, and the exit codes of the machines decide when it does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trainmover.events.envelope import Envelope
+from trainmover.events.machine import MachineRegistered, WorkerExited
+from trainmover.events.migration import (
+    JobFailed,
+    JobFinished,
+    JobFormed,
+    MigrationAborted,
+    MigrationApproved,
+    MigrationCommitted,
+    MigrationFailed,
+)
+from trainmover.topology import Membership
+
+__all__ = ["Ending", "Ledger"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the job ended.
+
+    Attributes:
+        ok: Whether every slot's program ended normally.
+        reason: One sentence for people.
+        next_step: What they can do about it; empty when there is nothing to do.
+    """
+
+    ok: bool
+    reason: str
+    next_step: str = ""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What the supervisor knows about the job.
+
+    Attributes:
+        nnodes_min: Slots of the job.
+        running: Machines whose agent process runs.
+        membership: Latest membership heard of, None before the job formed.
+    """
+
+    nnodes_min: int
+    running: set[str]
+    membership: Membership | None = None
+    _exit_codes: dict[str, int] = field(default_factory=dict)
+    _released: set[str] = field(default_factory=set)
+    _down: set[str] = field(default_factory=set)
+    _open_plans: dict[str, frozenset[str]] = field(default_factory=dict)
+    _bad_ranks: dict[int, WorkerExited] = field(default_factory=dict)
+    _ending: Ending | None = None
+
+    @property
+    def active(self) -> frozenset[str]:
+        """Machines that fill a slot, as far as is known."""
+        if self.membership is None:
+            return frozenset()
+        return frozenset(member.machine for member in self.membership.members)
+
+    @property
+    def services_down(self) -> frozenset[str]:
+        """Services that died."""
+        return frozenset(self._down)
+
+    def service_died(self, name: str) -> None:
+        """The detector, the planner or the bus is gone."""
+        self._down.add(name)
+
+    def agent_exited(self, machine: str, exit_code: int) -> None:
+        """A machine's agent process ended."""
+        self.running.discard(machine)
+        self._exit_codes[machine] = exit_code
+
+    def learn(self, event: Envelope) -> None:
+        """Take in one fact from the bus."""
+        match event.payload:
+            case JobFormed(membership=membership):
+                self.membership = membership
+            case MigrationApproved(migration=migration, plan=plan):
+                self._open_plans[migration] = frozenset(move.leaver for move in plan.moves)
+            case MigrationCommitted(migration=migration, leaver=leaver, membership=membership):
+                self.membership = membership
+                self._open_plans.pop(migration, None)
+                self._released.add(leaver)
+                self._bad_ranks.clear()
+            case MigrationAborted(migration=migration) | MigrationFailed(migration=migration):
+                self._open_plans.pop(migration, None)
+            case MachineRegistered(machine=machine):
+                self._released.discard(machine.name)
+            case WorkerExited(rank=rank, exit_code=code) as exited if code:
+                self._bad_ranks[rank] = exited
+            case JobFinished(step=step):
+                self._ending = Ending(ok=True, reason=f"finished after {step} steps")
+            case JobFailed(reason=reason, next_step=next_step):
+                self._ending = Ending(ok=False, reason=reason, next_step=next_step)
+            case _:
+                pass
+
+    def ending(self) -> Ending | None:
+        """How the job ended, or None while it goes on."""
+        if self._ending is not None:
+            return self._ending
+        finished = {name for name, code in self._exit_codes.items() if code == 0}
+        if self.active and self.active <= finished:
+            return Ending(ok=True, reason="every active machine finished")
+        # A switch that completed after the bus died is not in our membership: then count.
+        if self.active and len(finished - self._released) >= len(self.active):
+            return Ending(ok=True, reason="every active machine finished")
+        return self._program_failed() or self._too_few()
+
+    def stranded(self) -> Ending | None:
+        """A machine is lost and nobody is left to replace it; None when all is well.
+
+        A recovery that was already under way may still complete, so a caller allows some grace.
+        """
+        if not self._down:
+            return None
+        covered = frozenset().union(*self._open_plans.values())
+        lost = sorted(
+            name
+            for name in self.active - covered
+            if name not in self.running and self._exit_codes[name] != 0
+        )
+        if not lost:
+            return None
+        return Ending(
+            ok=False,
+            reason=f"{', '.join(lost)} was lost while {', '.join(sorted(self._down))} was down: "
+            "nobody can choose a standby",
+            next_step="Start the job again from its last checkpoint.",
+        )
+
+    def _program_failed(self) -> Ending | None:
+        if self.membership is None:
+            return None
+        if set(self._bad_ranks) != set(range(self.membership.layout.world_size)):
+            return None
+        first = self._bad_ranks[min(self._bad_ranks)]
+        words = f": {first.last_words.strip()}" if first.last_words.strip() else ""
+        return Ending(
+            ok=False,
+            reason=f"the program failed on every rank with exit code {first.exit_code}{words}",
+            next_step="Fix the program; its output is in the machines' logs.",
+        )
+
+    def _too_few(self) -> Ending | None:
+        if self.membership is None and len(self.running) < self.nnodes_min:
+            reason = (
+                f"the job needs {self.nnodes_min} machines to form, "
+                f"{len(self.running)} are left ({self._exits()})"
+            )
+        elif not self.running:
+            reason = f"every machine ended ({self._exits()})"
+        else:
+            return None
+        return Ending(ok=False, reason=reason, next_step="Read the machines' logs.")
+
+    def _exits(self) -> str:
+        if not self._exit_codes:
+            return "none started"
+        return ", ".join(f"{name}: {code}" for name, code in sorted(self._exit_codes.items()))

@@ -1,0 +1,167 @@
+"""When a local job is over, from facts and exit codes alone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from trainmover.events.envelope import Envelope
+from trainmover.events.machine import WorkerExited
+from trainmover.events.migration import (
+    JobFailed,
+    JobFinished,
+    JobFormed,
+    MigrationApproved,
+    MigrationCommitted,
+)
+from trainmover.local.ledger import Ledger
+from trainmover.plan import Move, Plan
+from trainmover.topology import Frozen, Layout, Member, Membership
+
+NAMES = ("worker-0", "worker-1", "worker-2")
+
+
+def membership(*names: str, epoch: int = 1) -> Membership:
+    members = tuple(Member(machine=n, generation=0, endpoints=("127.0.0.1:1",)) for n in names)
+    return Membership(epoch=epoch, layout=Layout(slots=len(names)), members=members)
+
+
+def said(payload: Frozen) -> Envelope:
+    return Envelope(id="1", source="/test", job="j", time=datetime.now(UTC), payload=payload)
+
+
+def committed(leaver: str, joiner: str, after: Membership) -> MigrationCommitted:
+    return MigrationCommitted(
+        migration="m-1",
+        kind="planned",
+        slot=0,
+        leaver=leaver,
+        cause="test",
+        joiner=joiner,
+        epoch=after.epoch,
+        step=5,
+        membership=after,
+    )
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    ledger = Ledger(nnodes_min=2, running=set(NAMES))
+    ledger.learn(said(JobFormed(membership=membership("worker-0", "worker-1"))))
+    return ledger
+
+
+def test_goes_on_while_an_active_machine_runs(ledger: Ledger) -> None:
+    ledger.agent_exited("worker-0", 0)
+    assert ledger.ending() is None
+
+
+def test_finished_when_every_active_machine_exited_normally(ledger: Ledger) -> None:
+    ledger.service_died("bus")
+    ledger.agent_exited("worker-0", 0)
+    ledger.agent_exited("worker-1", 0)
+    ending = ledger.ending()
+    assert ending is not None
+    assert ending.ok
+
+
+def test_a_released_leaver_does_not_count_as_finished(ledger: Ledger) -> None:
+    after = membership("worker-2", "worker-1", epoch=2)
+    ledger.learn(said(committed("worker-0", "worker-2", after)))
+    ledger.agent_exited("worker-0", 0)
+    ledger.agent_exited("worker-1", 0)
+    assert ledger.ending() is None
+    ledger.agent_exited("worker-2", 0)
+    ending = ledger.ending()
+    assert ending is not None
+    assert ending.ok
+
+
+def test_counts_finishers_when_a_switch_went_unseen_after_the_bus_died(ledger: Ledger) -> None:
+    ledger.service_died("bus")
+    ledger.agent_exited("worker-1", 0)
+    ledger.agent_exited("worker-2", 0)
+    ending = ledger.ending()
+    assert ending is not None
+    assert ending.ok
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_believes_what_the_planner_says(ledger: Ledger, ok: bool) -> None:
+    fact = JobFinished(epoch=1, step=9) if ok else JobFailed(reason="no more", next_step="Rest.")
+    ledger.learn(said(fact))
+    ending = ledger.ending()
+    assert ending is not None
+    assert ending.ok is ok
+
+
+def test_fails_when_too_few_machines_are_left_to_form() -> None:
+    ledger = Ledger(nnodes_min=2, running={"worker-0", "worker-1"})
+    ledger.agent_exited("worker-1", 2)
+    ending = ledger.ending()
+    assert ending is not None
+    assert not ending.ok
+    assert "worker-1: 2" in ending.reason
+
+
+def test_fails_when_the_program_fails_on_every_rank(ledger: Ledger) -> None:
+    for rank in range(2):
+        assert ledger.ending() is None
+        exited = WorkerExited(
+            machine=f"worker-{rank}",
+            generation=0,
+            rank=rank,
+            epoch=1,
+            exit_code=1,
+            signal=None,
+            last_words="ValueError: no such file",
+        )
+        ledger.learn(said(exited))
+    ending = ledger.ending()
+    assert ending is not None
+    assert "no such file" in ending.reason
+
+
+def test_a_dead_machine_alone_is_the_planners_business(ledger: Ledger) -> None:
+    ledger.agent_exited("worker-0", -9)
+    assert ledger.ending() is None
+    assert ledger.stranded() is None
+
+
+def test_stranded_when_a_machine_dies_and_nobody_can_choose_a_standby(ledger: Ledger) -> None:
+    ledger.service_died("planner")
+    assert ledger.stranded() is None
+    ledger.agent_exited("worker-0", -9)
+    ending = ledger.stranded()
+    assert ending is not None
+    assert "worker-0" in ending.reason
+    assert "planner" in ending.reason
+
+
+def test_not_stranded_while_a_recovery_that_covers_the_machine_is_under_way(
+    ledger: Ledger,
+) -> None:
+    after = membership("worker-2", "worker-1", epoch=2)
+    plan = Plan(
+        id="m-1",
+        job="j",
+        kind="failure",
+        from_epoch=1,
+        membership=after,
+        moves=(Move(slot=0, leaver="worker-0", joiner="worker-2"),),
+        sources={0: 1},
+    )
+    approved = MigrationApproved(
+        migration="m-1",
+        kind="failure",
+        slot=0,
+        leaver="worker-0",
+        cause="machine_failed",
+        joiner="worker-2",
+        plan=plan,
+    )
+    ledger.agent_exited("worker-0", -9)
+    ledger.learn(said(approved))
+    ledger.service_died("planner")
+    assert ledger.stranded() is None
