@@ -6,7 +6,7 @@ contract suite. Nothing on a training step's path ever touches a bus (INV-NO-BUS
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
@@ -43,6 +43,11 @@ class Delivery(Protocol[T_co]):
     @property
     def attempt(self) -> int:
         """1 for the first delivery."""
+        ...
+
+    @property
+    def trace(self) -> Mapping[str, str]:
+        """W3C trace headers of the sender, may be empty; see ``observe.process``."""
         ...
 
     async def ack(self) -> None:
@@ -132,7 +137,10 @@ class Bus(Protocol):
         ...
 
     async def serve(self, job: str, handler: RequestHandler) -> None:
-        """Answer requests of ``job`` with ``handler`` until the bus is closed."""
+        """Answer requests of ``job`` with ``handler`` until the bus is closed.
+
+        Returns at once. What the handler raises reaches the asker as a ``Refusal``.
+        """
         ...
 
     async def get(self, bucket: str, key: str) -> Entry | None:

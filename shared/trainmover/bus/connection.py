@@ -1,0 +1,337 @@
+"""One connection to a NATS server: outages, forbidden subjects and time limits made plain.
+
+Every operation of ``NatsBus`` runs inside ``Connection.calling``, which knows whether the server
+is reachable, gives up in time, and turns what nats-py raises into our own errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any, Final
+
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.js import JetStreamContext
+
+from trainmover.errors import BusError, BusUnavailableError, PermissionDeniedError
+from trainmover.observe import get_logger
+
+__all__ = ["Connection"]
+
+_log = get_logger(__name__)
+_VIOLATION: Final = re.compile(
+    r'permissions violation for (publish|subscription) to "([^"]+)"', re.IGNORECASE
+)
+_CLOSE_S: Final = 0.7
+_RECONNECT_WAIT_S: Final = 0.1
+
+
+class _Client(Client):
+    """A client whose requests end at once when the server says they are forbidden."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open: dict[asyncio.Timeout, str] = {}
+        self._refused: dict[asyncio.Timeout, str] = {}
+
+    async def request(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        timeout: float = 0.5,  # noqa: ASYNC109 - the signature is nats-py's
+        old_style: bool = False,
+        headers: dict[str, Any] | None = None,
+    ) -> Msg:
+        """Like the original; raises ``PermissionDeniedError`` when the subject is forbidden."""
+        try:
+            async with asyncio.timeout(None) as scope:
+                self._open[scope] = subject
+                return await super().request(subject, payload, timeout, old_style, headers)
+        except TimeoutError:
+            if scope in self._refused:
+                raise _forbidden("publish", subject) from None
+            raise
+        finally:
+            self._open.pop(scope, None)
+            self._refused.pop(scope, None)
+
+    def refuse(self, subject: str) -> bool:
+        """End the requests that wait for an answer from ``subject``; tells whether any did."""
+        hit = [scope for scope, waiting in self._open.items() if waiting == subject]
+        for scope in hit:
+            del self._open[scope]
+            self._refused[scope] = subject
+            scope.reschedule(asyncio.get_running_loop().time())
+        return bool(hit)
+
+
+class Connection:
+    """A connection that outlives its server.
+
+    Args:
+        url: ``nats://host:port``, or several separated by commas.
+        name: Who we are, for the server's own monitoring.
+        timeout_s: How long one operation may take before the bus counts as unavailable, seconds.
+        connect_timeout_s: Limit for the first connection, seconds.
+        options: Passed to nats-py (``nkeys_seed_str``, ``tls``, ``inbox_prefix``, ...).
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str,
+        timeout_s: float,
+        connect_timeout_s: float,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.url = url
+        self.timeout_s = timeout_s
+        self._name = name
+        self._connect_timeout_s = connect_timeout_s
+        self._options = dict(options or {})
+        self._client = _Client()
+        self._up = asyncio.Event()
+        self._closing = False
+        self._last_error = ""
+        self._refused_subscriptions: set[str] = set()
+        self._warned: set[str] = set()
+        self._on_lost: list[Callable[[], Awaitable[None]]] = []
+        self._on_back: list[Callable[[], Awaitable[None]]] = []
+        self._on_up: set[Callable[[], None]] = set()
+
+    @property
+    def client(self) -> Client:
+        """The nats-py client."""
+        return self._client
+
+    @property
+    def connected(self) -> bool:
+        """Whether the server is reachable, as far as is known."""
+        return self._up.is_set() and self._client.is_connected
+
+    @property
+    def closing(self) -> bool:
+        """Whether we are on our way out."""
+        return self._closing
+
+    def jetstream(self) -> JetStreamContext:
+        """The JetStream side of this connection."""
+        return self._client.jetstream(timeout=self.timeout_s)
+
+    def on_lost(self, callback: Callable[[], Awaitable[None]]) -> None:
+        """Await ``callback`` each time the server is lost."""
+        self._on_lost.append(callback)
+
+    def on_back(self, callback: Callable[[], Awaitable[None]]) -> None:
+        """Await ``callback`` each time the server is back."""
+        self._on_back.append(callback)
+
+    @contextlib.contextmanager
+    def on_up(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Call ``callback`` after every reconnect, while the context lasts."""
+        self._on_up.add(callback)
+        try:
+            yield
+        finally:
+            self._on_up.discard(callback)
+
+    async def open(self) -> None:
+        """Connect.
+
+        Raises:
+            BusUnavailableError: Nobody answers at the address in time.
+            PermissionDeniedError: The server does not know this user.
+        """
+        self._client = _Client()  # a client whose connect failed cannot be used again
+        self._last_error = ""
+        try:
+            # With unlimited reconnects nats-py never gives up the first attempt: the limit is ours.
+            async with asyncio.timeout(self._connect_timeout_s):
+                await self._client.connect(
+                    servers=[part.strip() for part in self.url.split(",")],
+                    name=self._name,
+                    # nats-py accepts real coroutine functions only, and without an error_cb logs
+                    # a traceback for each failed attempt.
+                    error_cb=self._on_error,
+                    disconnected_cb=self._on_disconnected,
+                    reconnected_cb=self._on_reconnected,
+                    closed_cb=self._on_closed,
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=_RECONNECT_WAIT_S,  # type: ignore[arg-type]  # seconds
+                    connect_timeout=1,
+                    # With the default pings a black-holed server goes unnoticed for minutes.
+                    ping_interval=1,
+                    max_outstanding_pings=2,
+                    **self._options,
+                )
+        except (TimeoutError, OSError, nats.errors.Error) as error:
+            await self._abandon()
+            if "authorization" in f"{error!r} {self._last_error}".lower():
+                raise PermissionDeniedError(
+                    f"the bus at {self.url} does not accept user {self._name!r}: "
+                    "check the credentials."
+                ) from error
+            raise BusUnavailableError(
+                f"no bus at {self.url} ({self._last_error or 'no answer'}). "
+                "Is the NATS server running, and is the address right?"
+            ) from error
+        except BaseException:
+            await self._abandon()
+            raise
+        self._up.set()
+
+    async def close(self) -> None:
+        """Send what is still buffered if that is possible at once, then let go."""
+        if self._closing:
+            return
+        self._closing = True
+        if self.connected:
+            with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+                async with asyncio.timeout(_CLOSE_S / 2):
+                    await self._client.flush()
+        self._up.clear()
+        await self._abandon()
+
+    async def _abandon(self) -> None:
+        # Never drain(): it stalls for its whole time limit after a cancelled fetch.
+        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_S / 2):
+                await self._client.close()
+
+    async def wait_up(self) -> None:
+        """Return once the server is reachable."""
+        await self._up.wait()
+
+    @contextlib.asynccontextmanager
+    async def calling(self, what: str, *, timeout_s: float | None = None) -> AsyncIterator[None]:
+        """Run an operation under our time limit and with our errors.
+
+        Args:
+            what: The operation, for the error message ("publish tm.v1.demo.job.formed").
+            timeout_s: Limit in seconds, the connection's own when omitted.
+
+        Raises:
+            BusUnavailableError: No answer in time; whether it happened is unknown.
+            PermissionDeniedError: This user may not do it.
+            BusError: The server refused for another reason.
+        """
+        limit = self.timeout_s if timeout_s is None else timeout_s
+        if self._closing:
+            raise BusUnavailableError(f"cannot {what}: this bus was closed")
+        try:
+            async with asyncio.timeout(limit):
+                if not self._up.is_set():
+                    await self._up.wait()  # nothing is buffered for a server that may never return
+                yield
+        except (TimeoutError, nats.errors.TimeoutError) as error:
+            raise BusUnavailableError(
+                f"cannot {what}: no answer from {self.url} within {limit:g} s "
+                f"({self._last_error or 'the server is silent'}); the outcome is unknown. "
+                "Repeat with the same id."
+            ) from error
+        except nats.errors.NoRespondersError as error:
+            raise BusUnavailableError(f"cannot {what}: nobody listens there") from error
+        except (nats.js.errors.NoStreamResponseError, nats.js.errors.ServiceUnavailableError) as e:
+            raise BusUnavailableError(
+                f"cannot {what}: JetStream is not ready or the stream is missing. "
+                "Was setup() called once?"
+            ) from e
+        except nats.errors.MaxPayloadError as error:
+            raise BusError(
+                f"cannot {what}: the message is over the server's limit of "
+                f"{self._client.max_payload} bytes. Raise max_payload in the server's settings."
+            ) from error
+        except (
+            nats.errors.ConnectionClosedError,
+            nats.errors.ConnectionDrainingError,
+            nats.errors.OutboundBufferLimitError,
+            OSError,
+        ) as error:
+            raise BusUnavailableError(f"cannot {what}: {error}") from error
+        except nats.js.errors.APIError as error:
+            raise BusError(f"cannot {what}: {error.description or error}") from error
+        except nats.errors.Error as error:
+            raise BusError(f"cannot {what}: {error}") from error
+
+    async def subscribe(
+        self, subject: str, callback: Callable[[Msg], Awaitable[None]]
+    ) -> Subscription:
+        """Subscribe, and return once the server agreed.
+
+        Raises:
+            PermissionDeniedError: This user may not listen there.
+            BusUnavailableError: No answer in time.
+        """
+        async with self.calling(f"subscribe to {subject}"):
+            self._refused_subscriptions.discard(subject)
+            subscription = await self._client.subscribe(subject, cb=callback)
+            await self._client.flush()  # a refusal is told before the answer to this ping
+        if subject in self._refused_subscriptions:
+            await self.unsubscribe(subscription)
+            raise _forbidden("subscribe to", subject)
+        return subscription
+
+    async def unsubscribe(self, subscription: Subscription) -> None:
+        """End a subscription; never raises, never waits for a dead server."""
+        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_S / 2):
+                await subscription.unsubscribe()
+
+    async def send(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
+        """Publish without an answer; dropped while the server is unreachable."""
+        if self.connected:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._client.publish(subject, data, headers=headers)
+
+    async def _on_error(self, error: Exception) -> None:
+        text = str(error) or type(error).__name__
+        if match := _VIOLATION.search(text):
+            # A forbidden publish would otherwise surface as a bare time-out.
+            verb, subject = match[1].lower(), match[2]
+            if verb == "subscription":
+                self._refused_subscriptions.add(subject)
+            elif not self._client.refuse(subject) and subject not in self._warned:
+                self._warned.add(subject)
+                _log.warning("bus.forbidden", subject=subject, bus=self.url)
+            return
+        self._last_error = text
+        if isinstance(error, nats.errors.SlowConsumerError):
+            _log.warning("bus.slow_consumer", subject=error.subject)
+        else:
+            _log.debug("bus.error", error=text, bus=self.url)
+
+    async def _on_disconnected(self) -> None:
+        if self._closing or not self._up.is_set():
+            return
+        self._up.clear()
+        _log.warning("bus.lost", bus=self.url, reason=self._last_error or "connection ended")
+        for callback in self._on_lost:
+            await callback()
+
+    async def _on_reconnected(self) -> None:
+        self._up.set()
+        self._last_error = ""
+        _log.info("bus.back", bus=self.url)
+        for wake in tuple(self._on_up):
+            wake()
+        for callback in self._on_back:
+            await callback()
+
+    async def _on_closed(self) -> None:
+        self._up.clear()
+        if not self._closing:
+            _log.error("bus.closed_by_server", bus=self.url, reason=self._last_error)
+
+
+def _forbidden(verb: str, subject: str) -> PermissionDeniedError:
+    return PermissionDeniedError(
+        f"this bus user may not {verb} {subject!r}: give its role that permission in the "
+        "server's configuration."
+    )

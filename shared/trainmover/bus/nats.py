@@ -1,0 +1,356 @@
+"""The bus over NATS: JetStream for facts, commands and key-value state, core NATS for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
+
+import nats.js.errors
+from nats.aio.msg import Msg
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, Header, RawStreamMsg
+from nats.micro import add_service
+from pydantic import ValidationError
+
+from trainmover import observe, subjects
+from trainmover.bus import requests, streams
+from trainmover.bus.connection import Connection
+from trainmover.bus.protocol import Entry, RequestHandler
+from trainmover.bus.reading import OrderedReader, QueueReader
+from trainmover.commands import Command, command_adapter
+from trainmover.errors import ConflictError, MalformedEventError
+from trainmover.events.envelope import Envelope, decode, encode, percent_encode
+from trainmover.topology import Frozen
+
+__all__ = ["NatsBus"]
+
+T = TypeVar("T")
+
+_log = observe.get_logger(__name__)
+_ACK_WAIT_S: Final = 10.0
+_TELEMETRY_BACKLOG: Final = 4096
+_WRONG_LAST_SEQUENCE: Final = frozenset({10071, 10164})
+_REMOVED: Final = frozenset({"DEL", "PURGE"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Received(Generic[T]):
+    """A message from a stream; without a connection, acknowledging means nothing."""
+
+    payload: T
+    attempt: int = 1
+    trace: Mapping[str, str] = field(default_factory=dict)
+    connection: Connection | None = None
+    reply: str = ""
+
+    async def ack(self) -> None:
+        if self.connection is not None:
+            await self.connection.send(self.reply, Msg.Ack.Ack)
+
+    async def nak(self, *, delay_s: float = 0.0) -> None:
+        if self.connection is not None:
+            delay = b' {"delay": %d}' % int(delay_s * 1e9) if delay_s > 0 else b""
+            await self.connection.send(self.reply, Msg.Ack.Nak + delay)
+
+
+class NatsBus:
+    """The ``Bus`` over a NATS server with JetStream.
+
+    Args:
+        url: ``nats://host:port``, or several of one cluster separated by commas.
+        name: Who we are, shown by the server's own tools.
+        timeout_s: How long one operation may take before ``BusUnavailableError``, seconds.
+        connect_timeout: Limit for the first connection, seconds.
+        on_disconnect: Awaited when the server is lost.
+        on_reconnect: Awaited when it is back.
+        options: Passed to nats-py: ``nkeys_seed_str``, ``user_credentials``, ``tls``, ...
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "trainmover",
+        timeout_s: float = 1.0,
+        connect_timeout: float = 2.0,
+        on_disconnect: Callable[[], Awaitable[None]] | None = None,
+        on_reconnect: Callable[[], Awaitable[None]] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._connection = Connection(
+            url, name=name, timeout_s=timeout_s, connect_timeout_s=connect_timeout, options=options
+        )
+        if on_disconnect is not None:
+            self._connection.on_lost(on_disconnect)
+        if on_reconnect is not None:
+            self._connection.on_back(on_reconnect)
+        self._readers: set[OrderedReader | QueueReader] = set()
+        self._queues: set[asyncio.Queue[Msg | None]] = set()
+
+    async def __aenter__(self) -> Self:
+        await self._connection.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for reader in tuple(self._readers):
+            reader.close()
+        for queue in tuple(self._queues):
+            queue.put_nowait(None)
+        await self._connection.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the server is reachable right now, as far as is known."""
+        return self._connection.connected
+
+    @property
+    def url(self) -> str:
+        """The address this bus was made with."""
+        return self._connection.url
+
+    async def setup(self) -> None:
+        """Create streams and buckets; does nothing where they exist."""
+        async with self._connection.calling("set up the streams", timeout_s=10.0):
+            await streams.ensure(self._connection.jetstream())
+
+    async def announce(self, service: str, *, version: str) -> None:
+        """Answer the standard ``$SRV.PING|INFO|STATS`` requests: the health check of a service."""
+        async with self._connection.calling(f"announce {service}"):
+            await add_service(self._connection.client, name=service, version=version)
+
+    async def publish(self, event: Envelope) -> None:
+        """Publish a fact exactly once (by source and id) and return once it is stored."""
+        template = observe.message_template(event)
+        with observe.publishing(template, parent=event.trace) as trace:
+            headers, data = encode(replace(event, trace=trace))
+            headers[Header.MSG_ID] = f"{event.source}#{headers['ce-id']}"
+            async with self._connection.calling(f"publish {event.subject}"):
+                await self._connection.jetstream().publish(event.subject, data, headers=headers)
+
+    async def events(
+        self,
+        job: str,
+        *,
+        entity: str = "*",
+        fact: str = "*",
+        durable: str | None = None,
+        from_start: bool = True,
+    ) -> AsyncIterator[_Received[Envelope]]:
+        """Facts of ``job`` in stream order; see ``Bus.events``."""
+        filters = streams.fact_subjects(job, entity=entity, fact=fact)
+        reader: OrderedReader | QueueReader
+        if durable is None:
+            reader = OrderedReader(
+                self._connection,
+                stream=subjects.EVENT_STREAM,
+                filters=filters,
+                from_start=from_start,
+            )
+        else:
+            policy = DeliverPolicy.ALL if from_start else DeliverPolicy.NEW
+            reader = self._queue_reader(subjects.EVENT_STREAM, durable, filters, policy)
+        acknowledged = durable is not None
+        async for message, payload in self._decoded(reader, _decode_event, acknowledged):
+            yield self._received(message, payload, acknowledged=acknowledged)
+
+    async def event_count(self, job: str) -> int:
+        """Number of facts of ``job`` stored now."""
+        async with self._connection.calling("count facts"):
+            info = await self._connection.jetstream().stream_info(
+                subjects.EVENT_STREAM, subjects_filter=subjects.events(job)
+            )
+        return sum((info.state.subjects or {}).values())
+
+    async def send_command(self, job: str, machine: str, command: Command, *, id: str) -> None:
+        """Queue a command for one machine's agent; a repeated ``id`` is queued once."""
+        subject = subjects.command(job, machine)
+        with observe.publishing("tm.v1.{job}.cmd.{machine}") as trace:
+            # Ids are per machine: the same plan goes to every machine under one id.
+            headers = {Header.MSG_ID.value: percent_encode(f"{job}/{machine}#{id}"), **trace}
+            async with self._connection.calling(f"send {command.verb} to {machine}"):
+                await self._connection.jetstream().publish(
+                    subject, command.model_dump_json().encode(), headers=headers
+                )
+
+    async def commands(self, job: str, machine: str) -> AsyncIterator[_Received[Command]]:
+        """Commands for one machine, redelivered until acknowledged."""
+        reader = self._queue_reader(
+            subjects.COMMAND_STREAM,
+            f"agent-{job}-{machine}",
+            [subjects.command(job, machine)],
+            DeliverPolicy.ALL,
+        )
+        async for message, payload in self._decoded(reader, _decode_command, acknowledged=True):
+            yield self._received(message, payload, acknowledged=True)
+
+    async def send_telemetry(self, job: str, machine: str, data: bytes) -> None:
+        """Send a telemetry batch; dropped while the server is unreachable."""
+        await self._connection.send(subjects.telemetry(job, machine), data)
+
+    async def telemetry(self, job: str) -> AsyncIterator[tuple[str, bytes]]:
+        """(machine, batch) of a job as they come; the oldest are dropped for a slow reader."""
+        queue: asyncio.Queue[Msg | None] = asyncio.Queue()
+
+        async def receive(message: Msg) -> None:
+            if queue.qsize() >= _TELEMETRY_BACKLOG:
+                queue.get_nowait()
+            queue.put_nowait(message)
+
+        subscription = await self._connection.subscribe(subjects.telemetry_all(job), receive)
+        self._queues.add(queue)
+        try:
+            while (message := await queue.get()) is not None:
+                yield message.subject.rpartition(".")[2], message.data
+        finally:
+            self._queues.discard(queue)
+            await self._connection.unsubscribe(subscription)
+
+    async def request(self, job: str, verb: str, body: Frozen, *, timeout_s: float = 5.0) -> bytes:
+        """Ask the service that serves ``verb`` and return the reply body."""
+        subject = subjects.request(job, verb)
+        what = f"ask {verb!r} of job {job!r} (is its planner running?)"
+        with observe.publishing("tm.v1.{job}.request." + verb) as trace:
+            async with self._connection.calling(what, timeout_s=timeout_s):
+                reply = await self._connection.client.request(
+                    subject, body.model_dump_json().encode(), timeout=timeout_s, headers=trace
+                )
+        return reply.data
+
+    async def serve(self, job: str, handler: RequestHandler) -> None:
+        """Answer requests of ``job`` with ``handler`` until the bus is closed.
+
+        Returns once requests are being answered. They are answered one after the other.
+        """
+
+        async def receive(message: Msg) -> None:
+            verb = message.subject.rpartition(".")[2]
+            with observe.continued(message.headers, f"process tm.v1.{{job}}.request.{verb}"):
+                reply = await requests.answer(handler, verb, message.data)
+            # Msg.respond takes no headers and raises in an outage: the asker times out then.
+            await self._connection.send(message.reply, reply)
+
+        await self._connection.subscribe(subjects.requests(job), receive)
+
+    async def get(self, bucket: str, key: str) -> Entry | None:
+        """Current value of a key, or None."""
+        message = await self._stored(bucket, key)
+        if message is None or (message.headers or {}).get("KV-Operation") in _REMOVED:
+            return None
+        return Entry(key=key, value=message.data or b"", revision=message.seq or 0)
+
+    async def keys(self, bucket: str) -> list[str]:
+        """All keys of a bucket, sorted."""
+        prefix = _kv_subject(bucket, "")
+        async with self._connection.calling(f"list bucket {bucket}"):
+            info = await self._connection.jetstream().stream_info(
+                f"KV_{bucket}", subjects_filter=f"{prefix}>"
+            )
+        names = sorted(subject.removeprefix(prefix) for subject in info.state.subjects or {})
+        return [name for name in names if await self.get(bucket, name) is not None]
+
+    async def put(self, bucket: str, key: str, value: bytes, *, revision: int | None) -> Entry:
+        """Compare and set; see ``Bus.put``."""
+        expected = revision or 0
+        if revision is None:
+            stored = await self._stored(bucket, key)
+            if stored is not None and (stored.headers or {}).get("KV-Operation") in _REMOVED:
+                expected = stored.seq or 0
+        headers = {Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(expected)}
+        async with self._connection.calling(f"write {key} to bucket {bucket}"):
+            try:
+                ack = await self._connection.jetstream().publish(
+                    _kv_subject(bucket, key), value, headers=headers
+                )
+            except nats.js.errors.BadRequestError as error:
+                if error.err_code not in _WRONG_LAST_SEQUENCE:
+                    raise
+                wanted = "absent" if revision is None else f"at revision {revision}"
+                raise ConflictError(
+                    f"{bucket}/{key} is no longer {wanted}: another writer was first. "
+                    "Read it again and decide anew."
+                ) from error
+        return Entry(key=key, value=value, revision=ack.seq)
+
+    async def _stored(self, bucket: str, key: str) -> RawStreamMsg | None:
+        async with self._connection.calling(f"read {key} of bucket {bucket}"):
+            try:
+                return await self._connection.jetstream().get_last_msg(
+                    f"KV_{bucket}", _kv_subject(bucket, key), direct=True
+                )
+            except nats.js.errors.NotFoundError:
+                return None
+
+    def _queue_reader(
+        self, stream: str, durable: str, filters: list[str], policy: DeliverPolicy
+    ) -> QueueReader:
+        config = ConsumerConfig(
+            durable_name=durable,
+            deliver_policy=policy,
+            ack_policy=AckPolicy.EXPLICIT,
+            ack_wait=_ACK_WAIT_S,
+            filter_subjects=filters,
+        )
+        return QueueReader(self._connection, stream=stream, config=config)
+
+    def _received(self, message: Msg, payload: T, *, acknowledged: bool) -> _Received[T]:
+        return _Received(
+            payload=payload,
+            attempt=message.metadata.num_delivered or 1,
+            trace=observe.trace_headers(message.headers),
+            connection=self._connection if acknowledged else None,
+            reply=message.reply,
+        )
+
+    async def _decoded(
+        self,
+        reader: OrderedReader | QueueReader,
+        parse: Callable[[Msg], T],
+        acknowledged: bool,
+    ) -> AsyncIterator[tuple[Msg, T]]:
+        self._readers.add(reader)
+        try:
+            async with contextlib.aclosing(reader.messages()) as messages:
+                async for message in messages:
+                    try:
+                        payload = parse(message)
+                    except MalformedEventError as error:
+                        await self._bury(message, str(error))
+                        if acknowledged:
+                            await self._connection.send(message.reply, Msg.Ack.Term)
+                        continue
+                    yield message, payload
+        finally:
+            self._readers.discard(reader)
+
+    async def _bury(self, message: Msg, reason: str) -> None:
+        """Put a message that nobody can read where people look for such messages."""
+        _log.warning("bus.dead_letter", subject=message.subject, reason=reason)
+        headers = {k: percent_encode(v) for k, v in (message.headers or {}).items()}
+        headers["tm-reason"] = percent_encode(reason)
+        headers["tm-subject"] = message.subject
+        headers["tm-sequence"] = str(message.metadata.sequence.stream)
+        headers.pop(Header.MSG_ID, None)
+        await self._connection.send(subjects.DEAD_LETTER, message.data, headers)
+
+
+def _decode_event(message: Msg) -> Envelope:
+    return decode(message.subject, message.headers, message.data)
+
+
+def _decode_command(message: Msg) -> Command:
+    try:
+        return command_adapter.validate_json(message.data)
+    except ValidationError as error:
+        raise MalformedEventError(f"command does not parse: {error}") from error
+
+
+def _kv_subject(bucket: str, key: str) -> str:
+    return f"$KV.{bucket}.{key}"

@@ -1,0 +1,81 @@
+"""What is stored on the bus: two streams and three buckets, and how they are created."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nats.js import JetStreamContext
+from nats.js.api import (
+    DiscardPolicy,
+    KeyValueConfig,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+)
+from nats.js.errors import BadRequestError
+
+from trainmover import subjects
+from trainmover.events.catalog import CATALOG
+
+__all__ = ["BUCKETS", "ENTITIES", "ensure", "fact_subjects", "stream_configs"]
+
+ENTITIES: Final = tuple(sorted({kind.entity for kind in CATALOG.values()}))
+"""Every entity of the catalogue: ``cmd``, ``telemetry`` and ``request`` are not among them."""
+
+BUCKETS: Final = ("tm_jobs", "tm_migrations", "tm_machines")
+
+_DEDUP_WINDOW_S: Final = 600.0  # how long after an outage a retry is still recognised
+_NAME_IN_USE: Final = 10058  # "stream name already in use with a different configuration"
+_MAX_BYTES: Final = 1024**3  # reserved on the server: keep it modest
+
+
+def fact_subjects(job: str, *, entity: str = "*", fact: str = "*") -> list[str]:
+    """Patterns that match exactly the facts asked for, and never a command or telemetry.
+
+    A plain ``tm.v1.<job>.*.*`` would overlap with commands, so the entities are listed.
+    """
+    entities = ENTITIES if entity == "*" else (entity,)
+    return [subjects.events(job, entity=each, fact=fact) for each in entities]
+
+
+def stream_configs() -> tuple[StreamConfig, ...]:
+    """Facts (kept), and commands (a work queue that forgets what was acknowledged)."""
+    return (
+        StreamConfig(
+            name=subjects.EVENT_STREAM,
+            description="Facts of all jobs, in order",
+            subjects=fact_subjects("*"),
+            retention=RetentionPolicy.LIMITS,
+            discard=DiscardPolicy.OLD,
+            max_bytes=_MAX_BYTES,
+            storage=StorageType.FILE,
+            duplicate_window=_DEDUP_WINDOW_S,
+            allow_direct=True,
+        ),
+        StreamConfig(
+            name=subjects.COMMAND_STREAM,
+            description="Commands to machine agents, until acknowledged",
+            subjects=["tm.v1.*.cmd.*"],
+            retention=RetentionPolicy.WORK_QUEUE,
+            discard=DiscardPolicy.OLD,
+            storage=StorageType.FILE,
+            duplicate_window=_DEDUP_WINDOW_S,
+        ),
+    )
+
+
+async def ensure(context: JetStreamContext) -> None:
+    """Create what is missing and bring what is there up to date; several may do so at once."""
+    for config in stream_configs():
+        try:
+            await context.add_stream(config)
+        except BadRequestError as error:
+            if error.err_code != _NAME_IN_USE:
+                raise
+            await context.update_stream(config)
+    for bucket in BUCKETS:
+        try:
+            await context.create_key_value(KeyValueConfig(bucket=bucket, history=8, direct=True))
+        except BadRequestError as error:
+            if error.err_code != _NAME_IN_USE:
+                raise  # a bucket that an administrator tuned stays as it is

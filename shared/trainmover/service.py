@@ -1,0 +1,256 @@
+"""The runner of a service process: options, bus, signals, health, exit code.
+
+A service's ``__main__`` is ten lines::
+
+    parser = argparse.ArgumentParser(prog="trainmover-planner")
+    add_common_options(parser)
+    arguments = parser.parse_args()
+    run_service(ServiceOptions.from_args("planner", arguments), main)
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, NoReturn, Self
+
+import trainmover
+from trainmover import observe, subjects
+from trainmover.bus.nats import NatsBus
+from trainmover.bus.protocol import Bus
+from trainmover.errors import (
+    BusUnavailableError,
+    ConfigError,
+    PermissionDeniedError,
+    TrainMoverError,
+)
+
+__all__ = ["ServiceOptions", "add_common_options", "run_service"]
+
+DEFAULT_URL: Final = "nats://127.0.0.1:4222"
+_LEVELS: Final = ("debug", "info", "warning", "error")
+_FORMATS: Final = ("auto", "json", "console")
+_RETRY_S: Final = 0.25
+
+Main = Callable[[Bus, "ServiceOptions"], Awaitable[int | None]]
+Periodic = Callable[[Bus], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """What every service process is told.
+
+    Attributes:
+        name: Name of the service ("planner"), for logs, traces and health.
+        job: Job name.
+        nats: Address of the bus.
+        log_level: Least severe level that is shown.
+        log_format: ``json``, ``console`` or ``auto``.
+        bus_wait_s: How long to wait for the bus at the start, in seconds.
+    """
+
+    name: str
+    job: str
+    nats: str = DEFAULT_URL
+    log_level: str = "info"
+    log_format: observe.LogFormat = "auto"
+    bus_wait_s: float = 30.0
+
+    @classmethod
+    def from_args(cls, name: str, arguments: argparse.Namespace) -> Self:
+        """Options from what a parser with ``add_common_options`` parsed.
+
+        Raises:
+            ConfigError: No job was named.
+            InvalidIdError: The job's name cannot be part of a subject.
+        """
+        if not arguments.job:
+            raise ConfigError("no job was named: pass --job NAME or set TRAINMOVER_JOB")
+        return cls(
+            name=name,
+            job=subjects.validate_id(arguments.job, what="job"),
+            nats=arguments.nats,
+            log_level=arguments.log_level,
+            log_format=arguments.log_format,
+            bus_wait_s=arguments.bus_wait,
+        )
+
+
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--job --nats --log-level --log-format --bus-wait`` and their environment."""
+    environment = os.environ
+    group = parser.add_argument_group("service options")
+    group.add_argument(
+        "--job",
+        default=environment.get("TRAINMOVER_JOB"),
+        help="job name (TRAINMOVER_JOB)",
+    )
+    group.add_argument(
+        "--nats",
+        metavar="URL",
+        default=environment.get("TRAINMOVER_NATS_URL", DEFAULT_URL),
+        help="address of the bus (TRAINMOVER_NATS_URL; default %(default)s)",
+    )
+    group.add_argument(
+        "--log-level",
+        choices=_LEVELS,
+        default=environment.get("TRAINMOVER_LOG_LEVEL", "info"),
+        help="least severe level that is shown (TRAINMOVER_LOG_LEVEL)",
+    )
+    group.add_argument(
+        "--log-format",
+        choices=_FORMATS,
+        default=environment.get("TRAINMOVER_LOG_FORMAT", "auto"),
+        help="json, console, or auto: console on a terminal (TRAINMOVER_LOG_FORMAT)",
+    )
+    group.add_argument(
+        "--bus-wait",
+        type=float,
+        metavar="SECONDS",
+        default=30.0,
+        help="how long to wait for the bus at the start (default %(default)g)",
+    )
+
+
+def run_service(
+    options: ServiceOptions,
+    main: Main,
+    *,
+    periodic: Periodic | None = None,
+    period_s: float = 1.0,
+) -> NoReturn:
+    """Run ``main`` with a connected, set-up bus until it ends or a signal comes.
+
+    SIGTERM and SIGINT cancel ``main``, which cleans up and lets the cancellation through; a
+    second signal ends the process at once.
+
+    Args:
+        options: The service's options.
+        main: ``async def main(bus, options) -> int | None``; what it returns is the exit code.
+        periodic: Called every ``period_s`` seconds beside ``main``, for leases and the like.
+        period_s: Seconds between two calls of ``periodic``.
+
+    Raises:
+        SystemExit: Always: 0 after a clean end or SIGTERM, 130 after SIGINT, 1 after an error
+            (a ``TrainMoverError`` is shown as one line, anything else with its traceback).
+    """
+    observe.configure(service=options.name, level=options.log_level, format=options.log_format)
+    code = 1
+    try:
+        code = asyncio.run(_supervise(options, main, periodic, period_s))
+    except TrainMoverError as error:
+        _say(options, error)
+    except Exception as error:  # noqa: BLE001 - the last stop: everything ends up in the log
+        causes = list(_leaves(error))
+        if all(isinstance(cause, TrainMoverError) for cause in causes):
+            for cause in causes:
+                _say(options, cause)
+        else:
+            observe.get_logger(__name__).exception("service.broke")
+    finally:
+        observe.shutdown()
+    sys.exit(code)
+
+
+async def _supervise(
+    options: ServiceOptions, main: Main, periodic: Periodic | None, period_s: float
+) -> int:
+    """Run everything; the exit code."""
+    loop = asyncio.get_running_loop()
+    received: list[signal.Signals] = []
+    body = asyncio.current_task()
+    assert body is not None  # noqa: S101 - inside a coroutine there is one
+
+    def stop(number: signal.Signals) -> None:
+        if received:
+            os._exit(128 + number)  # asked twice: leave now
+        received.append(number)
+        observe.get_logger(__name__).info("service.stopping", signal=number.name)
+        body.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            bus = await _connect(options, stack)
+            code = await _run(bus, options, main, periodic, period_s)
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        code = 0
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+    return 130 if signal.SIGINT in received else code
+
+
+async def _connect(options: ServiceOptions, stack: contextlib.AsyncExitStack) -> NatsBus:
+    """A connected, set-up bus; retries until the bus is there or the wait is over."""
+    log = observe.get_logger(__name__)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + options.bus_wait_s
+    told = False
+    while True:
+        bus = NatsBus(options.nats, name=f"trainmover-{options.name}")
+        try:
+            await stack.enter_async_context(bus)
+            break
+        except BusUnavailableError as error:
+            if loop.time() >= deadline:
+                raise BusUnavailableError(
+                    f"gave up after {options.bus_wait_s:g} s: {error} "
+                    "Start the server or pass its address with --nats."
+                ) from error
+            if not told:
+                log.warning("service.waits_for_bus", bus=options.nats, wait_s=options.bus_wait_s)
+                told = True
+            await asyncio.sleep(_RETRY_S)
+    try:
+        await bus.setup()
+        await bus.announce(f"trainmover-{options.name}", version=trainmover.__version__)
+    except PermissionDeniedError as error:
+        # On a secured bus an administrator made the streams; readers and writers may not.
+        log.debug("service.setup_skipped", reason=str(error))
+    log.info("service.ready", bus=options.nats, job=options.job)
+    return bus
+
+
+async def _run(
+    bus: Bus, options: ServiceOptions, main: Main, periodic: Periodic | None, period_s: float
+) -> int:
+    if periodic is None:
+        return await main(bus, options) or 0
+    async with asyncio.TaskGroup() as group:
+        beside = group.create_task(_repeat(bus, periodic, period_s))
+        code = await main(bus, options) or 0
+        beside.cancel()
+    return code
+
+
+async def _repeat(bus: Bus, periodic: Periodic, period_s: float) -> None:
+    while True:
+        try:
+            await periodic(bus)
+        except BusUnavailableError as error:
+            observe.get_logger(__name__).debug("service.periodic_skipped", reason=str(error))
+        await asyncio.sleep(period_s)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _say(options: ServiceOptions, error: BaseException) -> None:
+    """One line for people; the log line goes where the other log lines go."""
+    observe.get_logger(__name__).debug("service.failed", error=str(error))
+    sys.stderr.write(f"trainmover {options.name}: {error}\n")
