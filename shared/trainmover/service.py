@@ -37,6 +37,7 @@ DEFAULT_URL: Final = "nats://127.0.0.1:4222"
 _LEVELS: Final = ("debug", "info", "warning", "error")
 _FORMATS: Final = ("auto", "json", "console")
 _RETRY_S: Final = 0.25
+_CONNECT_S: Final = 2.0
 
 Main = Callable[[Bus, "ServiceOptions"], Awaitable[int | None]]
 Periodic = Callable[[Bus], Awaitable[None]]
@@ -197,26 +198,36 @@ async def _connect(options: ServiceOptions, stack: contextlib.AsyncExitStack) ->
     deadline = loop.time() + options.bus_wait_s
     told = False
     while True:
-        bus = NatsBus(options.nats, name=f"trainmover-{options.name}")
         try:
-            await stack.enter_async_context(bus)
-            break
+            return await _enter(options, stack)
         except BusUnavailableError as error:
+            if not told:
+                log.warning("service.waits_for_bus", bus=options.nats, wait_s=options.bus_wait_s)
+                told = True
             if loop.time() >= deadline:
                 raise BusUnavailableError(
                     f"gave up after {options.bus_wait_s:g} s: {error} "
                     "Start the server or pass its address with --nats."
                 ) from error
-            if not told:
-                log.warning("service.waits_for_bus", bus=options.nats, wait_s=options.bus_wait_s)
-                told = True
             await asyncio.sleep(_RETRY_S)
-    try:
-        await bus.setup()
-        await bus.announce(f"trainmover-{options.name}", version=trainmover.__version__)
-    except PermissionDeniedError as error:
-        # On a secured bus an administrator made the streams; readers and writers may not.
-        log.debug("service.setup_skipped", reason=str(error))
+
+
+async def _enter(options: ServiceOptions, stack: contextlib.AsyncExitStack) -> NatsBus:
+    log = observe.get_logger(__name__)
+    async with contextlib.AsyncExitStack() as trial:
+        bus = NatsBus(
+            options.nats,
+            name=f"trainmover-{options.name}",
+            connect_timeout=min(_CONNECT_S, max(options.bus_wait_s, _RETRY_S)),
+        )
+        await trial.enter_async_context(bus)
+        try:
+            await bus.setup()
+            await bus.announce(f"trainmover-{options.name}", version=trainmover.__version__)
+        except PermissionDeniedError as error:
+            # On a secured bus an administrator made the streams; readers and writers may not.
+            log.debug("service.setup_skipped", reason=str(error))
+        stack.push_async_exit(trial.pop_all())
     log.info("service.ready", bus=options.nats, job=options.job)
     return bus
 

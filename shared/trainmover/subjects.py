@@ -20,6 +20,7 @@ __all__ = [
     "telemetry",
     "telemetry_all",
     "validate_id",
+    "validate_key",
 ]
 
 EVENT_STREAM: Final = "TM_EVENTS"
@@ -27,6 +28,7 @@ COMMAND_STREAM: Final = "TM_COMMANDS"
 DEAD_LETTER: Final = "tm.v1.dead"
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_KEY = re.compile(r"[A-Za-z0-9_=-]+([./][A-Za-z0-9_=-]+)*")
 
 
 def validate_id(value: str, *, what: str) -> str:
@@ -44,6 +46,21 @@ def validate_id(value: str, *, what: str) -> str:
         raise InvalidIdError(
             f"{what} name {value!r} cannot be used: 1 to 64 letters, digits, '-' or '_' only. "
             f"Rename the {what}."
+        )
+    return value
+
+
+def validate_key(value: str) -> str:
+    """Return ``value`` unchanged when it can be a key of a bucket.
+
+    Raises:
+        InvalidIdError: ``value`` is empty or holds anything but letters, digits, ``- _ =`` and
+            single ``.`` or ``/`` in between.
+    """
+    if not _KEY.fullmatch(value):
+        raise InvalidIdError(
+            f"key {value!r} cannot be used: letters, digits, '-', '_', '=', with '.' or '/' "
+            "between them. Rename it."
         )
     return value
 
@@ -80,7 +97,7 @@ def telemetry_all(job: str) -> str:
 
 def request(job: str, verb: str) -> str:
     """Subject on which the planner answers one kind of operator request."""
-    return f"tm.v1.{validate_id(job, what='job')}.request.{verb}"
+    return f"tm.v1.{validate_id(job, what='job')}.request.{validate_id(verb, what='request')}"
 
 
 def requests(job: str) -> str:

@@ -151,6 +151,7 @@ class Connection:
         """
         self._client = _Client()  # a client whose connect failed cannot be used again
         self._last_error = ""
+        self._closing = False
         try:
             # With unlimited reconnects nats-py never gives up the first attempt: the limit is ours.
             async with asyncio.timeout(self._connect_timeout_s):
@@ -200,6 +201,7 @@ class Connection:
         await self._abandon()
 
     async def _abandon(self) -> None:
+        self._closing = True
         # Never drain(): it stalls for its whole time limit after a cancelled fetch.
         with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
             async with asyncio.timeout(_CLOSE_S / 2):

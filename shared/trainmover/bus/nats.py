@@ -30,7 +30,6 @@ __all__ = ["NatsBus"]
 T = TypeVar("T")
 
 _log = observe.get_logger(__name__)
-_ACK_WAIT_S: Final = 10.0
 _TELEMETRY_BACKLOG: Final = 4096
 _WRONG_LAST_SEQUENCE: Final = frozenset({10071, 10164})
 _REMOVED: Final = frozenset({"DEL", "PURGE"})
@@ -63,6 +62,7 @@ class NatsBus:
         url: ``nats://host:port``, or several of one cluster separated by commas.
         name: Who we are, shown by the server's own tools.
         timeout_s: How long one operation may take before ``BusUnavailableError``, seconds.
+        ack_wait_s: A message that is not acknowledged for this many seconds comes again.
         connect_timeout: Limit for the first connection, seconds.
         on_disconnect: Awaited when the server is lost.
         on_reconnect: Awaited when it is back.
@@ -75,6 +75,7 @@ class NatsBus:
         *,
         name: str = "trainmover",
         timeout_s: float = 1.0,
+        ack_wait_s: float = 10.0,
         connect_timeout: float = 2.0,
         on_disconnect: Callable[[], Awaitable[None]] | None = None,
         on_reconnect: Callable[[], Awaitable[None]] | None = None,
@@ -87,6 +88,7 @@ class NatsBus:
             self._connection.on_lost(on_disconnect)
         if on_reconnect is not None:
             self._connection.on_back(on_reconnect)
+        self._ack_wait_s = ack_wait_s
         self._readers: set[OrderedReader | QueueReader] = set()
         self._queues: set[asyncio.Queue[Msg | None]] = set()
 
@@ -248,7 +250,7 @@ class NatsBus:
 
     async def keys(self, bucket: str) -> list[str]:
         """All keys of a bucket, sorted."""
-        prefix = _kv_subject(bucket, "")
+        prefix = f"$KV.{bucket}."
         async with self._connection.calling(f"list bucket {bucket}"):
             info = await self._connection.jetstream().stream_info(
                 f"KV_{bucket}", subjects_filter=f"{prefix}>"
@@ -295,7 +297,7 @@ class NatsBus:
             durable_name=durable,
             deliver_policy=policy,
             ack_policy=AckPolicy.EXPLICIT,
-            ack_wait=_ACK_WAIT_S,
+            ack_wait=self._ack_wait_s,
             filter_subjects=filters,
         )
         return QueueReader(self._connection, stream=stream, config=config)
@@ -353,4 +355,4 @@ def _decode_command(message: Msg) -> Command:
 
 
 def _kv_subject(bucket: str, key: str) -> str:
-    return f"$KV.{bucket}.{key}"
+    return f"$KV.{bucket}.{subjects.validate_key(key)}"

@@ -1,0 +1,424 @@
+"""The bus inside one process: for tests, replays and simulations, with the semantics of NATS.
+
+Everything is encoded and decoded as on the wire, so that what works here is not more than what
+works there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Final, Generic, Self, TypeVar
+
+from pydantic import ValidationError
+
+from trainmover import observe, subjects
+from trainmover.bus import requests
+from trainmover.bus.protocol import Entry, RequestHandler
+from trainmover.bus.streams import BUCKETS, fact_subjects
+from trainmover.commands import Command, command_adapter
+from trainmover.errors import BusError, BusUnavailableError, ConflictError, MalformedEventError
+from trainmover.events.envelope import Envelope, decode, encode
+from trainmover.topology import Frozen
+
+__all__ = ["DeadLetter", "MemoryBroker", "MemoryBus"]
+
+T = TypeVar("T")
+
+_log = observe.get_logger(__name__)
+_TELEMETRY_BACKLOG: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    subject: str
+    headers: Mapping[str, str]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that nobody could read, and why."""
+
+    subject: str
+    data: bytes
+    reason: str
+
+
+class _Log:
+    """An append-only list of messages with deduplication."""
+
+    def __init__(self) -> None:
+        self.messages: list[_Stored] = []
+        self._ids: set[str] = set()
+
+    def append(self, message: _Stored, *, id_: str | None) -> None:
+        if id_ is None or id_ not in self._ids:
+            self.messages.append(message)
+        if id_ is not None:
+            self._ids.add(id_)
+
+
+@dataclass(slots=True)
+class _Position:
+    """A durable place in a log: what comes next, what is out, what must come again."""
+
+    next: int = 0
+    again: list[int] = field(default_factory=list)
+    attempts: dict[int, int] = field(default_factory=dict)
+    timers: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
+
+
+class MemoryBroker:
+    """What several ``MemoryBus`` of one process share.
+
+    Tests may use ``reachable``, ``inject`` and ``dead_letters``; the rest is for ``MemoryBus``.
+
+    Args:
+        ack_wait_s: A message that is not acknowledged for this many seconds comes again.
+
+    Attributes:
+        dead_letters: Messages that could not be read, oldest first.
+    """
+
+    def __init__(self, *, ack_wait_s: float = 10.0) -> None:
+        self.dead_letters: list[DeadLetter] = []
+        self._ack_wait_s = ack_wait_s
+        self._reachable = True
+        self.facts = _Log()
+        self.commands = _Log()
+        self.positions: dict[str, _Position] = {}
+        self.handlers: dict[str, RequestHandler] = {}
+        self.listeners: dict[asyncio.Queue[tuple[str, bytes] | None], str] = {}
+        self.buckets: dict[str, dict[str, Entry]] = {}
+        self.revision = 0
+        self.wakers: set[asyncio.Event] = set()
+
+    @property
+    def reachable(self) -> bool:
+        """Whether clients can reach the broker; set it to play an outage."""
+        return self._reachable
+
+    @reachable.setter
+    def reachable(self, value: bool) -> None:
+        self._reachable = value
+        self.wake()
+
+    def inject(self, subject: str, headers: Mapping[str, str], data: bytes) -> None:
+        """Store a raw message as a foreign client would, well-formed or not."""
+        log = self.commands if ".cmd." in subject else self.facts
+        log.append(_Stored(subject, dict(headers), data), id_=None)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let every reader look again."""
+        for waker in self.wakers:
+            waker.set()
+
+    def take(
+        self, log: _Log, position: _Position, wanted: Callable[[str], bool]
+    ) -> tuple[int, int] | None:
+        """(index, attempt) of the message that is due at ``position`` and now counts as out."""
+        index: int | None = None
+        if position.again:
+            index = position.again.pop(0)
+        while index is None and position.next < len(log.messages):
+            if wanted(log.messages[position.next].subject):
+                index = position.next
+            position.next += 1
+        if index is None:
+            return None
+        attempt = position.attempts[index] = position.attempts.get(index, 0) + 1
+        loop = asyncio.get_running_loop()
+        position.timers[index] = loop.call_later(self._ack_wait_s, self.again, position, index)
+        return index, attempt
+
+    def again(self, position: _Position, index: int) -> None:
+        """Let a message that is out be delivered again."""
+        position.timers.pop(index).cancel()
+        position.again.append(index)
+        position.again.sort()
+        self.wake()
+
+
+@dataclass(frozen=True, slots=True)
+class _Received(Generic[T]):
+    """A message; without a position, acknowledging means nothing."""
+
+    payload: T
+    trace: Mapping[str, str]
+    attempt: int
+    index: int
+    broker: MemoryBroker
+    position: _Position | None
+
+    async def ack(self) -> None:
+        if self.position is not None and (timer := self.position.timers.pop(self.index, None)):
+            timer.cancel()
+
+    async def nak(self, *, delay_s: float = 0.0) -> None:
+        position = self.position
+        if position is not None and (timer := position.timers.pop(self.index, None)):
+            timer.cancel()
+            loop = asyncio.get_running_loop()
+            position.timers[self.index] = loop.call_later(
+                delay_s, self.broker.again, position, self.index
+            )
+
+
+class MemoryBus:
+    """The ``Bus`` inside one process.
+
+    Args:
+        broker: Shared with the other clients; a private one when omitted.
+        name: Who we are.
+    """
+
+    def __init__(self, broker: MemoryBroker | None = None, *, name: str = "memory") -> None:
+        self.broker = broker or MemoryBroker()
+        self.name = name
+        self._open = False
+        self._mine: set[asyncio.Event] = set()
+        self._queues: set[asyncio.Queue[tuple[str, bytes] | None]] = set()
+        self._serving: set[str] = set()
+
+    async def __aenter__(self) -> Self:
+        if not self.broker.reachable:
+            raise BusUnavailableError("the memory broker is not reachable")
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._open = False
+        for job in self._serving:
+            self.broker.handlers.pop(job, None)
+        for waker in self._mine:
+            waker.set()
+        for queue in self._queues:
+            queue.put_nowait(None)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the bus is open and the broker reachable."""
+        return self._open and self.broker.reachable
+
+    async def setup(self) -> None:
+        """Create the buckets; does nothing where they exist."""
+        self._check("set up the streams")
+        for bucket in BUCKETS:
+            self.broker.buckets.setdefault(bucket, {})
+
+    async def publish(self, event: Envelope) -> None:
+        """Publish a fact exactly once (by source and id)."""
+        with observe.publishing(observe.message_template(event), parent=event.trace) as trace:
+            headers, data = encode(replace(event, trace=trace))
+            self._check(f"publish {event.subject}")
+            stored = _Stored(event.subject, headers, data)
+            self.broker.facts.append(stored, id_=f"{event.source}#{event.id}")
+        self.broker.wake()
+
+    async def events(
+        self,
+        job: str,
+        *,
+        entity: str = "*",
+        fact: str = "*",
+        durable: str | None = None,
+        from_start: bool = True,
+    ) -> AsyncIterator[_Received[Envelope]]:
+        """Facts of ``job`` in stream order; see ``Bus.events``."""
+        self._check("read facts")
+        log = self.broker.facts
+        start = 0 if from_start else len(log.messages)
+        if durable is None:
+            position = _Position(next=start)
+        else:
+            position = self.broker.positions.setdefault(f"facts/{durable}", _Position(next=start))
+        wanted = _matcher(fact_subjects(job, entity=entity, fact=fact))
+        reading = self._read(log, position, wanted, _decode_event, shared=durable is not None)
+        async with contextlib.aclosing(reading):
+            async for delivery in reading:
+                yield delivery
+
+    async def event_count(self, job: str) -> int:
+        """Number of facts of ``job`` stored now."""
+        self._check("count facts")
+        wanted = _matcher(fact_subjects(job))
+        return sum(wanted(message.subject) for message in self.broker.facts.messages)
+
+    async def send_command(self, job: str, machine: str, command: Command, *, id: str) -> None:
+        """Queue a command for one machine's agent; a repeated ``id`` is queued once."""
+        subject = subjects.command(job, machine)
+        with observe.publishing("tm.v1.{job}.cmd.{machine}") as trace:
+            self._check(f"send {command.verb} to {machine}")
+            stored = _Stored(subject, trace, command.model_dump_json().encode())
+            self.broker.commands.append(stored, id_=f"{job}/{machine}#{id}")
+        self.broker.wake()
+
+    async def commands(self, job: str, machine: str) -> AsyncIterator[_Received[Command]]:
+        """Commands for one machine, redelivered until acknowledged."""
+        self._check("read commands")
+        subject = subjects.command(job, machine)
+        position = self.broker.positions.setdefault(subject, _Position())
+        wanted = _matcher([subject])
+        reading = self._read(self.broker.commands, position, wanted, _decode_command, shared=True)
+        async with contextlib.aclosing(reading):
+            async for delivery in reading:
+                yield delivery
+
+    async def send_telemetry(self, job: str, machine: str, data: bytes) -> None:
+        """Send a telemetry batch; dropped while the broker is unreachable."""
+        subject = subjects.telemetry(job, machine)
+        if not self.connected:
+            return
+        for queue, pattern in self.broker.listeners.items():
+            if _matcher([pattern])(subject):
+                if queue.qsize() >= _TELEMETRY_BACKLOG:
+                    queue.get_nowait()
+                queue.put_nowait((machine, data))
+
+    async def telemetry(self, job: str) -> AsyncIterator[tuple[str, bytes]]:
+        """(machine, batch) of a job as they come; the oldest are dropped for a slow reader."""
+        self._check("read telemetry")
+        queue: asyncio.Queue[tuple[str, bytes] | None] = asyncio.Queue()
+        self.broker.listeners[queue] = subjects.telemetry_all(job)
+        self._queues.add(queue)
+        try:
+            while (batch := await queue.get()) is not None:
+                yield batch
+        finally:
+            self._queues.discard(queue)
+            self.broker.listeners.pop(queue, None)
+
+    async def request(self, job: str, verb: str, body: Frozen, *, timeout_s: float = 5.0) -> bytes:
+        """Ask the service that serves ``verb`` and return the reply body."""
+        subjects.request(job, verb)
+        what = f"ask {verb!r} of job {job!r}"
+        self._check(what)
+        handler = self.broker.handlers.get(job)
+        if handler is None:
+            raise BusUnavailableError(f"cannot {what}: nobody listens there; is its planner up?")
+        try:
+            async with asyncio.timeout(timeout_s):
+                with observe.publishing("tm.v1.{job}.request." + verb):
+                    return await requests.answer(handler, verb, body.model_dump_json().encode())
+        except TimeoutError as error:
+            raise BusUnavailableError(f"cannot {what}: no answer in {timeout_s:g} s") from error
+
+    async def serve(self, job: str, handler: RequestHandler) -> None:
+        """Answer requests of ``job`` with ``handler`` until the bus is closed; returns at once."""
+        self._check(f"serve job {job}")
+        subjects.requests(job)
+        self.broker.handlers[job] = handler
+        self._serving.add(job)
+
+    async def get(self, bucket: str, key: str) -> Entry | None:
+        """Current value of a key, or None."""
+        return self._bucket(bucket).get(subjects.validate_key(key))
+
+    async def keys(self, bucket: str) -> list[str]:
+        """All keys of a bucket, sorted."""
+        return sorted(self._bucket(bucket))
+
+    async def put(self, bucket: str, key: str, value: bytes, *, revision: int | None) -> Entry:
+        """Compare and set; see ``Bus.put``."""
+        entries = self._bucket(bucket)
+        stored = entries.get(subjects.validate_key(key))
+        if (stored.revision if stored else None) != revision:
+            wanted = "absent" if revision is None else f"at revision {revision}"
+            raise ConflictError(
+                f"{bucket}/{key} is no longer {wanted}: another writer was first. "
+                "Read it again and decide anew."
+            )
+        self.broker.revision += 1
+        entries[key] = Entry(key=key, value=value, revision=self.broker.revision)
+        return entries[key]
+
+    def _bucket(self, bucket: str) -> dict[str, Entry]:
+        self._check(f"use bucket {bucket}")
+        try:
+            return self.broker.buckets[bucket]
+        except KeyError:
+            raise BusError(f"bucket {bucket} does not exist: was setup() called once?") from None
+
+    def _check(self, what: str) -> None:
+        if not self._open:
+            raise BusUnavailableError(f"cannot {what}: this bus is closed")
+        if not self.broker.reachable:
+            raise BusUnavailableError(f"cannot {what}: the memory broker is not reachable")
+
+    async def _read(
+        self,
+        log: _Log,
+        position: _Position,
+        wanted: Callable[[str], bool],
+        parse: Callable[[_Stored], T],
+        *,
+        shared: bool,
+    ) -> AsyncGenerator[_Received[T], None]:
+        broker = self.broker
+        with self._waking() as changed:
+            while self._open:
+                changed.clear()
+                due = broker.take(log, position, wanted) if broker.reachable else None
+                if due is None:
+                    await changed.wait()
+                    continue
+                index, attempt = due
+                message = log.messages[index]
+                if not shared:
+                    position.timers.pop(index).cancel()
+                try:
+                    payload = parse(message)
+                except MalformedEventError as error:
+                    if timer := position.timers.pop(index, None):
+                        timer.cancel()
+                    letter = DeadLetter(message.subject, message.data, str(error))
+                    broker.dead_letters.append(letter)
+                    _log.warning("bus.dead_letter", subject=message.subject, reason=str(error))
+                    continue
+                yield _Received(
+                    payload=payload,
+                    trace=observe.trace_headers(message.headers),
+                    attempt=attempt,
+                    index=index,
+                    broker=broker,
+                    position=position if shared else None,
+                )
+
+    @contextlib.contextmanager
+    def _waking(self) -> Iterator[asyncio.Event]:
+        waker = asyncio.Event()
+        self._mine.add(waker)
+        self.broker.wakers.add(waker)
+        try:
+            yield waker
+        finally:
+            self._mine.discard(waker)
+            self.broker.wakers.discard(waker)
+
+
+def _matcher(patterns: list[str]) -> Callable[[str], bool]:
+    joined = "|".join(re.escape(each).replace(r"\*", r"[^.]+") for each in patterns)
+    pattern = re.compile(joined)
+    return lambda subject: pattern.fullmatch(subject) is not None
+
+
+def _decode_event(message: _Stored) -> Envelope:
+    return decode(message.subject, message.headers, message.data)
+
+
+def _decode_command(message: _Stored) -> Command:
+    try:
+        return command_adapter.validate_json(message.data)
+    except ValidationError as error:
+        raise MalformedEventError(f"command does not parse: {error}") from error
