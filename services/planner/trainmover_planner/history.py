@@ -1,0 +1,122 @@
+"""The planner's own facts, read again by a planner that starts over.
+
+They are decisions that were taken: nothing is decided again.
+"""
+
+from __future__ import annotations
+
+from trainmover.events import machine, migration
+from trainmover.plan import Plan
+from trainmover.protocol import migration as protocol
+from trainmover.protocol.migration import Migration
+from trainmover.protocol.table import Signal, allows
+from trainmover.topology import Frozen
+from trainmover_planner import formation
+from trainmover_planner.migrations import advance, start
+from trainmover_planner.state import Fact, Turn
+
+__all__ = ["remember"]
+
+
+def remember(turn: Turn, fact: Fact) -> None:
+    """Take in one fact of an earlier planner; others' facts change nothing here."""
+    turn.drop("unannounced", fact.id)
+    _of_job(turn, fact.payload)
+    _of_migration(turn, fact)
+
+
+def _of_job(turn: Turn, payload: Frozen) -> None:
+    state = turn.state
+    match payload:
+        case migration.JobFormed(membership=membership):
+            formation.adopt(turn, membership)
+        case migration.JobHeld(slots=slots, reason=reason):
+            turn.set(phase="held", held=slots, reason=reason)
+        case migration.JobFinished():
+            turn.set(phase="finished")
+        case migration.JobFailed(reason=reason):
+            turn.set(phase="failed", reason=reason)
+        case machine.MachineLost(machine=name):
+            host = state.inventory.get(name)
+            lives = {life for life in state.deaths if life[0] == name}
+            turn.set(said=state.said | {(f"{n}.{g}", "lost") for n, g in lives})
+            if host is not None and not lives:
+                turn.set(inventory=state.inventory.refuse(host.life))
+        case machine.MachineQuarantined(machine=name, reason=reason):
+            turn.set(inventory=state.inventory.quarantine(name, reason))
+        case _:
+            pass
+
+
+def _of_migration(turn: Turn, fact: Fact) -> None:
+    match fact.payload:
+        case migration.MigrationProposed() as proposed:
+            _proposed(turn, proposed, fact)
+        case migration.MigrationApproved(plan=plan):
+            _approved(turn, plan)
+        case migration.MigrationRejected() as rejected:
+            _decide(turn, rejected.migration, protocol.Reject(rejected.code, rejected.reason))
+            one = turn.state.migrations.get(rejected.migration)
+            if one is not None and one.incident is not None:
+                turn.set(said=turn.state.said | {(one.incident, rejected.code)})
+        case migration.MigrationAborted() as aborted:
+            _decide(turn, aborted.migration, protocol.Abort(aborted.reason))
+        case migration.MigrationFailed() as failed:
+            _decide(turn, failed.migration, protocol.Fail(failed.reason))
+        case _:
+            pass
+
+
+def _proposed(turn: Turn, payload: migration.MigrationProposed, fact: Fact) -> None:
+    if payload.migration in turn.state.migrations:
+        return
+    one, _ = protocol.propose(
+        Migration(
+            id=payload.migration,
+            job=turn.state.job,
+            kind=payload.kind,
+            slot=payload.slot,
+            leaver=payload.leaver,
+            cause=payload.cause,
+            incident=payload.incident,
+            requested_by=payload.requested_by,
+            trace=fact.trace,
+        ),
+        turn.now_s,
+    )
+    turn.put("migrations", one.id, one)
+    number = int(one.id.rpartition("-")[2])
+    turn.set(sequence=max(turn.state.sequence, number))
+
+
+def _approved(turn: Turn, plan: Plan) -> None:
+    one = turn.state.migrations.get(plan.id)
+    before = turn.state.memberships.get(plan.from_epoch)
+    if one is None or before is None:
+        return
+    if not allows(kind=one.kind, phase=one.phase, signal=Signal.APPROVE):
+        return
+    start(turn, one.id, plan, before)
+    if plan.kind == "failure":
+        turn.set(phase="running", held=(), attempts=turn.state.attempts + 1)
+    reports = turn.state.early.get(one.id, ())
+    turn.drop("early", one.id)
+    for report in reports:
+        advance(turn, one.id, protocol.Report(report))
+
+
+def _decide(turn: Turn, id: str, event: protocol.Reject | protocol.Abort | protocol.Fail) -> None:
+    one = turn.state.migrations.get(id)
+    signal = {
+        protocol.Reject: Signal.REJECT,
+        protocol.Abort: Signal.ABORT,
+        protocol.Fail: Signal.FAIL,
+    }[type(event)]
+    if one is None:
+        return
+    if isinstance(event, protocol.Fail) and one.phase in ("preparing", "ready"):
+        # It was known to have switched by a broken step at its epoch, not by its own report.
+        advance(turn, id, protocol.SwitchSeen())
+        one = turn.state.migrations[id]
+    if allows(kind=one.kind, phase=one.phase, signal=signal):
+        advance(turn, id, event)

@@ -1,0 +1,146 @@
+"""Which machines there are, and what each standby is ready for. Pure data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from trainmover.events.machine import MachineReady, MachineRegistered, MachineWarming
+from trainmover.topology import Machine, Member
+
+__all__ = ["Host", "Inventory", "Life", "life_of", "natural"]
+
+Life = tuple[str, int]
+"""(machine, generation): one life of a machine. A machine that starts over is a new life."""
+
+_EMPTY: Mapping[int, tuple[str, ...]] = MappingProxyType({})
+
+
+def natural(name: str) -> tuple[tuple[int, int | str], ...]:
+    """Sort key that puts ``worker-10`` after ``worker-9``."""
+    parts = re.split(r"(\d+)", name)
+    return tuple((0, int(p)) if p.isdigit() else (1, p) for p in parts if p)
+
+
+def life_of(member: Member) -> Life:
+    """The life that fills a slot."""
+    return member.machine, member.generation
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One machine in its latest life.
+
+    Attributes:
+        nnodes: (min, max) as its launcher was told.
+        warming: For each slot it started a process for, the endpoints of that process.
+        ready: Slots it can take at once.
+    """
+
+    machine: Machine
+    nnodes: tuple[int, int]
+    registered_s: float
+    warming: Mapping[int, tuple[str, ...]] = field(default_factory=lambda: _EMPTY)
+    ready: frozenset[int] = frozenset()
+
+    @property
+    def life(self) -> Life:
+        """(machine, generation)."""
+        return self.machine.name, self.machine.generation
+
+    def member(self, slot: int) -> Member:
+        """It as a member in ``slot``; only where it is warming or ready."""
+        return Member(
+            machine=self.machine.name,
+            generation=self.machine.generation,
+            endpoints=self.warming[slot],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """All machines that ever registered, each in its latest life.
+
+    Attributes:
+        quarantined: Machine and why it is not used any more.
+        refused: Machines whose shape does not fit the job.
+    """
+
+    hosts: Mapping[str, Host] = field(default_factory=lambda: MappingProxyType({}))
+    quarantined: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    refused: frozenset[Life] = frozenset()
+
+    def get(self, machine: str) -> Host | None:
+        """The machine in its latest life, or None."""
+        return self.hosts.get(machine)
+
+    def sorted(self) -> list[Host]:
+        """All machines in natural order of their names."""
+        return sorted(self.hosts.values(), key=lambda host: natural(host.machine.name))
+
+    def register(self, fact: MachineRegistered, now_s: float) -> Inventory:
+        """Take a machine up; an earlier or the same life again changes nothing."""
+        known = self.hosts.get(fact.machine.name)
+        if known is not None and known.machine.generation >= fact.machine.generation:
+            return self
+        host = Host(fact.machine, (fact.nnodes_min, fact.nnodes_max), registered_s=now_s)
+        return self._with(host)
+
+    def refuse(self, life: Life) -> Inventory:
+        """Never use this life."""
+        return replace(self, refused=self.refused | {life})
+
+    def quarantine(self, machine: str, reason: str) -> Inventory:
+        """Do not use the machine again, whatever its generation."""
+        return replace(self, quarantined=MappingProxyType({**self.quarantined, machine: reason}))
+
+    def warmed(self, fact: MachineWarming) -> Inventory:
+        """A standby announced its endpoints."""
+        host = self._alive(fact.machine, fact.generation)
+        if host is None:
+            return self
+        merged = {**host.warming, **{s: tuple(e) for s, e in fact.endpoints.items()}}
+        return self._with(replace(host, warming=MappingProxyType(merged)))
+
+    def readied(self, fact: MachineReady) -> Inventory:
+        """A standby can take a slot."""
+        host = self._alive(fact.machine, fact.generation)
+        if host is None:
+            return self
+        return self._with(replace(host, ready=host.ready | {fact.slot}))
+
+    def cooled(self, machine: str, generation: int, slots: Iterable[int]) -> Inventory:
+        """The processes for ``slots`` are gone."""
+        host, gone = self._alive(machine, generation), frozenset(slots)
+        if host is None or not gone & (host.ready | host.warming.keys()):
+            return self
+        left = MappingProxyType({s: e for s, e in host.warming.items() if s not in gone})
+        return self._with(replace(host, warming=left, ready=host.ready - gone))
+
+    def spent(self, lives: Iterable[Life]) -> Inventory:
+        """These lives filled a slot, or tried to: they are standbys for nothing any more."""
+        inventory = self
+        for machine, generation in lives:
+            host = inventory.hosts.get(machine)
+            if host is not None and host.machine.generation == generation:
+                inventory = inventory.cooled(
+                    machine, generation, frozenset(host.warming) | host.ready
+                )
+        return inventory
+
+    def usable(self, host: Host, *, dead: Mapping[Life, object]) -> bool:
+        """Whether the life may be given a slot."""
+        return (
+            host.life not in dead
+            and host.life not in self.refused
+            and host.machine.name not in self.quarantined
+        )
+
+    def _alive(self, machine: str, generation: int) -> Host | None:
+        host = self.hosts.get(machine)
+        return host if host is not None and host.machine.generation == generation else None
+
+    def _with(self, host: Host) -> Inventory:
+        return replace(self, hosts=MappingProxyType({**self.hosts, host.machine.name: host}))

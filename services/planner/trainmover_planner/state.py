@@ -1,0 +1,277 @@
+"""The planner's whole state, its settings, what comes in and what goes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+from trainmover.commands import Command as MachineCommand
+from trainmover.commands import Stop
+from trainmover.events.incident import IncidentOpened
+from trainmover.protocol.migration import Migration, RankReport
+from trainmover.protocol.table import Deadlines
+from trainmover.topology import Frozen, Membership
+from trainmover_planner.inventory import Inventory, Life, life_of
+
+__all__ = [
+    "Command",
+    "Death",
+    "Event",
+    "Fact",
+    "JobPhase",
+    "PublishFact",
+    "Reply",
+    "Request",
+    "SaveJob",
+    "SaveMigration",
+    "SendCommand",
+    "Settings",
+    "State",
+    "Tick",
+    "Turn",
+]
+
+JobPhase = Literal["forming", "running", "held", "finished", "failed"]
+SOURCE = "/planner"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an operator can tune; durations in seconds.
+
+    Attributes:
+        automation: Move stragglers without being asked.
+        form_quiet_s: The job forms when no machine registered for this long.
+        cooldown_s: Pause between automatic moves of the same slot.
+        keep_reserve: Standbys that an automatic planned move must leave for crashes.
+        truth_s: How long a recovery waits to learn whether a planned move had switched.
+        regroup_s: How long broken steps without a culprit are left alone.
+        max_attempts: Recovery plans in a row before the job is given up.
+    """
+
+    automation: bool = True
+    form_quiet_s: float = 2.0
+    cooldown_s: float = 30.0
+    keep_reserve: int = 0
+    truth_s: float = 1.0
+    regroup_s: float = 1.5
+    max_attempts: int = 8
+    deadlines: Deadlines = field(default_factory=Deadlines)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A fact from the bus."""
+
+    payload: Frozen
+    source: str
+    id: str = ""
+    trace: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An operator asks something; it gets exactly one ``Reply``."""
+
+    id: str
+    verb: str
+    body: bytes
+    trace: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+
+Event = Fact | Request | Tick
+
+
+@dataclass(frozen=True, slots=True)
+class PublishFact:
+    """Publish a fact; ``id`` is the same whenever the same fact is said again."""
+
+    payload: Frozen
+    id: str
+    trace: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SendCommand:
+    """Queue a command for a machine.
+
+    Attributes:
+        urgent: Do not wait until the facts before it are stored: ranks stand still.
+    """
+
+    machine: str
+    command: MachineCommand
+    id: str
+    urgent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer a request."""
+
+    request: str
+    body: Frozen
+
+
+@dataclass(frozen=True, slots=True)
+class SaveMigration:
+    """Mirror a migration for readers of the key-value store."""
+
+    migration: Migration
+
+
+@dataclass(frozen=True, slots=True)
+class SaveJob:
+    """Mirror the job for readers of the key-value store."""
+
+    status: Frozen
+
+
+Command = PublishFact | SendCommand | Reply | SaveMigration | SaveJob
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Why and when a life was given up."""
+
+    at_s: float
+    reason: str
+    incident: str | None = None
+
+
+def _none() -> Mapping[Any, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything the planner knows.
+
+    Attributes:
+        membership: The latest committed membership.
+        memberships: Every membership that was ever issued, by epoch.
+        issued: The highest epoch ever issued or seen; the next one is higher.
+        sequence: Number of migrations ever proposed.
+        incidents: Open incidents.
+        traces: W3C trace headers of each incident.
+        deaths: Lives that were given up.
+        spent: Lives that took part in a recovery and could not carry it out.
+        seen: Latest epoch at which each (machine, rank) was seen.
+        broken: Epoch and time of the latest broken step of each (machine, rank).
+        replicas: For each rank, the ranks that hold the same state.
+        finished: (machine, rank) of each rank whose program ended normally.
+        early: Reports about migrations not heard of yet (only while facts are read again).
+        unannounced: Facts that follow from what was read again, but were never published.
+        told_break: Epochs at which all members were told to break their step.
+        warmed: Lives that were told to be standbys.
+        held: Slots that no machine can fill at present.
+        cooldown: Slot and time until which it is not moved automatically.
+        said: (incident or life, code) of what is said only once.
+        attempts: Recovery plans since the latest commit.
+        retry_s: When the recovery may be planned again, after one failed without a culprit.
+        step: Completed steps of the furthest rank.
+    """
+
+    job: str
+    settings: Settings = field(default_factory=Settings)
+    phase: JobPhase = "forming"
+    reason: str = ""
+    inventory: Inventory = field(default_factory=Inventory)
+    membership: Membership | None = None
+    memberships: Mapping[int, Membership] = field(default_factory=_none)
+    issued: int = 0
+    sequence: int = 0
+    migrations: Mapping[str, Migration] = field(default_factory=_none)
+    incidents: Mapping[str, IncidentOpened] = field(default_factory=_none)
+    traces: Mapping[str, Mapping[str, str]] = field(default_factory=_none)
+    deaths: Mapping[Life, Death] = field(default_factory=_none)
+    spent: frozenset[Life] = frozenset()
+    seen: Mapping[tuple[str, int], int] = field(default_factory=_none)
+    broken: Mapping[tuple[str, int], tuple[int, float]] = field(default_factory=_none)
+    replicas: Mapping[int, tuple[int, ...]] = field(default_factory=_none)
+    finished: frozenset[tuple[str, int]] = frozenset()
+    early: Mapping[str, tuple[RankReport, ...]] = field(default_factory=_none)
+    unannounced: Mapping[str, PublishFact] = field(default_factory=_none)
+    told_break: frozenset[int] = frozenset()
+    warmed: frozenset[Life] = frozenset()
+    held: tuple[int, ...] = ()
+    cooldown: Mapping[int, float] = field(default_factory=_none)
+    said: frozenset[tuple[str, str]] = frozenset()
+    attempts: int = 0
+    retry_s: float | None = None
+    step: int = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether the job ended."""
+        return self.phase in ("finished", "failed")
+
+    @property
+    def flight(self) -> Migration | None:
+        """The migration under way; there is at most one."""
+        return next((m for m in reversed([*self.migrations.values()]) if m.open), None)
+
+    def dead_slots(self, membership: Membership) -> list[int]:
+        """Slots of ``membership`` whose machine was given up."""
+        return [s for s, m in enumerate(membership.members) if life_of(m) in self.deaths]
+
+    def is_dead(self, machine: str) -> bool:
+        """Whether the machine's latest life was given up."""
+        host = self.inventory.get(machine)
+        return host is not None and host.life in self.deaths
+
+
+class Turn:
+    """One step of the core under construction: the state so far and the commands so far."""
+
+    def __init__(self, state: State, now_s: float, *, replay: bool = False) -> None:
+        self.state = state
+        self.now_s = now_s
+        self.replay = replay
+        self.commands: list[Command] = []
+
+    def set(self, **changes: Any) -> None:
+        """Change fields of the state."""
+        self.state = replace(self.state, **changes)
+
+    def put(self, name: str, key: object, value: object) -> None:
+        """Set one entry of a mapping of the state."""
+        mapping = getattr(self.state, name)
+        self.set(**{name: MappingProxyType({**mapping, key: value})})
+
+    def drop(self, name: str, key: object) -> None:
+        """Remove one entry of a mapping of the state."""
+        mapping = getattr(self.state, name)
+        if key in mapping:
+            self.set(**{name: MappingProxyType({k: v for k, v in mapping.items() if k != key})})
+
+    def send(self, machine: str, command: MachineCommand, *, id: str, urgent: bool = False) -> None:
+        """Queue a command; nothing is sent while facts are read again."""
+        if not self.replay:
+            self.commands.append(SendCommand(machine, command, id, urgent))
+
+    def publish(self, payload: Frozen, *, id: str, trace: Mapping[str, str] | None = None) -> None:
+        """Publish a fact, or, while facts are read again, expect to read it."""
+        fact = PublishFact(payload, f"{self.state.job}:{id}", trace or {})
+        if self.replay:
+            self.put("unannounced", fact.id, fact)
+        else:
+            self.commands.append(fact)
+
+    def reply(self, request: str, body: Frozen) -> None:
+        """Answer a request."""
+        self.commands.append(Reply(request, body))
+
+    def stop_everybody(self, reason: str) -> None:
+        """The job is over: tell every machine."""
+        for host in self.state.inventory.sorted():
+            name, generation = host.life
+            id = f"{self.state.job}:{name}:{generation}:stop"
+            self.send(name, Stop(reason=reason), id=id, urgent=True)
