@@ -14,7 +14,15 @@ from typing import IO, Final
 
 from trainmover.local import procfs
 
-__all__ = ["Child", "adopt_orphans", "end_all", "end_orphans", "kill_all", "reap_orphans"]
+__all__ = [
+    "Child",
+    "adopt_orphans",
+    "end_all",
+    "end_orphans",
+    "kill_all",
+    "reap_orphans",
+    "wait_gone",
+]
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG: Final = 1
@@ -168,6 +176,22 @@ def end_orphans(known: Iterable[int]) -> None:
         if stat.parent == os.getpid() and stat.pid not in keep:
             _kill([stat.pid, *(below.pid for _, below in procfs.descendants(stat.pid, processes))])
     reap_orphans(keep)
+
+
+async def wait_gone(pid: int) -> None:
+    """Return when the process, not necessarily our child, has ended."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    gone = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(pidfd, gone.set)
+    try:
+        await gone.wait()
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
 
 
 def _kill(pids: Iterable[int]) -> None:

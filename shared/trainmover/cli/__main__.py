@@ -1,0 +1,5 @@
+"""``python -m trainmover.cli`` is the ``trainmover`` command."""
+
+from trainmover.cli import main
+
+main()

@@ -1,0 +1,72 @@
+"""The command tree."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from trainmover import __version__
+from trainmover.cli import look, output
+from trainmover.cli import run as cluster
+from trainmover.cli.demo import demo
+from trainmover.cli.exits import ExitCode
+from trainmover.cli.migrate import migrate
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    name="trainmover",
+    help="Replace a machine of a running PyTorch training job without restarting the job.",
+    epilog=(
+        "Data goes to stdout, messages to stderr. Exit codes: 0 done, 1 failed, 2 usage, "
+        "3 refused (nothing changed), 4 bus or planner unreachable, 130 interrupted."
+    ),
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"trainmover {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Replace a machine of a running PyTorch training job without restarting the job."""
+    del version  # its callback did the work
+
+
+app.command()(demo)
+app.command(
+    context_settings={**cluster.FORWARD, "allow_interspersed_args": False},
+    options_metavar="[OPTIONS] PROGRAM [ARGS]...",
+)(cluster.run)
+app.command(context_settings={**cluster.FORWARD, "help_option_names": []})(cluster.agent)
+app.command()(cluster.up)
+app.command()(look.status)
+app.command()(look.machines)
+app.command()(migrate)
+app.add_typer(look.migrations_app, name="migrations")
+app.add_typer(look.events_app, name="events")
+
+
+def run() -> int:
+    """Run the command line; returns its exit code."""
+    try:
+        app(standalone_mode=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(bool(end.code))
+    except BrokenPipeError:
+        return ExitCode.FAILED
+    except KeyboardInterrupt:
+        output.note("interrupted")
+        return ExitCode.INTERRUPTED
+    return ExitCode.OK

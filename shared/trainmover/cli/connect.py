@@ -1,0 +1,133 @@
+"""How an operator's command finds its job, connects, and turns errors into exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import typer
+
+from trainmover import observe
+from trainmover.bus.nats import NatsBus
+from trainmover.bus.protocol import Bus
+from trainmover.cli import output
+from trainmover.cli.exits import ExitCode
+from trainmover.errors import (
+    BusError,
+    ConfigError,
+    InvalidIdError,
+    RequestRefusedError,
+    TrainMoverError,
+)
+from trainmover.local import registry
+from trainmover.subjects import validate_id
+from trainmover.view import JobView
+
+__all__ = ["JobOption", "NatsOption", "OutputOption", "Target", "connect", "execute", "fold"]
+
+JobOption = Annotated[
+    str | None,
+    typer.Option("--job", envvar="TRAINMOVER_JOB", help="Job name, where several run here."),
+]
+NatsOption = Annotated[
+    str | None,
+    typer.Option("--nats", envvar="TRAINMOVER_NATS_URL", help="URL of the job's bus."),
+]
+OutputOption = Annotated[
+    output.Format, typer.Option("--output", "-o", help="How data is written to stdout.")
+]
+
+_READ_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The job a command is about."""
+
+    job: str
+    url: str
+
+    @classmethod
+    def find(cls, job: str | None, nats: str | None) -> Target:
+        """From the options, or from the runtime files of this host.
+
+        Raises:
+            ConfigError: No job, or several, match.
+        """
+        if nats is not None:
+            if job is None:
+                raise ConfigError("--nats names a bus but not a job on it: add --job NAME.")
+            return cls(job=validate_id(job, what="job"), url=nats)
+        record = registry.find(job)
+        return cls(job=record.job, url=record.nats)
+
+
+@contextlib.asynccontextmanager
+async def connect(target: Target) -> AsyncIterator[Bus]:
+    """The job's bus.
+
+    Raises:
+        BusUnavailableError: Nobody answers there.
+    """
+    async with NatsBus(target.url, name="trainmover-cli") as bus:
+        yield bus
+
+
+async def fold(bus: Bus, job: str) -> JobView:
+    """The view of everything stored about ``job`` until now."""
+    view = JobView(job)
+    wanted = await bus.event_count(job)
+    if not wanted:
+        return view
+    seen = 0
+    # Facts that do not parse are skipped by the bus, so the count alone may never be reached.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_READ_TIMEOUT_S):
+            async for delivery in bus.events(job):
+                view.apply(delivery.payload)
+                seen += 1
+                if seen >= wanted:
+                    break
+    return view
+
+
+def execute(main: Callable[[], Coroutine[Any, Any, ExitCode]], *, logs: str = "error") -> ExitCode:
+    """Run a command's coroutine and turn what it raises into a message and an exit code."""
+    observe.configure(service="cli", level=logs)
+    try:
+        return asyncio.run(main())
+    except KeyboardInterrupt:
+        output.note("interrupted")
+        return ExitCode.INTERRUPTED
+    except TrainMoverError as error:
+        return explain(error)
+    except BaseExceptionGroup as group:
+        ours, others = group.split(TrainMoverError)
+        if ours is None or others is not None:
+            raise
+        return explain(_first(ours))
+
+
+def explain(error: TrainMoverError) -> ExitCode:
+    """Print an error and choose its exit code."""
+    if isinstance(error, RequestRefusedError):
+        output.fail(str(error).removesuffix(error.next_step).strip(), next_step=error.next_step)
+        return ExitCode.REFUSED
+    output.fail(str(error))
+    if isinstance(error, BusError):
+        return ExitCode.UNREACHABLE
+    if isinstance(error, ConfigError | InvalidIdError):
+        return ExitCode.USAGE
+    return ExitCode.FAILED
+
+
+def _first(group: BaseExceptionGroup[TrainMoverError]) -> TrainMoverError:
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    if not isinstance(found, TrainMoverError):
+        raise found
+    return found

@@ -1,0 +1,247 @@
+"""Commands that look and change nothing: status, machines, migrations, events."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trainmover.cli import output
+from trainmover.cli.connect import (
+    JobOption,
+    NatsOption,
+    OutputOption,
+    Target,
+    connect,
+    execute,
+    fold,
+)
+from trainmover.cli.exits import ExitCode
+from trainmover.errors import BusError, ConfigError
+from trainmover.events.envelope import Envelope
+from trainmover.summary import summarise
+from trainmover.topology import Frozen
+from trainmover.view import JobView, MigrationView, trace_id
+
+__all__ = ["events_app", "machines", "migrations_app", "status"]
+
+migrations_app = typer.Typer(help="Migrations of a job.", no_args_is_help=True)
+events_app = typer.Typer(help="Facts of a job.", no_args_is_help=True)
+
+
+def status(
+    *,
+    job: JobOption = None,
+    nats: NatsOption = None,
+    format: OutputOption = output.Format.TABLE,  # noqa: A002
+) -> None:
+    """Show a job: who computes what, what is wrong, what moves."""
+
+    async def main() -> ExitCode:
+        target = Target.find(job, nats)
+        async with connect(target) as bus:
+            view = await fold(bus, target.job)
+            planner: Any = None
+            with contextlib.suppress(BusError, json.JSONDecodeError, ValidationError):
+                planner = json.loads(await bus.request(target.job, "status", Frozen(), timeout_s=2))
+        data = {**view.as_data(), "planner": planner}
+        output.emit(data, format=format, render=lambda: _status_table(view, planner is not None))
+        if planner is None:
+            output.warn("the planner does not answer: training continues, nothing can be moved")
+        return ExitCode.OK
+
+    raise typer.Exit(execute(main))
+
+
+def machines(
+    *,
+    job: JobOption = None,
+    nats: NatsOption = None,
+    format: OutputOption = output.Format.TABLE,  # noqa: A002
+) -> None:
+    """List the machines of a job."""
+
+    async def main() -> ExitCode:
+        target = Target.find(job, nats)
+        async with connect(target) as bus:
+            view = await fold(bus, target.job)
+        data = view.as_data()["machines"]
+        output.emit(data, format=format, render=lambda: _machines_table(view))
+        return ExitCode.OK
+
+    raise typer.Exit(execute(main))
+
+
+@migrations_app.command("ls")
+def migrations_ls(
+    *,
+    job: JobOption = None,
+    nats: NatsOption = None,
+    format: OutputOption = output.Format.TABLE,  # noqa: A002
+) -> None:
+    """List the migrations of a job, oldest first."""
+
+    async def main() -> ExitCode:
+        target = Target.find(job, nats)
+        async with connect(target) as bus:
+            view = await fold(bus, target.job)
+        output.emit(
+            view.as_data()["migrations"], format=format, render=lambda: _migrations_table(view)
+        )
+        return ExitCode.OK
+
+    raise typer.Exit(execute(main))
+
+
+@migrations_app.command("show")
+def migrations_show(
+    migration: Annotated[str, typer.Argument(help="Id, or the beginning of one.")],
+    *,
+    job: JobOption = None,
+    nats: NatsOption = None,
+    format: OutputOption = output.Format.TABLE,  # noqa: A002
+) -> None:
+    """Show one migration: phases, pause, cause."""
+
+    async def main() -> ExitCode:
+        target = Target.find(job, nats)
+        async with connect(target) as bus:
+            view = await fold(bus, target.job)
+        found = _pick(view, migration)
+        output.emit(found.as_data(), format=format, render=lambda: _migration_page(view, found))
+        return ExitCode.OK
+
+    raise typer.Exit(execute(main))
+
+
+@events_app.command("tail")
+def events_tail(
+    *,
+    job: JobOption = None,
+    nats: NatsOption = None,
+    entity: Annotated[str, typer.Option(help="Only facts about this, e.g. migration.")] = "*",
+    from_start: Annotated[bool, typer.Option(help="Begin with the first stored fact.")] = False,
+    format: OutputOption = output.Format.TABLE,  # noqa: A002
+) -> None:
+    """Follow the facts of a job until Ctrl-C; with -o json one object per line."""
+
+    async def main() -> ExitCode:
+        target = Target.find(job, nats)
+        async with connect(target) as bus:
+            facts = bus.events(target.job, entity=entity, from_start=from_start)
+            async for delivery in facts:
+                _write_event(delivery.payload, format)
+        return ExitCode.OK
+
+    raise typer.Exit(execute(main))
+
+
+def event_as_data(event: Envelope) -> dict[str, Any]:
+    """A fact, JSON-ready, with its CloudEvents attributes."""
+    return {
+        "id": event.id,
+        "type": event.type,
+        "source": event.source,
+        "time": event.time.isoformat(),
+        "job": event.job,
+        "trace_id": trace_id(event),
+        "data": event.payload.model_dump(mode="json"),
+    }
+
+
+def _write_event(event: Envelope, format: output.Format) -> None:  # noqa: A002
+    if format is output.Format.JSON:
+        line = json.dumps(event_as_data(event))
+    elif format is output.Format.YAML:
+        line = "---\n" + output.to_yaml(event_as_data(event)).rstrip()
+    else:
+        line = f"{event.time.astimezone():%H:%M:%S.%f}"[:-3] + "  " + summarise(event)
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _pick(view: JobView, wanted: str) -> MigrationView:
+    if wanted in view.migrations:
+        return view.migrations[wanted]
+    found = [one for id, one in view.migrations.items() if id.startswith(wanted)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ConfigError(f"{wanted!r} is the beginning of {len(found)} migrations: add a letter.")
+    raise ConfigError(
+        f"job {view.job!r} has no migration {wanted!r}. 'trainmover migrations ls' lists them."
+    )
+
+
+def _status_table(view: JobView, planner: bool) -> RenderableType:
+    epoch = "-" if view.membership is None else view.membership.epoch
+    head = f"job {view.job}: {view.state}, epoch {epoch}, step {view.step}"
+    head += "" if planner else " (planner unreachable)"
+    parts: list[RenderableType] = [Text(head, style="bold")]
+    if view.reason:
+        parts.append(Text(view.reason))
+    parts += [Text(""), _machines_table(view)]
+    incidents = [one for one in view.incidents.values() if one.closed is None]
+    if incidents:
+        rows = [(one.id, one.kind, one.machine, one.summary) for one in incidents]
+        parts += [Text(""), output.table(("open incident", "kind", "machine", "claim"), rows)]
+    if view.migrations:
+        parts += [Text(""), _migrations_table(view)]
+    return Group(*parts)
+
+
+def _machines_table(view: JobView) -> Table:
+    rows = []
+    for _, one in sorted(view.machines.items(), key=lambda item: _order(item[1].slot, item[0])):
+        ready = ",".join(map(str, sorted(one.ready_slots))) if one.role == "standby" else None
+        step_s = None if one.step_s is None else f"{one.step_s:.3f}"
+        rows.append((one.name, one.role, one.slot, one.step, step_s, ready, one.host, one.note))
+    columns = ("machine", "role", "slot", "step", "step s", "ready for", "host", "note")
+    return output.table(columns, rows)
+
+
+def _order(slot: int | None, name: str) -> tuple[int, int, int, str]:
+    digits = "".join(filter(str.isdigit, name))
+    return (0 if slot is not None else 1, slot or 0, int(digits) if digits else 0, name)
+
+
+def _migrations_table(view: JobView) -> Table:
+    rows = []
+    for one in view.migrations.values():
+        pause = None if one.pause_s is None else f"{one.pause_s:.3f}"
+        redone = max(one.steps_redone.values(), default=0)
+        who = f"{one.leaver} -> {one.joiner or '?'}"
+        rows.append((one.id, one.state, one.kind, one.slot, who, pause, redone, one.cause))
+    columns = ("migration", "state", "kind", "slot", "move", "pause s", "redone", "cause")
+    return output.table(columns, rows)
+
+
+def _migration_page(view: JobView, one: MigrationView) -> RenderableType:
+    pairs: list[tuple[str, object]] = [
+        ("migration", one.id),
+        ("state", one.state),
+        ("kind", one.kind),
+        ("cause", one.cause),
+        ("slot", one.slot),
+        ("leaver", one.leaver),
+        ("joiner", one.joiner),
+        ("epoch", one.epoch),
+        ("switched after step", one.step),
+        ("pause s", one.pause_s),
+        ("steps redone", max(one.steps_redone.values(), default=0)),
+        ("trace", one.trace_id),
+        ("reason", one.reason),
+    ]
+    if one.incident is not None and one.incident in view.incidents:
+        pairs.append(("incident", view.incidents[one.incident].summary))
+    facts = output.table(("", ""), pairs)
+    facts.show_header = False
+    phases = [(name, f"{seconds:.3f}") for name, seconds in one.as_data()["phases_s"].items()]
+    return Group(facts, Text(""), output.table(("phase", "s"), phases))

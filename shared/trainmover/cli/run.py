@@ -1,0 +1,175 @@
+"""``trainmover run`` and ``trainmover up``: a cluster of processes on this host."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainmover.cli import output
+from trainmover.cli.connect import NatsOption, execute
+from trainmover.cli.exits import ExitCode
+from trainmover.errors import ConfigError
+from trainmover.events.envelope import Envelope
+from trainmover.local import registry
+from trainmover.local.cluster import (
+    ClusterSpec,
+    LocalCluster,
+    Notice,
+    parse_nnodes,
+    stop_on_signals,
+)
+from trainmover.local.ledger import Ending
+from trainmover.subjects import validate_id
+from trainmover.summary import summarise, worth_showing
+
+__all__ = ["FORWARD", "agent", "finish", "run", "thread_environment", "up"]
+
+FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Click settings of a command whose rest belongs to another program."""
+
+
+def run(
+    context: typer.Context,
+    *,
+    nnodes: Annotated[
+        str, typer.Option(help="SLOTS, or SLOTS:MACHINES for standbys, e.g. 4:6.")
+    ] = "1",
+    nproc_per_node: Annotated[int, typer.Option(help="Ranks on each machine.", min=1)] = 1,
+    module: Annotated[bool, typer.Option("--module", "-m", help="It is a module's name.")] = False,
+    job: Annotated[
+        str | None, typer.Option(envvar="TRAINMOVER_JOB", help="Job name; made up when omitted.")
+    ] = None,
+    nats: NatsOption = None,
+    metrics: Annotated[
+        Path | None, typer.Option(help="Folder for one JSON line per rank and step.")
+    ] = None,
+    log_dir: Annotated[
+        Path | None, typer.Option(help="Folder for logs; in TRAINMOVER_HOME when omitted.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Warnings only.")] = False,
+) -> None:
+    """Train on this host: one process group per machine, standbys included.
+
+    Everything after the program belongs to the program:
+    trainmover run --nnodes 4:6 train.py --lr 3e-4
+
+    Exit codes: 0 the job finished, 1 it failed, 2 usage, 4 the bus cannot be reached or started,
+    130 interrupted.
+    """
+
+    async def main() -> ExitCode:
+        if not context.args:
+            raise ConfigError("no program was named: trainmover run --nnodes 4:6 train.py")
+        program = _program(tuple(context.args), module=module)
+        least, most = parse_nnodes(nnodes)
+        name = _job_name(job, program[0])
+        spec = ClusterSpec(
+            job=name,
+            nnodes_min=least,
+            nnodes_max=most,
+            nproc_per_node=nproc_per_node,
+            program=program,
+            as_module=module,
+            metrics_dir=None if metrics is None else metrics.absolute(),
+            log_dir=(log_dir or registry.home() / "logs" / name).absolute(),
+            nats=nats,
+            environment=thread_environment(least * nproc_per_node),
+        )
+        return await _supervise(spec, quiet=quiet)
+
+    raise typer.Exit(execute(main))
+
+
+def up(
+    *,
+    job: Annotated[str, typer.Option(envvar="TRAINMOVER_JOB", help="Job name.")],
+    nats: NatsOption = None,
+    log_dir: Annotated[
+        Path | None, typer.Option(help="Folder for logs; in TRAINMOVER_HOME when omitted.")
+    ] = None,
+) -> None:
+    """Start the bus and the services of one job, without machines, until Ctrl-C."""
+
+    async def main() -> ExitCode:
+        name = validate_id(job, what="job")
+        spec = ClusterSpec(
+            job=name,
+            nnodes_min=0,
+            nnodes_max=0,
+            program=(),
+            log_dir=(log_dir or registry.home() / "logs" / name).absolute(),
+            nats=nats,
+        )
+        await _supervise(spec, quiet=False)
+        return ExitCode.OK
+
+    raise typer.Exit(execute(main))
+
+
+def agent(context: typer.Context) -> None:
+    """Run the agent of this machine; all options go to it (see trainmover agent --help)."""
+    argv = [sys.executable, "-m", "trainmover_executor.agent", *context.args]
+    os.execv(sys.executable, argv)  # noqa: S606 - becoming the agent is the purpose
+
+
+def finish(ending: Ending, *, interrupted: bool) -> ExitCode:
+    """Say how a job ended and choose the exit code."""
+    if ending.ok:
+        output.note(f"job {ending.reason}")
+        return ExitCode.OK
+    if interrupted:
+        output.note(ending.reason)
+        return ExitCode.INTERRUPTED
+    output.fail(ending.reason, next_step=ending.next_step)
+    return ExitCode.FAILED
+
+
+def thread_environment(ranks: int) -> dict[str, str]:
+    """One host stands for many machines: share its cores between the ranks, as torchrun does."""
+    if "OMP_NUM_THREADS" in os.environ:
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // ranks))}
+
+
+async def _supervise(spec: ClusterSpec, *, quiet: bool) -> ExitCode:
+    def observe(event: Envelope) -> None:
+        if not quiet and worth_showing(event):
+            output.note(summarise(event))
+
+    def notify(notice: Notice) -> None:
+        if notice.level == "warning":
+            output.warn(notice.text)
+        elif not quiet:
+            output.note(notice.text)
+
+    def started(url: str) -> None:
+        if not quiet:
+            output.note(f"job {spec.job} on {url}, logs in {spec.log_dir}")
+            output.note(f"look at it with: trainmover status --job {spec.job}")
+
+    cluster = LocalCluster(spec, notify=notify, observe=observe, started=started)
+    with stop_on_signals(cluster):
+        ending = await cluster.run()
+    return finish(ending, interrupted=cluster.interrupted)
+
+
+def _program(program: tuple[str, ...], *, module: bool) -> tuple[str, ...]:
+    if module:
+        return program
+    script = Path(program[0])
+    if not script.is_file():
+        raise ConfigError(f"{script} is not a file. Name a script, or a module with -m.")
+    return (str(script.absolute()), *program[1:])
+
+
+def _job_name(job: str | None, program: str) -> str:
+    if job is not None:
+        return validate_id(job, what="job")
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(program).stem)[:50].strip("-") or "job"
+    return f"{stem}-{secrets.token_hex(2)}"

@@ -1,0 +1,362 @@
+"""The supervisor: a bus, the services and one agent per machine as child processes.
+
+It restarts nothing: a service that dies is reported, and training goes on without it. What must
+never happen is a process that outlives the supervisor, so every child dies with it (the kernel's
+parent-death signal), orphans are adopted, and the end is orderly and by process id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Final, Literal
+
+from trainmover.bus.embedded import EmbeddedServer
+from trainmover.bus.nats import NatsBus
+from trainmover.bus.protocol import Bus
+from trainmover.errors import BusError, ConfigError
+from trainmover.events.envelope import Envelope
+from trainmover.local import procfs, registry
+from trainmover.local.ledger import Ending, Ledger
+from trainmover.local.process import (
+    Child,
+    adopt_orphans,
+    end_all,
+    end_orphans,
+    kill_all,
+    reap_orphans,
+    wait_gone,
+)
+
+__all__ = ["ClusterSpec", "LocalCluster", "Notice", "parse_nnodes", "stop_on_signals"]
+
+_GRACE_S: Final = 5.0
+"""Between the polite signal and the kill."""
+
+_STRANDED_GRACE_S: Final = 15.0
+"""A recovery that was under way when a service died may take this long to show."""
+
+SERVICES: Final = ("detector", "planner")
+
+_WITHOUT: Final = {
+    "detector": "stragglers and failures are no longer noticed",
+    "planner": "machines can no longer be replaced",
+    "bus": "nothing can be seen or replaced any more",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something the person at the terminal should read."""
+
+    level: Literal["info", "warning"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """What to run.
+
+    Attributes:
+        job: Job name.
+        nnodes_min: Slots of the job; 0 starts the services without machines.
+        nnodes_max: Slots plus standbys.
+        program: Script or module, and its arguments.
+        as_module: Whether ``program`` names a module.
+        metrics_dir: Where ranks write their metrics, or None.
+        log_dir: Where services log, and machines too unless ``inherit_output``.
+        nats: URL of an existing bus; an embedded one is started when None.
+        inherit_output: Let the machines write to our own stdout and stderr.
+        environment: Variables to add for the machines.
+    """
+
+    job: str
+    nnodes_min: int
+    nnodes_max: int
+    program: tuple[str, ...]
+    log_dir: Path
+    nproc_per_node: int = 1
+    as_module: bool = False
+    metrics_dir: Path | None = None
+    nats: str | None = None
+    inherit_output: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """Names of the machines."""
+        return tuple(f"worker-{number}" for number in range(self.nnodes_max))
+
+    def agent_argv(self, machine: str, *, url: str) -> list[str]:
+        """Command line of one machine's agent."""
+        argv = [sys.executable, "-m", "trainmover_executor.agent"]
+        argv += ["--job", self.job, "--nats", url, "--machine", machine]
+        argv += ["--nnodes", f"{self.nnodes_min}:{self.nnodes_max}"]
+        argv += ["--nproc-per-node", str(self.nproc_per_node), "--host", "127.0.0.1"]
+        if self.metrics_dir is not None:
+            argv += ["--metrics-dir", str(self.metrics_dir)]
+        if not self.inherit_output:
+            argv += ["--log-dir", str(self.log_dir)]
+        if self.as_module:
+            argv.append("-m")
+        return [*argv, "--", *self.program]
+
+
+def parse_nnodes(text: str) -> tuple[int, int]:
+    """``"4:6"`` (slots, slots plus standbys) or ``"4"`` (no standby).
+
+    Raises:
+        ConfigError: It is neither, or the numbers make no job.
+    """
+    low, separator, high = text.partition(":")
+    try:
+        least = int(low)
+        most = int(high) if separator else least
+    except ValueError:
+        least = most = 0
+    if not 1 <= least <= most:
+        raise ConfigError(
+            f"--nnodes {text!r} is not a number of machines. Write SLOTS or SLOTS:MACHINES, for "
+            "example 4:6 for four slots and two standbys."
+        )
+    return least, most
+
+
+class LocalCluster:
+    """Starts a cluster on this host, watches it and ends it.
+
+    Args:
+        spec: What to run.
+        notify: Called with what the person at the terminal should read.
+        observe: Called with every fact of the job, in order.
+        telemetry: Called with (machine, batch); telemetry is not subscribed to when omitted.
+        started: Called once with the bus URL when everything has been started.
+    """
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        *,
+        notify: Callable[[Notice], None],
+        observe: Callable[[Envelope], None] | None = None,
+        telemetry: Callable[[str, bytes], None] | None = None,
+        started: Callable[[str], None] | None = None,
+    ) -> None:
+        self.spec = spec
+        self._notify = notify
+        self._observe = observe
+        self._telemetry = telemetry
+        self._started = started
+        self._services: dict[str, Child] = {}
+        self._machines: dict[str, Child] = {}
+        self._bus_pid: int | None = None
+        self._ledger = Ledger(nnodes_min=spec.nnodes_min, running=set(spec.machines))
+        self._changed = asyncio.Event()
+        self._interrupted: str | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody asked that the job end early."""
+        return self._interrupted is not None
+
+    def pid_of(self, machine: str) -> int | None:
+        """Process id of a machine's agent, None when it is not running."""
+        child = self._machines.get(machine)
+        return child.pid if child is not None and child.running else None
+
+    def kill_machine(self, machine: str) -> list[int]:
+        """Kill every process of one machine outright; returns their pids."""
+        child = self._machines[machine]
+        pids = [child.pid, *(stat.pid for _, stat in procfs.descendants(child.pid))]
+        kill_all([child])
+        return pids
+
+    def stop(self, reason: str) -> None:
+        """End the job: politely the first time, at once when called again."""
+        if self._interrupted is not None:
+            kill_all([*self._machines.values(), *self._services.values()])
+        self._interrupted = reason
+        self._changed.set()
+
+    async def run(self) -> Ending:
+        """Start everything, wait for the end of the job, and end every process.
+
+        Raises:
+            ConfigError: A job of this name already runs here.
+            BusError: The bus cannot be started or reached.
+        """
+        adopt_orphans()
+        self.spec.log_dir.mkdir(parents=True, exist_ok=True)
+        async with self._bus() as (url, bus):
+            record = self._record(url)
+            registry.write(record)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    watchers = [tasks.create_task(self._follow_facts(bus))]
+                    if self._telemetry is not None:
+                        watchers.append(
+                            tasks.create_task(self._follow_telemetry(bus, self._telemetry))
+                        )
+                    if self._bus_pid is not None:
+                        watchers.append(tasks.create_task(self._watch_bus(self._bus_pid)))
+                    watchers += self._start_services(tasks, url)
+                    watchers += self._start_machines(tasks, url)
+                    registry.write(self._record(url))
+                    if self._started is not None:
+                        self._started(url)
+                    try:
+                        ending = await self._decide()
+                        if ending.ok:
+                            await self._let_machines_finish()
+                    finally:
+                        for watcher in watchers:
+                            watcher.cancel()
+                return ending
+            finally:
+                try:
+                    await end_all(list(self._machines.values()), grace_s=_GRACE_S)
+                    await end_all(list(self._services.values()), grace_s=_GRACE_S)
+                    end_orphans(self._pids().values())
+                finally:
+                    registry.remove(record)
+
+    @contextlib.asynccontextmanager
+    async def _bus(self) -> AsyncIterator[tuple[str, Bus]]:
+        async with contextlib.AsyncExitStack() as stack:
+            url = self.spec.nats
+            if url is None:
+                server = stack.enter_context(EmbeddedServer())
+                url, self._bus_pid = server.url, server.pid
+            bus = await stack.enter_async_context(NatsBus(url, name="trainmover-cli"))
+            await bus.setup()
+            yield url, bus
+
+    def _start_services(self, tasks: asyncio.TaskGroup, url: str) -> list[asyncio.Task[None]]:
+        watchers = []
+        for name in SERVICES:
+            argv = [sys.executable, "-m", f"trainmover_{name}"]
+            argv += ["--job", self.spec.job, "--nats", url]
+            with self._log(name) as log:
+                child = Child.start(name, argv, stdout=log, stderr=log)
+            self._services[name] = child
+            watchers.append(tasks.create_task(self._watch_service(child)))
+        return watchers
+
+    def _start_machines(self, tasks: asyncio.TaskGroup, url: str) -> list[asyncio.Task[None]]:
+        watchers = []
+        for machine in self.spec.machines:
+            with contextlib.ExitStack() as stack:
+                out = None if self.spec.inherit_output else stack.enter_context(self._log(machine))
+                child = Child.start(
+                    machine,
+                    self.spec.agent_argv(machine, url=url),
+                    env=self.spec.environment,
+                    stdout=out,
+                    stderr=out,
+                )
+            self._machines[machine] = child
+            watchers.append(tasks.create_task(self._watch_machine(child)))
+        return watchers
+
+    def _log(self, name: str) -> IO[bytes]:
+        return (self.spec.log_dir / f"{name}.log").open("ab")
+
+    def _pids(self) -> dict[str, int]:
+        pids = {} if self._bus_pid is None else {"bus": self._bus_pid}
+        children = {**self._services, **self._machines}
+        return {**pids, **{name: child.pid for name, child in children.items()}}
+
+    def _record(self, url: str) -> registry.JobRecord:
+        stat = procfs.read_stat(os.getpid())
+        return registry.JobRecord(
+            job=self.spec.job,
+            nats=url,
+            pid=os.getpid(),
+            start_ticks=0 if stat is None else stat.start_ticks,
+            log_dir=str(self.spec.log_dir),
+            processes=self._pids(),
+        )
+
+    async def _follow_facts(self, bus: Bus) -> None:
+        try:
+            async for delivery in bus.events(self.spec.job):
+                self._ledger.learn(delivery.payload)
+                if self._observe is not None:
+                    self._observe(delivery.payload)
+                self._changed.set()
+        except BusError as error:
+            self._lose("bus", str(error))
+
+    async def _follow_telemetry(self, bus: Bus, sink: Callable[[str, bytes], None]) -> None:
+        # Lossy by design: when the bus is gone the facts' reader says so.
+        with contextlib.suppress(BusError):
+            async for machine, batch in bus.telemetry(self.spec.job):
+                sink(machine, batch)
+
+    async def _watch_bus(self, pid: int) -> None:
+        await wait_gone(pid)
+        self._lose("bus", f"nats-server (pid {pid}) ended")
+
+    async def _watch_service(self, child: Child) -> None:
+        await child.exited.wait()
+        self._lose(child.name, f"{child.ending}; see {self.spec.log_dir / child.name}.log")
+
+    async def _watch_machine(self, child: Child) -> None:
+        await child.exited.wait()
+        reap_orphans(self._pids().values())
+        self._ledger.agent_exited(child.name, child.exit_code or 0)
+        if child.exit_code:
+            self._notify(Notice("warning", f"machine {child.name} ended: {child.ending}"))
+        self._changed.set()
+
+    def _lose(self, service: str, why: str) -> None:
+        if service in self._ledger.services_down:
+            return
+        self._ledger.service_died(service)
+        go_on = "Training continues; " if self.spec.nnodes_min else ""
+        text = f"the {service} is gone ({why}). {go_on}{_WITHOUT[service]}."
+        self._notify(Notice("warning", text))
+        self._changed.set()
+
+    async def _decide(self) -> Ending:
+        while True:
+            self._changed.clear()
+            if self._interrupted is not None:
+                return Ending(ok=False, reason=self._interrupted)
+            if self.spec.nnodes_min and (ending := self._ledger.ending()) is not None:
+                return ending
+            stranded = self._ledger.stranded()
+            try:
+                async with asyncio.timeout(None if stranded is None else _STRANDED_GRACE_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                if (ending := self._ledger.stranded()) is not None:
+                    return ending
+
+    async def _let_machines_finish(self) -> None:
+        """Active machines end by themselves; they have said that their work is done."""
+        active = self._ledger.active
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GRACE_S):
+                for name, child in self._machines.items():
+                    if name in active:
+                        await child.exited.wait()
+
+
+@contextlib.contextmanager
+def stop_on_signals(cluster: LocalCluster) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the cluster; the second one ends it at once."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, cluster.stop, f"interrupted by {number.name}")
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
