@@ -1,0 +1,64 @@
+"""Listening sockets that are announced before the process that will use them exists."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from typing import Final
+
+from trainmover.errors import ConfigError
+
+__all__ = ["Listeners"]
+
+_BACKLOG: Final = 1024
+
+
+class Listeners:
+    """Sockets by (slot, local rank); slot None is what the machine registered with.
+
+    Args:
+        host: Address to bind, and to announce.
+        ranks: Sockets per slot.
+    """
+
+    def __init__(self, *, host: str, ranks: int) -> None:
+        self._host = host
+        self._ranks = ranks
+        self._sockets: dict[tuple[int | None, int], socket.socket] = {}
+
+    def bind(self, slots: Iterable[int | None]) -> dict[int | None, tuple[str, ...]]:
+        """Bind fresh sockets.
+
+        Returns:
+            ``host:port`` of each local rank, for each slot.
+
+        Raises:
+            ConfigError: The address is not one of this host's.
+        """
+        return {
+            slot: tuple(self._bind_one(slot, local_rank) for local_rank in range(self._ranks))
+            for slot in slots
+        }
+
+    def _bind_one(self, slot: int | None, local_rank: int) -> str:
+        try:
+            bound = socket.create_server((self._host, 0), backlog=_BACKLOG)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {self._host!r}: {error}. Pass --host with an address of this "
+                "machine that the other machines can reach."
+            ) from error
+        if (stale := self._sockets.pop((slot, local_rank), None)) is not None:
+            stale.close()
+        self._sockets[slot, local_rank] = bound
+        return f"{self._host}:{bound.getsockname()[1]}"
+
+    def take(self, slot: int | None, local_rank: int) -> socket.socket:
+        """Hand a socket over; whoever takes it closes it."""
+        return self._sockets.pop((slot, local_rank))
+
+    def close(self) -> None:
+        """Close every socket that was not taken: its port refuses from now on."""
+        for bound in self._sockets.values():
+            bound.close()
+        self._sockets.clear()

@@ -1,0 +1,116 @@
+"""What an agent is told on its command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainmover import subjects
+from trainmover.errors import ConfigError
+from trainmover.service import ServiceOptions, add_common_options
+from trainmover_executor.agent.fork_frames import DEFAULT_ENTRY
+
+__all__ = ["AgentOptions", "parse"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """One machine's part in a job.
+
+    Attributes:
+        nnodes_min: Slots of the job.
+        nnodes_max: Slots plus standbys.
+        ranks: Ranks on this machine.
+        program: The user's script or module, and its arguments.
+        host: Address that workers listen on and announce.
+        labels: Placement labels.
+        metrics_dir: Folder for ``Session.log`` lines, or None.
+        log_dir: Folder for the output of each rank, or None to inherit the agent's.
+        worker_entry: Where a worker begins; for tests.
+    """
+
+    job: str
+    machine: str
+    nnodes_min: int
+    nnodes_max: int
+    program: tuple[str, ...]
+    ranks: int = 1
+    as_module: bool = False
+    host: str = "127.0.0.1"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    metrics_dir: Path | None = None
+    log_dir: Path | None = None
+    worker_entry: str = DEFAULT_ENTRY
+
+
+def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, AgentOptions]:
+    """Options from a command line.
+
+    Raises:
+        ConfigError: A value makes no sense.
+        InvalidIdError: The job or machine name cannot be part of a subject.
+    """
+    parser = argparse.ArgumentParser(
+        prog="trainmover-agent",
+        description="Run one machine's part in a training job.",
+        epilog="example: trainmover-agent --job demo --machine worker-0 --nnodes 4:6 -- train.py",
+    )
+    add_common_options(parser)
+    parser.add_argument("--machine", required=True, help="name of this machine, unique in the job")
+    parser.add_argument(
+        "--nnodes", required=True, metavar="SLOTS[:MACHINES]", help="4:6 is 4 slots, 2 standbys"
+    )
+    parser.add_argument("--nproc-per-node", type=int, default=1, metavar="N", help="ranks here")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address the other machines reach this one at"
+    )
+    parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--metrics-dir", type=Path, metavar="FOLDER")
+    parser.add_argument(
+        "--log-dir", type=Path, metavar="FOLDER", help="one file per rank; default: our own output"
+    )
+    parser.add_argument("-m", dest="as_module", action="store_true", help="program is a module")
+    parser.add_argument("--worker-entry", default=DEFAULT_ENTRY, help=argparse.SUPPRESS)
+    parser.add_argument("program", nargs="+", help="script (or module) and its arguments, after --")
+    arguments = parser.parse_args(argv)
+    service = ServiceOptions.from_args("agent", arguments)
+    least, most = _nnodes(arguments.nnodes)
+    if arguments.nproc_per_node < 1:
+        raise ConfigError(f"--nproc-per-node {arguments.nproc_per_node} must be at least 1")
+    return service, AgentOptions(
+        job=service.job,
+        machine=subjects.validate_id(arguments.machine, what="machine"),
+        nnodes_min=least,
+        nnodes_max=most,
+        program=tuple(arguments.program),
+        ranks=arguments.nproc_per_node,
+        as_module=arguments.as_module,
+        host=arguments.host,
+        labels=dict(_label(text) for text in arguments.label),
+        metrics_dir=arguments.metrics_dir,
+        log_dir=arguments.log_dir,
+        worker_entry=arguments.worker_entry,
+    )
+
+
+def _nnodes(text: str) -> tuple[int, int]:
+    low, separator, high = text.partition(":")
+    if not low.isdecimal() or (separator and not high.isdecimal()):
+        least = most = 0
+    else:
+        least, most = int(low), int(high or low)
+    if not 1 <= least <= most:
+        raise ConfigError(
+            f"--nnodes {text!r} is not a number of machines. Write SLOTS or SLOTS:MACHINES, for "
+            "example 4:6 for four slots and two standbys."
+        )
+    return least, most
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise ConfigError(f"--label {text!r} is not KEY=VALUE, for example --label rack=r7")
+    return key, value

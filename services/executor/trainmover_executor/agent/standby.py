@@ -1,0 +1,143 @@
+"""Being a standby: a bay of sandboxed processes per slot, warmed up one bay after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from trainmover.commands import Warm
+from trainmover.events.machine import MachineReady, MachineWarming
+from trainmover_executor.agent.effects import After, Bind, Exited, RetryBay
+from trainmover_executor.agent.state import Worker
+from trainmover_executor.agent.turn import Turn
+from trainmover_executor.control import Warmed
+
+__all__ = ["on_bound", "on_lost", "on_retry", "on_warm", "on_warmed", "start_bay", "start_next"]
+
+_RETRIES: Final = 2
+_FIRST_BACKOFF_S: Final = 1.0
+
+
+def on_warm(turn: Turn, command: Warm) -> None:
+    """Open a bay for every slot that has none; their sockets come first, all at once."""
+    state = turn.state
+    if command.generation != state.generation:
+        turn.ignore("warm", "meant for another life of this machine", meant=command.generation)
+        return
+    if state.phase not in ("registered", "standby"):
+        turn.ignore("warm", f"this machine is {state.phase}")
+        return
+    if command.membership.layout.ranks_per_slot != state.me.ranks:
+        turn.ignore("warm", f"this machine has {state.me.ranks} ranks, the job wants others")
+        return
+    new = tuple(slot for slot in dict.fromkeys(command.slots) if slot not in state.bays)
+    turn.set(
+        phase="standby",
+        epoch=max(state.epoch, command.membership.epoch),
+        warm_membership=command.membership,
+    )
+    if new:
+        turn.do(Bind(state.generation, new))
+
+
+def on_bound(turn: Turn, endpoints: Mapping[int, tuple[str, ...]]) -> None:
+    """Announce where the bays listen and start the first."""
+    if not endpoints:
+        return
+    for slot, ports in endpoints.items():
+        turn.bay(slot, endpoints=ports, phase="queued")
+    turn.set(queue=(*turn.state.queue, *endpoints))
+    _announce(turn)
+    start_next(turn)
+
+
+def _announce(turn: Turn) -> None:
+    state = turn.state
+    turn.publish(
+        MachineWarming(
+            machine=state.me.machine,
+            generation=state.generation,
+            endpoints={
+                slot: bay.endpoints for slot, bay in state.bays.items() if bay.phase != "down"
+            },
+        )
+    )
+
+
+def start_next(turn: Turn) -> None:
+    """Start the next bay; one at a time, and none while a plan is carried out here."""
+    state = turn.state
+    busy = any(bay.phase == "warming" for bay in state.bays.values())
+    in_plan = state.joining is not None and not state.aborted
+    if state.phase == "standby" and state.queue and not busy and not in_plan:
+        start_bay(turn, state.queue[0])
+
+
+def start_bay(turn: Turn, slot: int) -> None:
+    """Start the processes of one bay, out of turn if need be."""
+    membership = turn.state.warm_membership
+    if membership is None:
+        return
+    turn.set(queue=tuple(queued for queued in turn.state.queue if queued != slot))
+    turn.bay(slot, phase="warming")
+    turn.spawn(slot, role="standby", membership=membership, socket_of=slot)
+
+
+def on_warmed(turn: Turn, worker: Worker, message: Warmed) -> None:
+    """A process ran its shadow iterations; a bay is ready when all of its processes did."""
+    worker = turn.worker(worker.key, warmed=message)
+    bay = turn.state.bays.get(worker.slot)
+    if bay is None or bay.phase != "warming":
+        return
+    reports = [other.warmed for other in turn.state.live_of(worker.slot)]
+    warmed = [report for report in reports if report is not None]
+    if len(warmed) < len(reports):
+        return
+    turn.bay(worker.slot, phase="ready")
+    turn.set(crashes=0)
+    turn.publish(
+        MachineReady(
+            machine=turn.state.me.machine,
+            generation=turn.state.generation,
+            slot=worker.slot,
+            shadow_iterations=min(report.shadow_iterations for report in warmed),
+            warm_s=max(report.warm_s for report in warmed),
+        )
+    )
+    start_next(turn)
+
+
+def on_lost(turn: Turn, worker: Worker, event: Exited) -> None:
+    """A process of a bay died and no plan counted on it: try again, but not for ever."""
+    slot = worker.slot
+    turn.end(turn.state.live_of(slot), grace_s=0.0)
+    bay = turn.bay(slot, phase="down", failures=turn.state.bays[slot].failures + 1)
+    lost = {
+        "slot": slot,
+        "rank": worker.rank,
+        "exit_code": event.exit_code,
+        "signal": event.signal,
+        "last_words": event.last_words[-500:],
+    }
+    if bay.failures > _RETRIES:
+        turn.log(
+            "error",
+            "standby.slot_given_up",
+            **lost,
+            next_step=f"this machine cannot take slot {slot} before it registers again; read the "
+            "output of the rank",
+        )
+        turn.drop_bay(slot)
+    else:
+        delay_s = _FIRST_BACKOFF_S * 2 ** (bay.failures - 1)
+        turn.log("warning", "standby.worker_died", **lost, retry_in_s=delay_s)
+        turn.do(After(delay_s, RetryBay(turn.state.generation, slot)))
+    _announce(turn)  # its old endpoints are dead: nobody should plan with them
+    start_next(turn)
+
+
+def on_retry(turn: Turn, event: RetryBay) -> None:
+    """The back-off is over: fresh sockets, and to the end of the queue."""
+    bay = turn.state.bays.get(event.slot)
+    if event.generation == turn.state.generation and bay is not None and bay.phase == "down":
+        turn.do(Bind(event.generation, (event.slot,)))
