@@ -12,6 +12,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,9 +71,8 @@ class ClusterSpec:
         program: Script or module, and its arguments.
         as_module: Whether ``program`` names a module.
         metrics_dir: Where ranks write their metrics, or None.
-        log_dir: Where services log, and machines too unless ``inherit_output``.
+        log_dir: Where services, machines and ranks log.
         nats: URL of an existing bus; an embedded one is started when None.
-        inherit_output: Let the machines write to our own stdout and stderr.
         environment: Variables to add for the machines.
     """
 
@@ -85,13 +85,16 @@ class ClusterSpec:
     as_module: bool = False
     metrics_dir: Path | None = None
     nats: str | None = None
-    inherit_output: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def machines(self) -> tuple[str, ...]:
         """Names of the machines."""
         return tuple(f"worker-{number}" for number in range(self.nnodes_max))
+
+    def service_argv(self, name: str, *, url: str) -> list[str]:
+        """Command line of a service."""
+        return [sys.executable, "-m", f"trainmover_{name}", "--job", self.job, "--nats", url]
 
     def agent_argv(self, machine: str, *, url: str) -> list[str]:
         """Command line of one machine's agent."""
@@ -101,8 +104,7 @@ class ClusterSpec:
         argv += ["--nproc-per-node", str(self.nproc_per_node), "--host", "127.0.0.1"]
         if self.metrics_dir is not None:
             argv += ["--metrics-dir", str(self.metrics_dir)]
-        if not self.inherit_output:
-            argv += ["--log-dir", str(self.log_dir)]
+        argv += ["--log-dir", str(self.log_dir)]
         if self.as_module:
             argv.append("-m")
         return [*argv, "--", *self.program]
@@ -193,7 +195,7 @@ class LocalCluster:
         """
         adopt_orphans()
         self.spec.log_dir.mkdir(parents=True, exist_ok=True)
-        async with self._bus() as (url, bus):
+        async with self._bus() as (url, bus), _scratch() as scratch:
             record = self._record(url)
             registry.write(record)
             try:
@@ -206,7 +208,7 @@ class LocalCluster:
                     if self._bus_pid is not None:
                         watchers.append(tasks.create_task(self._watch_bus(self._bus_pid)))
                     watchers += self._start_services(tasks, url)
-                    watchers += self._start_machines(tasks, url)
+                    watchers += self._start_machines(tasks, url, scratch)
                     registry.write(self._record(url))
                     if self._started is not None:
                         self._started(url)
@@ -240,26 +242,23 @@ class LocalCluster:
     def _start_services(self, tasks: asyncio.TaskGroup, url: str) -> list[asyncio.Task[None]]:
         watchers = []
         for name in SERVICES:
-            argv = [sys.executable, "-m", f"trainmover_{name}"]
-            argv += ["--job", self.spec.job, "--nats", url]
+            argv = self.spec.service_argv(name, url=url)
             with self._log(name) as log:
                 child = Child.start(name, argv, stdout=log, stderr=log)
             self._services[name] = child
             watchers.append(tasks.create_task(self._watch_service(child)))
         return watchers
 
-    def _start_machines(self, tasks: asyncio.TaskGroup, url: str) -> list[asyncio.Task[None]]:
+    def _start_machines(
+        self, tasks: asyncio.TaskGroup, url: str, scratch: str
+    ) -> list[asyncio.Task[None]]:
         watchers = []
+        # A machine that is killed cannot clear up after itself: its scratch files are ours.
+        environment = {"TMPDIR": scratch, **self.spec.environment}
         for machine in self.spec.machines:
-            with contextlib.ExitStack() as stack:
-                out = None if self.spec.inherit_output else stack.enter_context(self._log(machine))
-                child = Child.start(
-                    machine,
-                    self.spec.agent_argv(machine, url=url),
-                    env=self.spec.environment,
-                    stdout=out,
-                    stderr=out,
-                )
+            argv = self.spec.agent_argv(machine, url=url)
+            with self._log(machine) as log:
+                child = Child.start(machine, argv, env=environment, stdout=log, stderr=log)
             self._machines[machine] = child
             watchers.append(tasks.create_task(self._watch_machine(child)))
         return watchers
@@ -347,6 +346,12 @@ class LocalCluster:
                 for name, child in self._machines.items():
                     if name in active:
                         await child.exited.wait()
+
+
+@contextlib.asynccontextmanager
+async def _scratch() -> AsyncIterator[str]:
+    with tempfile.TemporaryDirectory(prefix="tm-", ignore_cleanup_errors=True) as folder:
+        yield folder
 
 
 @contextlib.contextmanager

@@ -1,0 +1,256 @@
+"""The supervisor against fake machines and services: how it ends, and that nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.unit.local.test_ledger import membership
+from trainmover.bus.nats import NatsBus
+from trainmover.errors import ConfigError
+from trainmover.events.migration import JobFailed, JobFormed
+from trainmover.local import procfs, registry
+from trainmover.local.cluster import ClusterSpec, LocalCluster, Notice, parse_nnodes
+from trainmover.local.ledger import Ending
+from trainmover.observe import new_event
+from trainmover.topology import Frozen
+
+MACHINE = """
+import os, pathlib, subprocess, sys, time
+name, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+(folder / f"{name}.child").write_text(str(child.pid))
+while True:
+    code = folder / f"{name}.exit"
+    if code.exists():
+        child.kill()
+        sys.exit(int(code.read_text()))
+    time.sleep(0.02)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeSpec(ClusterSpec):
+    folder: Path
+
+    def service_argv(self, name: str, *, url: str) -> list[str]:
+        return ["sleep", "600"]
+
+    def agent_argv(self, machine: str, *, url: str) -> list[str]:
+        return [sys.executable, "-c", MACHINE, machine, str(self.folder)]
+
+    def let_exit(self, machine: str, code: int) -> None:
+        draft = self.folder / f"{machine}.draft"
+        draft.write_text(str(code))
+        draft.replace(self.folder / f"{machine}.exit")
+
+    def children(self) -> Iterator[int]:
+        for file in self.folder.glob("*.child"):
+            yield int(file.read_text())
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSpec:
+    monkeypatch.setenv("TRAINMOVER_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "machines"
+    folder.mkdir()
+    return FakeSpec(
+        job="j",
+        nnodes_min=2,
+        nnodes_max=3,
+        program=("train.py",),
+        log_dir=tmp_path / "logs",
+        folder=folder,
+    )
+
+
+class Play:
+    """Runs a cluster and lets a script act once it has started."""
+
+    def __init__(self, spec: FakeSpec) -> None:
+        self.spec = spec
+        self.notices: list[Notice] = []
+        self.facts: list[Frozen] = []
+        self.url = ""
+        self.record: registry.JobRecord | None = None
+        self._up = asyncio.Event()
+        self._news = asyncio.Event()
+        self.cluster = LocalCluster(
+            spec, notify=self._notify, observe=self._observe, started=self._started
+        )
+
+    def _notify(self, notice: Notice) -> None:
+        self.notices.append(notice)
+        self._news.set()
+
+    def _observe(self, event: object) -> None:
+        self.facts.append(event.payload)  # type: ignore[attr-defined]
+        self._news.set()
+
+    def _started(self, url: str) -> None:
+        self.url = url
+        self.record = registry.find(None)
+        self._up.set()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    async def form(self) -> None:
+        fact = JobFormed(membership=membership("worker-0", "worker-1"), standbys=("worker-2",))
+        await self.say(fact)
+        await self.until(lambda: self.facts)
+
+    async def say(self, fact: Frozen) -> None:
+        async with NatsBus(self.url) as bus:
+            await bus.publish(new_event(job="j", source="/test", payload=fact))
+
+    async def up(self) -> dict[str, int]:
+        await self._up.wait()
+        assert self.record is not None
+        async with asyncio.timeout(10):
+            while len(list(self.spec.folder.glob("*.child"))) < self.spec.nnodes_max:
+                await asyncio.sleep(0.02)
+        return dict(self.record.processes)
+
+    def nothing_left(self) -> bool:
+        assert self.record is not None
+        pids = [*self.record.processes.values(), *self.spec.children()]
+        return registry.jobs() == [] and not any(is_alive(pid) for pid in pids)
+
+
+def is_alive(pid: int) -> bool:
+    stat = procfs.read_stat(pid)
+    return stat is not None and stat.state != "Z"
+
+
+async def play(spec: FakeSpec, script: Callable[[Play], object]) -> tuple[Play, Ending]:
+    one = Play(spec)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(one.cluster.run())
+        await script(one)  # type: ignore[misc]
+    return one, running.result()
+
+
+async def test_ends_well_when_active_machines_finish_and_ends_the_standby(spec: FakeSpec) -> None:
+    async def script(one: Play) -> None:
+        await one.up()
+        await one.form()
+        spec.let_exit("worker-0", 0)
+        spec.let_exit("worker-1", 0)
+
+    one, ending = await play(spec, script)
+    assert ending.ok
+    assert one.nothing_left()
+    assert one.notices == []
+
+
+async def test_goes_on_and_ends_well_without_bus_and_services(spec: FakeSpec) -> None:
+    async def script(one: Play) -> None:
+        pids = await one.up()
+        await one.form()
+        for name in ("bus", "detector", "planner"):
+            os.kill(pids[name], signal.SIGKILL)
+        await one.until(lambda: len(one.notices) == 3)
+        assert is_alive(pids["worker-0"])
+        spec.let_exit("worker-0", 0)
+        spec.let_exit("worker-1", 0)
+
+    one, ending = await play(spec, script)
+    assert ending.ok
+    assert one.nothing_left()
+    assert all("raining continues" in notice.text for notice in one.notices)
+
+
+async def test_an_interrupt_ends_everything_even_what_a_killed_machine_left_behind(
+    spec: FakeSpec,
+) -> None:
+    async def script(one: Play) -> None:
+        pids = await one.up()
+        os.kill(pids["worker-1"], signal.SIGKILL)
+        await one.until(lambda: one.notices)
+        assert all(map(is_alive, spec.children()))
+        one.cluster.stop("interrupted by SIGINT")
+
+    one, ending = await play(spec, script)
+    assert not ending.ok
+    assert one.cluster.interrupted
+    assert one.nothing_left()
+
+
+async def test_kills_every_process_of_a_machine(spec: FakeSpec) -> None:
+    async def script(one: Play) -> None:
+        pids = await one.up()
+        child = int((spec.folder / "worker-1.child").read_text())
+        assert set(one.cluster.kill_machine("worker-1")) == {pids["worker-1"], child}
+        await one.until(lambda: one.notices)
+        assert not is_alive(child)
+        assert one.cluster.pid_of("worker-1") is None
+        one.cluster.stop("enough")
+
+    await play(spec, script)
+
+
+async def test_says_why_the_job_failed(spec: FakeSpec) -> None:
+    async def script(one: Play) -> None:
+        await one.up()
+        await one.say(JobFailed(reason="no machine left", next_step="Add machines."))
+
+    one, ending = await play(spec, script)
+    assert ending == Ending(ok=False, reason="no machine left", next_step="Add machines.")
+    assert one.nothing_left()
+
+
+async def test_a_second_job_of_the_same_name_is_refused(spec: FakeSpec) -> None:
+    async def script(one: Play) -> None:
+        await one.up()
+        record = registry.find("j")
+        with pytest.raises(ConfigError, match="already runs here"):
+            registry.write(record.model_copy(update={"pid": os.getppid()}))
+        one.cluster.stop("enough")
+
+    await play(spec, script)
+
+
+def test_children_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from trainmover.local.process import Child\n"
+        "async def main():\n"
+        "    child = Child.start('x', ['sleep', '600'])\n"
+        "    print(child.pid, flush=True)\n"
+        "    await child.exited.wait()\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as supervisor:
+        assert supervisor.stdout is not None
+        child = int(supervisor.stdout.readline())
+        pidfd = os.pidfd_open(child)
+        supervisor.kill()
+    try:
+        import select
+
+        assert select.select([pidfd], [], [], 10)[0]
+    finally:
+        os.close(pidfd)
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("4:6", (4, 6)), ("4", (4, 4)), ("1:1", (1, 1))])
+def test_nnodes(text: str, wanted: tuple[int, int]) -> None:
+    assert parse_nnodes(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "0", "4:", "6:4", "a:b", "4:6:8", "-1"])
+def test_nnodes_that_make_no_job(text: str) -> None:
+    with pytest.raises(ConfigError, match="--nnodes"):
+        parse_nnodes(text)
