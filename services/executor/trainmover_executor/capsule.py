@@ -1,0 +1,110 @@
+"""The capsule: what only one rank knows, kept by its buddy so that a crash does not lose it.
+
+Parameters survive a crash in a replica. Random generators and the position in the data do not:
+every rank has its own. So with each vote a rank hands its capsule, a few kilobytes, to the same
+local rank of the next slot. A vote that passes therefore implies that every capsule for the next
+step is held by another machine.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import torch
+
+from trainmover.errors import ProtocolError
+from trainmover.topology import Layout
+from trainmover_executor.communicator.link import LinkCommunicator
+from trainmover_executor.communicator.memory import bytes_of, flat_of
+from trainmover_executor.state.codec import TensorSpec, decode, encode
+
+__all__ = ["CapsuleKeeper", "holder_of", "open_capsule"]
+
+_LIMIT_BYTES: Final = 64 * 1024 * 1024
+
+
+def holder_of(rank: int, layout: Layout) -> int:
+    """The rank that keeps the capsule of ``rank``."""
+    return (rank + layout.ranks_per_slot) % layout.world_size
+
+
+class CapsuleKeeper:
+    """Exchanges capsules with the neighbouring slots and keeps the latest of the one before.
+
+    Args:
+        control: Communicator over all ranks.
+        rank: Global rank.
+        layout: Shape of the job.
+    """
+
+    def __init__(self, control: LinkCommunicator, *, rank: int, layout: Layout) -> None:
+        self._control = control
+        self._layout = layout
+        self._rank = rank
+        self._kept: dict[int, bytes] = {}
+
+    def exchange(self, content: dict[str, Any], *, step: int) -> None:
+        """Hand over one's own capsule for the state after ``step`` steps; keep the other's.
+
+        Raises:
+            LinkBrokenError: A neighbour is gone.
+        """
+        if self._layout.slots == 1:
+            return
+        source = (self._rank - self._layout.ranks_per_slot) % self._layout.world_size
+        received = self._control.exchange_bytes(
+            _pack({"step": step, "content": content}),
+            to=holder_of(self._rank, self._layout),
+            source=source,
+            limit=_LIMIT_BYTES,
+        )
+        # The one before the latest is kept: a vote that broke after the exchange may turn out
+        # void, and then the start of the step is what a joiner needs.
+        kept = {k: v for k, v in self._kept.items() if k == step - 1}
+        self._kept = {**kept, step: bytes(received)}
+
+    def held(self, *, step: int) -> dict[str, Any]:
+        """The kept capsule for the state after ``step`` steps, as a portable tree.
+
+        Raises:
+            ProtocolError: There is none for that step.
+        """
+        if step not in self._kept:
+            raise ProtocolError(
+                f"rank {self._rank} keeps no capsule of its neighbour after {step} steps, "
+                f"only after {sorted(self._kept)}"
+            )
+        return {"capsule": self._kept[step]}
+
+
+def open_capsule(data: bytes) -> dict[str, Any]:
+    """The content of a capsule.
+
+    Raises:
+        ProtocolError: It does not parse.
+    """
+    try:
+        size = int.from_bytes(data[:4], "little")
+        head = json.loads(data[4 : 4 + size])
+        position = 4 + size
+        tensors = []
+        for value in head["tensors"]:
+            spec = TensorSpec.from_json(value)
+            raw = bytearray(data[position : position + spec.nbytes])
+            position += spec.nbytes
+            flat = torch.frombuffer(raw, dtype=spec.dtype) if raw else torch.empty(0)
+            tensors.append(flat.to(spec.dtype).view(spec.shape))
+        content: dict[str, Any] = decode(head["tree"], tensors)["content"]
+    except (ValueError, KeyError, TypeError, IndexError, RuntimeError) as error:
+        raise ProtocolError(f"capsule does not parse: {error}") from error
+    return content
+
+
+def _pack(tree: dict[str, Any]) -> bytes:
+    skeleton, tensors = encode(tree)
+    head = json.dumps({"tree": skeleton, "tensors": [spec.to_json() for spec, _ in tensors]})
+    data = head.encode()
+    parts = [len(data).to_bytes(4, "little"), data]
+    parts += [bytes(bytes_of(flat_of(tensor))) for _, tensor in tensors]
+    return b"".join(parts)

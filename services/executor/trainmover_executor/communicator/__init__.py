@@ -1,0 +1,1 @@
+"""Communicators: what a process group delegates to, and can be swapped at a step boundary."""

@@ -1,0 +1,48 @@
+"""Views of tensors as flat elements and raw bytes."""
+
+from __future__ import annotations
+
+import torch
+
+from trainmover_executor.links.link import PIECE_BYTES
+
+__all__ = ["Staging", "bytes_of", "flat_of", "write_back"]
+
+
+def flat_of(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` as one dimension: a view when it is contiguous, a copy when not."""
+    plain = tensor.detach()
+    return plain.view(-1) if plain.is_contiguous() else plain.contiguous().view(-1)
+
+
+def write_back(tensor: torch.Tensor, flat: torch.Tensor) -> None:
+    """Copy ``flat`` into ``tensor`` where ``flat_of`` had to make a copy."""
+    plain = tensor.detach()
+    if not plain.is_contiguous():
+        plain.copy_(flat.view(plain.shape))
+
+
+def bytes_of(flat: torch.Tensor) -> memoryview:
+    """The bytes of a flat contiguous tensor, writable, without a copy."""
+    if flat.numel() == 0:
+        return memoryview(b"")
+    return memoryview(flat.view(torch.uint8).numpy())
+
+
+class Staging:
+    """The one piece of memory that a communicator receives into before it reduces."""
+
+    __slots__ = ("_bytes", "_tensor")
+
+    def __init__(self) -> None:
+        self._tensor = torch.empty(PIECE_BYTES, dtype=torch.uint8)
+        self._bytes = bytes_of(self._tensor)
+
+    @property
+    def bytes(self) -> memoryview:
+        """All of it as bytes."""
+        return self._bytes
+
+    def typed(self, dtype: torch.dtype) -> torch.Tensor:
+        """All of it as elements of ``dtype``."""
+        return self._tensor.view(dtype)

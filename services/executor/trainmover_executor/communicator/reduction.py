@@ -1,0 +1,84 @@
+"""Reduce operations on flat tensors, and what an average needs at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch.distributed import ReduceOp
+
+from trainmover.errors import ProtocolError
+
+__all__ = ["Reduction", "reduction_of"]
+
+
+class Reduction:
+    """How pieces combine.
+
+    Attributes:
+        name: Name of the operation.
+        combine: In-place ``accumulator, piece -> None``; commutative, so that both partners of an
+            exchange get the same bits.
+        averages: Whether the sum is divided by the group's size at the end.
+    """
+
+    __slots__ = ("averages", "combine", "name")
+
+    def __init__(
+        self, name: str, combine: Callable[[torch.Tensor, torch.Tensor], Any], *, averages: bool
+    ) -> None:
+        self.name = name
+        self.combine = combine
+        self.averages = averages
+
+    def finish(self, total: torch.Tensor, *, size: int) -> None:
+        """Turn the combined value into the result, in place."""
+        if not self.averages:
+            return
+        if total.is_floating_point() or total.is_complex():
+            total.div_(size)
+        else:
+            total.div_(size, rounding_mode="trunc")
+
+
+def _add(accumulator: torch.Tensor, piece: torch.Tensor) -> None:
+    if accumulator.dtype == torch.bool:
+        accumulator.logical_or_(piece)
+    else:
+        accumulator.add_(piece)
+
+
+def _minimum(accumulator: torch.Tensor, piece: torch.Tensor) -> None:
+    torch.minimum(accumulator, piece, out=accumulator)
+
+
+def _maximum(accumulator: torch.Tensor, piece: torch.Tensor) -> None:
+    torch.maximum(accumulator, piece, out=accumulator)
+
+
+_KNOWN: Final = {
+    ReduceOp.SUM: Reduction("sum", _add, averages=False),
+    ReduceOp.AVG: Reduction("avg", _add, averages=True),
+    ReduceOp.MIN: Reduction("min", _minimum, averages=False),
+    ReduceOp.MAX: Reduction("max", _maximum, averages=False),
+    ReduceOp.PRODUCT: Reduction("product", torch.Tensor.mul_, averages=False),
+    ReduceOp.BAND: Reduction("band", torch.Tensor.bitwise_and_, averages=False),
+    ReduceOp.BOR: Reduction("bor", torch.Tensor.bitwise_or_, averages=False),
+    ReduceOp.BXOR: Reduction("bxor", torch.Tensor.bitwise_xor_, averages=False),
+}
+
+
+def reduction_of(op: ReduceOp | ReduceOp.RedOpType) -> Reduction:
+    """The reduction for torch's ``op``.
+
+    Raises:
+        ProtocolError: The operation is not supported.
+    """
+    for known, reduction in _KNOWN.items():
+        if op == known:
+            return reduction
+    raise ProtocolError(
+        f"reduce operation {op} is not supported by the trainmover backend; "
+        f"use one of {', '.join(r.name for r in _KNOWN.values())}"
+    )

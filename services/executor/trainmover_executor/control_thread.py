@@ -1,0 +1,359 @@
+"""The control thread: everything a rank hears and says outside of its training step.
+
+One asyncio loop in one thread: the agent's socket, the listening endpoint, the watch links, phase 1
+of planned moves, and the draining of telemetry. The training thread never waits for it; it leaves
+messages (``post``) and reads the mailbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover
+from trainmover.errors import StaleEpochError, TrainMoverError
+from trainmover.events.executor import PlanFailed, PlanPrepared, StepProgress
+from trainmover.events.machine import LinkLost
+from trainmover.plan import Plan
+from trainmover.topology import Frozen
+from trainmover_executor.clock import CollectiveClock
+from trainmover_executor.control import (
+    Fact,
+    FrameReader,
+    Hello,
+    Telemetry,
+    WorkerSpec,
+    pack,
+    parse_to_worker,
+)
+from trainmover_executor.latch import Latch
+from trainmover_executor.links.book import LinkBook
+from trainmover_executor.links.endpoint import Endpoint, dial
+from trainmover_executor.links.handshake import Hail
+from trainmover_executor.links.watch import WATCH_GROUP, Notice, NoticeKind, WatchLink
+from trainmover_executor.mailbox import Mailbox
+
+__all__ = ["STATE_GROUP", "ControlThread"]
+
+log = structlog.get_logger(__name__)
+
+STATE_GROUP: Final = "_state"
+"""Group name of the links that hand state over."""
+
+_TELEMETRY_PERIOD_S: Final = 0.5
+_AGENT_GONE: Final = 75  # EX_TEMPFAIL
+
+
+class ControlThread:
+    """The control thread of one rank.
+
+    Args:
+        spec: What this process was started as.
+        latch: Tripped when a neighbour is lost or aborts, or the agent says so.
+        clock: Drained into telemetry.
+        mailbox: Where plans for the training thread go.
+        progress: Called once a second for a ``StepProgress``; None while there is nothing to say.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        *,
+        latch: Latch,
+        clock: CollectiveClock,
+        mailbox: Mailbox,
+        progress: Callable[[], StepProgress | None],
+    ) -> None:
+        self._spec = spec
+        self._latch = latch
+        self._clock = clock
+        self._mailbox = mailbox
+        self._progress = progress
+        self.book = LinkBook(
+            job=spec.job, rank=spec.rank, membership=spec.membership, dial=self._dial_soon
+        )
+        self._loop = asyncio.new_event_loop()
+        self._agent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
+        self._watches: dict[tuple[int, bool], WatchLink] = {}
+        self._watching = False
+        self._tasks: asyncio.TaskGroup
+        self._endpoint: Endpoint
+        self._preparing: dict[int, asyncio.Task[None]] = {}
+        self._leaving = False
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tm-control", daemon=True)
+        latch.listen(self._on_latch)
+
+    # -- called by the training thread -----------------------------------------------------------
+
+    def start(self) -> None:
+        """Connect to the agent and begin."""
+        self._agent.connect(self._spec.control)
+        self._agent.setblocking(False)
+        self._thread.start()
+        self._started.wait()
+
+    def post(self, message: Frozen) -> None:
+        """Send a control message, or an event payload to publish, without waiting."""
+        frame = pack(message if hasattr(message, "kind") else Fact.of(message))
+        self._loop.call_soon_threadsafe(self._outbox.put_nowait, frame)
+
+    def open(self) -> None:
+        """Answer link handshakes from now on (a standby opens when it is warm)."""
+        self._loop.call_soon_threadsafe(lambda: self._endpoint.open())
+
+    def rewatch(self, changed: frozenset[int]) -> None:
+        """The processes of ranks ``changed`` changed: watch the neighbours of now."""
+        self._loop.call_soon_threadsafe(self._rewatch, changed)
+
+    def leave(self, last: Frozen) -> None:
+        """Say goodbye to the neighbours and ``last`` to the agent, and wait until it is said."""
+        done = threading.Event()
+        self._loop.call_soon_threadsafe(self._say_goodbye, pack(last), done)
+        done.wait(timeout=2.0)
+
+    # -- the loop --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._main())
+
+    async def _main(self) -> None:
+        self._endpoint = Endpoint(
+            socket.socket(fileno=self._spec.listen_fd),
+            job=self._spec.job,
+            rank=self._spec.rank,
+            is_stale=lambda epoch: epoch < self.book.epoch,
+            accept=self._accepted,
+        )
+        async with asyncio.TaskGroup() as self._tasks:
+            self._outbox.put_nowait(pack(Hello(rank=self._spec.rank, pid=os.getpid())))
+            self._tasks.create_task(self._endpoint.serve())
+            self._tasks.create_task(self._hear_agent())
+            self._tasks.create_task(self._tell_agent())
+            self._tasks.create_task(self._send_telemetry())
+            if self._spec.role == "active":
+                self._endpoint.open()
+                self._rewatch(frozenset())
+            self._started.set()
+
+    async def _hear_agent(self) -> None:
+        reader = FrameReader()
+        while data := await self._loop.sock_recv(self._agent, 1 << 16):
+            for header, _ in reader.feed(data):
+                self._obey(parse_to_worker(header))
+        if not self._leaving:
+            # A machine without its agent cannot be fenced or replaced in an orderly way: one fate.
+            os._exit(_AGENT_GONE)
+
+    async def _tell_agent(self) -> None:
+        while True:
+            frame = await self._outbox.get()
+            try:
+                await self._loop.sock_sendall(self._agent, frame)
+            except OSError:
+                return
+
+    async def _send_telemetry(self) -> None:
+        ticks = 0
+        while True:
+            await asyncio.sleep(_TELEMETRY_PERIOD_S)
+            records, dropped = self._clock.drain()
+            if len(records):
+                head = Telemetry(epoch=self.book.epoch, dropped=dropped)
+                self._outbox.put_nowait(pack(head, records.tobytes()))
+            ticks += 1
+            if ticks % 2 == 0 and (progress := self._progress()) is not None:
+                self._outbox.put_nowait(pack(Fact.of(progress)))
+
+    def _obey(self, command: Frozen) -> None:
+        if isinstance(command, Prepare):
+            self._prepare(command.plan)
+        elif isinstance(command, Recover):
+            self._recover(command.plan)
+        elif isinstance(command, AbortMigration):
+            self._abort(command)
+        elif isinstance(command, BreakStep) and command.epoch == self.book.epoch:
+            self._latch.trip(command.reason)
+
+    # -- phase 1 ---------------------------------------------------------------------------------
+
+    def _prepare(self, plan: Plan) -> None:
+        if plan.epoch <= self.book.epoch or plan.epoch in self._preparing:
+            return
+        self._preparing[plan.epoch] = self._tasks.create_task(self._phase_one(plan))
+
+    async def _phase_one(self, plan: Plan) -> None:
+        started = time.monotonic()
+        rank = self._spec.rank
+        try:
+            if self._spec.role == "standby" and rank in plan.joining_ranks and not self._watching:
+                self._mailbox.join(plan)
+                await self._endpoint.opened.wait()
+            else:
+                leaver = rank in plan.joining_ranks
+                edges = [(STATE_GROUP, rank)] if leaver else self.book.edges_to(plan.joining_ranks)
+                async with asyncio.TaskGroup() as dials:
+                    for group, peer in edges:
+                        dials.create_task(self._dial_and_park(plan, group, peer))
+                self._mailbox.prepared(plan)
+            self.post(
+                PlanPrepared(
+                    migration=plan.id,
+                    machine=self._spec.machine,
+                    rank=rank,
+                    epoch=plan.epoch,
+                    prepare_s=time.monotonic() - started,
+                )
+            )
+        except* (OSError, TrainMoverError) as errors:
+            self.book.drop_parked(plan.epoch)
+            self.post(
+                PlanFailed(
+                    migration=plan.id,
+                    machine=self._spec.machine,
+                    rank=rank,
+                    epoch=plan.epoch,
+                    reason="; ".join(str(error) for error in errors.exceptions),
+                    step_safe=True,
+                )
+            )
+
+    async def _dial_and_park(self, plan: Plan, group: str, peer: int) -> None:
+        hail = Hail(
+            job=self._spec.job, epoch=plan.epoch, group=group, source=self._spec.rank, target=peer
+        )
+        sock = await dial(plan.membership.endpoint_of(peer), hail)
+        self.book.park(epoch=plan.epoch, group=group, peer=peer, sock=sock)
+
+    def _abort(self, command: AbortMigration) -> None:
+        if (task := self._preparing.pop(command.epoch, None)) is not None:
+            task.cancel()
+        if self._spec.role == "standby" and not self._watching:
+            # A joiner is already at the plan's epoch, waiting for the leaver's state.
+            self._mailbox.abort(command.epoch)
+            if command.epoch == self.book.epoch:
+                self._latch.trip(f"migration {command.migration} was aborted: {command.reason}")
+        elif command.epoch > self.book.epoch and self._mailbox.abort(command.epoch):
+            self.book.drop_parked(command.epoch)
+
+    def _recover(self, plan: Plan) -> None:
+        owner = plan.membership.machine_of(self._spec.rank)
+        if plan.epoch <= self.book.epoch or owner != self._spec.machine:
+            return  # stale, or another machine owns our slot now: our agent ends us (INV-ONE-OWNER)
+        self._mailbox.recover(plan)
+        self._latch.trip(f"migration {plan.id} takes the job to epoch {plan.epoch}")
+
+    # -- links and neighbours --------------------------------------------------------------------
+
+    def _dial_soon(self, endpoint: str, hail: Hail) -> concurrent.futures.Future[socket.socket]:
+        return asyncio.run_coroutine_threadsafe(dial(endpoint, hail), self._loop)
+
+    def _accepted(self, hail: Hail, sock: socket.socket) -> None:
+        if hail.group == WATCH_GROUP:
+            self._watch(sock, peer=hail.source, outbound=False)
+            return
+        try:
+            self.book.park(epoch=hail.epoch, group=hail.group, peer=hail.source, sock=sock)
+        except TrainMoverError as error:
+            log.warning("link refused", error=str(error))
+
+    def _rewatch(self, changed: frozenset[int]) -> None:
+        self._watching = True
+        membership = self.book.membership
+        world = membership.layout.world_size
+        goodbye = Notice(NoticeKind.GOODBYE, membership.epoch, self._spec.rank)
+        for key in [key for key in self._watches if key[0] in changed]:
+            watch = self._watches.pop(key)
+            watch.tell(goodbye)
+            watch.close()
+        following = (self._spec.rank + 1) % world
+        if world > 1 and (following, True) not in self._watches:
+            self._tasks.create_task(self._dial_watch(following, membership.endpoint_of(following)))
+
+    async def _dial_watch(self, peer: int, endpoint: str) -> None:
+        epoch = self.book.epoch
+        hail = Hail(
+            job=self._spec.job, epoch=epoch, group=WATCH_GROUP, source=self._spec.rank, target=peer
+        )
+        try:
+            sock = await dial(endpoint, hail)
+        except StaleEpochError:
+            return  # the peer is ahead; we dial again when we get there
+        except (OSError, TrainMoverError) as error:
+            if epoch == self.book.epoch and not self._leaving:
+                self._blame(peer, "refused")
+                self._latch.trip(f"rank {peer} cannot be reached at {endpoint}: {error}")
+            return
+        if epoch == self.book.epoch:
+            self._watch(sock, peer=peer, outbound=True)
+        else:
+            sock.close()
+
+    def _watch(self, sock: socket.socket, *, peer: int, outbound: bool) -> None:
+        previous = self._watches.pop((peer, outbound), None)
+        if previous is not None:
+            previous.close()
+        watch = WatchLink(sock, peer=peer, heard=self._heard, lost=self._lost)
+        self._watches[peer, outbound] = watch
+        self._tasks.create_task(self._listen(watch, (peer, outbound)))
+
+    async def _listen(self, watch: WatchLink, key: tuple[int, bool]) -> None:
+        await watch.listen()
+        if self._watches.get(key) is watch:
+            del self._watches[key]
+
+    def _heard(self, notice: Notice) -> None:
+        if notice.epoch == self.book.epoch:
+            self._latch.trip(f"rank {notice.origin} broke off: {notice.reason}")
+
+    def _lost(self, peer: int) -> None:
+        if self._leaving:
+            return
+        self._blame(peer, "reset")
+        self._latch.trip(f"rank {peer} is gone: its watch link ended without a goodbye")
+
+    def _blame(self, peer: int, kind: str) -> None:
+        self.post(
+            LinkLost.model_validate(
+                {
+                    "machine": self._spec.machine,
+                    "rank": self._spec.rank,
+                    "peer_rank": peer,
+                    "peer_machine": self.book.membership.machine_of(peer),
+                    "epoch": self.book.epoch,
+                    "step": self._clock.step,
+                    "kind": kind,
+                }
+            )
+        )
+
+    def _on_latch(self, reason: str) -> None:
+        epoch = self.book.epoch
+        self.book.break_off(reason)
+        notice = Notice(NoticeKind.ABORT, epoch, self._spec.rank, reason)
+        self._loop.call_soon_threadsafe(self._tell_neighbours, notice)
+
+    def _tell_neighbours(self, notice: Notice) -> None:
+        for watch in self._watches.values():
+            watch.tell(notice)
+
+    def _say_goodbye(self, last: bytes, done: threading.Event) -> None:
+        self._leaving = True
+        self._tell_neighbours(Notice(NoticeKind.GOODBYE, self.book.epoch, self._spec.rank))
+        self._outbox.put_nowait(last)
+        self._tasks.create_task(self._flushed(done))
+
+    async def _flushed(self, done: threading.Event) -> None:
+        while not self._outbox.empty():
+            await asyncio.sleep(0)
+        done.set()

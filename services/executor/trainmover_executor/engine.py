@@ -1,0 +1,175 @@
+"""Runs a group's operations in order on communication threads, and clocks them.
+
+Collectives of a group run one after the other on one thread; point-to-point messages have a thread
+for each peer and direction, because two large messages that cross must not wait for each other.
+After the first communication error the latch is set and everything completes at once on the
+sandbox: nothing is ever raised inside a backward pass.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import Any, Final
+
+import torch
+from torch._C._distributed_c10d import Work, _create_work_from_future
+
+from trainmover.errors import StaleEpochError
+from trainmover_executor.clock import CollectiveClock
+from trainmover_executor.communicator.base import Communicator
+from trainmover_executor.communicator.link import LinkCommunicator
+from trainmover_executor.communicator.sandbox import SandboxCommunicator
+from trainmover_executor.latch import Latch
+from trainmover_executor.links.link import LinkBrokenError
+
+__all__ = ["COLLECTIVES", "GroupEngine", "Operation", "completed"]
+
+COLLECTIVES: Final = "collectives"
+"""Lane on which all collectives of a group run."""
+
+Operation = Callable[[Communicator], None]
+
+
+def completed(result: list[torch.Tensor]) -> Work:
+    """A Work that is done already."""
+    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+    future.set_result(result)
+    return _create_work_from_future(future)
+
+
+class _Lane:
+    """One thread and its queue; started with its first task, ends with the process."""
+
+    def __init__(self, name: str) -> None:
+        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, task: Callable[[], None]) -> None:
+        self._tasks.put(task)
+
+    def _work(self) -> None:
+        while True:
+            self._tasks.get()()
+
+
+class GroupEngine:
+    """Executes the operations of one process group on its current communicator.
+
+    Args:
+        group: Name of the group.
+        communicator: What runs the operations at first.
+        linked: What runs them once a standby left the sandbox.
+        sandbox: What runs them once the latch is set.
+        latch: The process's latch.
+        clock: Where durations go.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        communicator: Communicator,
+        linked: LinkCommunicator,
+        sandbox: SandboxCommunicator,
+        latch: Latch,
+        clock: CollectiveClock,
+    ) -> None:
+        self.communicator = communicator
+        self._group = group
+        self._linked = linked
+        self._sandbox = sandbox
+        self._latch = latch
+        self._clock = clock.group(group)
+        self._lanes: dict[Hashable, _Lane] = {}
+        self._idle = threading.Condition()
+        self._pending = 0
+
+    def run(
+        self,
+        op: str,
+        operation: Operation,
+        result: list[torch.Tensor],
+        *,
+        lane: Hashable = COLLECTIVES,
+    ) -> Work:
+        """Queue ``operation``; the returned Work completes with ``result``.
+
+        Args:
+            op: Name in ``trainmover.telemetry.OPS``.
+            operation: Called on the lane's thread with the communicator.
+            result: Tensors that the Work's future resolves to.
+            lane: Operations of one lane run in order.
+        """
+        if isinstance(self.communicator, SandboxCommunicator):
+            operation(self.communicator)
+            return completed(result)
+        if self._latch.is_set:
+            self._latch.check_protected()
+            operation(self._sandbox)
+            return completed(result)
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        size = sum(tensor.numel() * tensor.element_size() for tensor in result)
+        entered = time.perf_counter_ns()
+
+        def task() -> None:
+            try:
+                self._execute(operation)
+            except BaseException as error:  # noqa: BLE001 - belongs to whoever waits for the Work
+                self._left()
+                future.set_exception(error)  # type: ignore[arg-type]
+            else:
+                self._clock.record(op, size=size, entered_ns=entered)
+                self._left()
+                future.set_result(result)
+
+        with self._idle:
+            self._pending += 1
+        self._lane(lane).submit(task)
+        return _create_work_from_future(future)
+
+    def _execute(self, operation: Operation) -> None:
+        if not self._latch.is_set:
+            try:
+                operation(self.communicator)
+            except (LinkBrokenError, StaleEpochError) as error:
+                self._latch.trip(str(error))
+            else:
+                return
+        self._latch.check_protected()
+        operation(self._sandbox)
+
+    def _left(self) -> None:
+        with self._idle:
+            self._pending -= 1
+            if self._pending == 0:
+                self._idle.notify_all()
+
+    def _lane(self, key: Hashable) -> _Lane:
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane(f"tm-{self._group}-{key}")
+        return lane
+
+    def drain(self) -> None:
+        """Return when nothing is queued or running."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._pending == 0)
+
+    def enter_sandbox(self) -> None:
+        """Run operations in the sandbox from now on; at a step boundary only."""
+        self.communicator = self._sandbox
+
+    def leave_sandbox(self) -> None:
+        """Run operations over links from now on; at a step boundary only."""
+        self.communicator = self._linked
+
+    def rewind(self) -> None:
+        """A new epoch begins at every member."""
+        self._clock.rewind()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GroupEngine:
+        return self

@@ -1,0 +1,350 @@
+"""Membership changes at a step boundary: who hands what to whom, and who waits for whom.
+
+Three parts are played here, each by the training thread of a rank:
+
+* *stayer*: a planned switch touches only its links to the joiner; after a failure it waits for a
+  plan, agrees with the others on the last committed step, and hands state to the joiner if asked.
+* *leaver*: hands its whole state to the joiner, then waits: released, or given its slot back.
+* *joiner*: receives, verifies, and leaves the sandbox.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+import torch.distributed as dist
+
+from trainmover.errors import ProtocolError, StaleEpochError
+from trainmover.events.executor import PlanFailed, PlanSwitched, StepBroken
+from trainmover.plan import Plan
+from trainmover_executor.capsule import CapsuleKeeper, holder_of, open_capsule
+from trainmover_executor.control_thread import STATE_GROUP
+from trainmover_executor.links.link import LinkBrokenError
+from trainmover_executor.runtime import Runtime
+from trainmover_executor.state.training import TrainingState
+from trainmover_executor.state.transfer import StateCorruptError, receive_tree, send_tree
+
+__all__ = ["Handover", "Position"]
+
+log = structlog.get_logger(__name__)
+
+_CAPSULE_GROUP: Final = "_capsule"
+_LINK_TIMEOUT_S: Final = 60.0
+_PATIENCE_S: Final = 86400.0
+_UNBORN: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a rank is, apart from parameters.
+
+    Attributes:
+        call: Which call of ``session.steps``, from 1.
+        feed: Position in the data.
+        rng: Random generators.
+    """
+
+    call: int
+    feed: dict[str, Any]
+    rng: dict[str, Any]
+
+    def to_tree(self) -> dict[str, Any]:
+        """As a portable tree."""
+        return {"call": self.call, "feed": self.feed, "rng": self.rng}
+
+    @staticmethod
+    def from_tree(tree: dict[str, Any]) -> Position:
+        """From a portable tree."""
+        return Position(call=tree["call"], feed=tree["feed"], rng=tree["rng"])
+
+
+class Handover:
+    """See the module's docstring.
+
+    Attributes:
+        committed: Steps completed by the job, as far as this rank knows.
+        steps_redone: Attempts that were void since the last membership change.
+        is_joiner: True until the first commit after this rank joined.
+    """
+
+    def __init__(self, runtime: Runtime, state: TrainingState, capsules: CapsuleKeeper) -> None:
+        self._runtime = runtime
+        self._state = state
+        self._capsules = capsules
+        self._switching: Plan | None = None
+        self._recovering: Plan | None = None
+        self._unconfirmed: Plan | None = None
+        self._confirmed: Plan | None = None
+        self.committed = 0
+        self.steps_redone = 0
+        self.is_joiner = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether a membership change waits for the step boundary."""
+        return self._switching is not None or self._recovering is not None
+
+    def vote_passed(self, switching: Plan | None) -> None:
+        """The running step is committed everywhere; ``switching`` was voted for with it."""
+        self.committed += 1
+        self._switching = switching
+        self._confirmed, self._unconfirmed = self._unconfirmed, None
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether the epoch has not had its first committed step yet."""
+        return self._unconfirmed is not None
+
+    def confirm(self) -> Plan | None:
+        """The plan whose epoch has just had its first committed step, once."""
+        plan, self._confirmed = self._confirmed, None
+        return plan
+
+    def try_or_latch(self, action: Callable[[], None]) -> bool:
+        """Run ``action``; a communication error trips the latch instead of being raised."""
+        try:
+            action()
+        except (LinkBrokenError, StaleEpochError) as error:
+            self._runtime.latch.trip(str(error))
+            return False
+        return True
+
+    # -- stayers and survivors -------------------------------------------------------------------
+
+    def settle(self, here: Position) -> None:
+        """Carry out what is pending; on a communication error the latch is set on return.
+
+        Args:
+            here: This rank's position, for the joiner when this rank is the leaver.
+        """
+        if self._runtime.latch.is_set:
+            self._agree()
+        elif (plan := self._recovering) is not None:
+            if self.try_or_latch(lambda: self._hand_out(plan)):
+                self._recovering = None
+        elif (plan := self._switching) is not None:
+            if self._runtime.rank in plan.joining_ranks:
+                self._leave(plan, here)
+            else:
+                self._switch(plan)
+            self._switching = None
+
+    def resolve_undecided(self) -> bool:
+        """This rank's vote broke: whether the step is committed nevertheless.
+
+        All gradients of the step are here, or the rank would not have voted; so if any rank saw
+        the vote pass, every rank can and must take the step.
+        """
+        return self._agree(undecided=True)
+
+    def _switch(self, plan: Plan) -> None:
+        started = time.perf_counter()
+        replaced = self._runtime.switch(plan)
+        self._unconfirmed = plan
+        self._report_switched(plan, {"links": time.perf_counter() - started}, nbytes=0)
+        log.info("switched", migration=plan.id, epoch=plan.epoch, links_replaced=replaced)
+
+    def _agree(self, *, undecided: bool = False) -> bool:
+        """Wait for a failure plan and agree on the last committed step.
+
+        Returns:
+            Whether the undecided step turned out committed; counted in ``committed`` then.
+        """
+        runtime = self._runtime
+        self._report_broken()
+        while True:
+            plan = self._await_plan()
+            runtime.reset(plan.membership)
+            if runtime.rank in plan.joining_ranks:
+                self._fail(plan, "it makes this rank a joiner, but this rank holds live state")
+            try:
+                (agreed,) = runtime.agree([self.committed], op=dist.ReduceOp.MAX)
+            except (LinkBrokenError, StaleEpochError) as error:
+                runtime.latch.trip(str(error))
+                self._report_broken()
+                continue
+            self._recovering = self._unconfirmed = plan
+            self._switching = None
+            if agreed - self.committed > int(undecided):
+                self._fail(
+                    plan, f"this rank completed {self.committed} steps, the others {agreed}"
+                )
+            log.info("recovering", migration=plan.id, epoch=plan.epoch, committed=agreed)
+            if agreed == self.committed:
+                return False
+            self.committed = agreed
+            return True
+
+    def _await_plan(self) -> Plan:
+        runtime = self._runtime
+        waited = 0
+        while True:
+            plan = runtime.mailbox.wait_to_recover(after_epoch=runtime.epoch)
+            if plan is not None:
+                return plan
+            waited += 5
+            log.warning(
+                "holding the job: no recovery plan yet; is the planner running, is a standby "
+                "registered?",
+                waited_s=waited,
+                reason=runtime.latch.reason,
+            )
+
+    def _hand_out(self, plan: Plan) -> None:
+        """Give joiners what this rank holds for them."""
+        runtime = self._runtime
+        layout = runtime.membership.layout
+        started = time.perf_counter()
+        nbytes = 0
+        for joiner, source in sorted(plan.sources.items()):
+            if source == runtime.rank and joiner != runtime.rank:
+                link = runtime.book.link(STATE_GROUP, joiner, timeout_s=_LINK_TIMEOUT_S)
+                tree = {"state": self._state.tree(), "committed": self.committed}
+                nbytes += send_tree(link, tree, epoch=plan.epoch).nbytes
+            if holder_of(joiner, layout) == runtime.rank:
+                link = runtime.book.link(_CAPSULE_GROUP, joiner, timeout_s=_LINK_TIMEOUT_S)
+                capsule = self._capsules.held(step=self.committed)
+                send_tree(link, capsule, epoch=plan.epoch)
+        self._report_switched(plan, {"state": time.perf_counter() - started}, nbytes=nbytes)
+
+    # -- leaver ----------------------------------------------------------------------------------
+
+    def _leave(self, plan: Plan, here: Position) -> None:
+        """Hand everything to the joiner; then wait to be released, or to be taken back."""
+        runtime = self._runtime
+        started = time.perf_counter()
+        tree = {
+            "state": self._state.tree(),
+            "committed": self.committed,
+            "position": here.to_tree(),
+        }
+        try:
+            link = runtime.book.parked_link(epoch=plan.epoch, group=STATE_GROUP, peer=runtime.rank)
+            sent = send_tree(link, tree, epoch=plan.epoch)
+        except (LinkBrokenError, StateCorruptError) as error:
+            runtime.latch.trip(f"state hand-over to the joiner broke: {error}")
+            return
+        self._report_switched(
+            plan, {"state": time.perf_counter() - started}, nbytes=sent.nbytes, epoch=plan.epoch
+        )
+        log.info("handed over", migration=plan.id, joiner=plan.moves[0].joiner)
+        while runtime.mailbox.wait_to_recover(after_epoch=plan.epoch) is None:
+            pass  # our agent ends this process once the switch is committed
+        runtime.latch.trip("the slot was given back")
+
+    # -- joiner ----------------------------------------------------------------------------------
+
+    def take_over(self) -> Position:
+        """Wait in the sandbox until a plan needs this standby; return where it has to go on."""
+        runtime = self._runtime
+        tried = runtime.epoch
+        while True:
+            plan = runtime.mailbox.wait_to_join(after_epoch=tried)
+            tried = plan.epoch
+            try:
+                position = self._join(plan)
+            except (LinkBrokenError, StaleEpochError, StateCorruptError) as error:
+                log.warning("could not join", migration=plan.id, error=str(error))
+                if not runtime.mailbox.withdrawn(plan):
+                    self._report_failed(plan, str(error))
+                continue
+            runtime.promote()
+            self.is_joiner = True
+            self._unconfirmed = plan
+            runtime.mailbox.joined(plan)
+            return position
+
+    def _join(self, plan: Plan) -> Position:
+        runtime = self._runtime
+        started = time.perf_counter()
+        planned = plan.kind == "planned"
+        runtime.reset(plan.membership, watch=not planned)
+        if planned:
+            if runtime.mailbox.withdrawn(plan):
+                raise LinkBrokenError("the migration was aborted")
+            source = runtime.rank
+        else:
+            runtime.agree([_UNBORN], op=dist.ReduceOp.MAX)
+            source = plan.sources[runtime.rank]
+        patience = _PATIENCE_S if planned else _LINK_TIMEOUT_S
+        link = runtime.book.link(STATE_GROUP, source, timeout_s=patience)
+        tree, received = receive_tree(
+            link, epoch=plan.epoch, live={"state": self._state.tree()}, first_timeout_s=patience
+        )
+        self._state.load(tree["state"])
+        self.committed = tree["committed"]
+        position = tree["position"] if planned else self._receive_capsule(plan)
+        phases = {"join": time.perf_counter() - started} if not planned else {}
+        self._report_switched(plan, phases, nbytes=received.nbytes)
+        if planned:
+            runtime.rewatch()
+        log.info(
+            "joined",
+            migration=plan.id,
+            epoch=plan.epoch,
+            committed=self.committed,
+            state_bytes=received.nbytes,
+            tensors_in_place=received.in_place,
+        )
+        return Position.from_tree(position)
+
+    def _receive_capsule(self, plan: Plan) -> dict[str, Any]:
+        runtime = self._runtime
+        holder = holder_of(runtime.rank, runtime.membership.layout)
+        link = runtime.book.link(_CAPSULE_GROUP, holder, timeout_s=_LINK_TIMEOUT_S)
+        tree, _ = receive_tree(
+            link, epoch=plan.epoch, live=None, first_timeout_s=_LINK_TIMEOUT_S
+        )
+        return open_capsule(tree["capsule"])
+
+    # -- reports ---------------------------------------------------------------------------------
+
+    def _report_switched(
+        self, plan: Plan, phases_s: dict[str, float], *, nbytes: int, epoch: int | None = None
+    ) -> None:
+        runtime = self._runtime
+        runtime.report(
+            PlanSwitched(
+                migration=plan.id,
+                machine=runtime.spec.machine,
+                rank=runtime.rank,
+                epoch=runtime.epoch if epoch is None else epoch,
+                step=self.committed,
+                phases_s=phases_s,
+                state_bytes=nbytes,
+            )
+        )
+
+    def _report_broken(self) -> None:
+        runtime = self._runtime
+        runtime.report(
+            StepBroken(
+                machine=runtime.spec.machine,
+                rank=runtime.rank,
+                epoch=runtime.epoch,
+                committed_step=self.committed,
+                reason=runtime.latch.reason,
+            )
+        )
+
+    def _report_failed(self, plan: Plan, reason: str) -> None:
+        runtime = self._runtime
+        runtime.report(
+            PlanFailed(
+                migration=plan.id,
+                machine=runtime.spec.machine,
+                rank=runtime.rank,
+                epoch=plan.epoch,
+                reason=reason,
+                step_safe=True,
+            )
+        )
+
+    def _fail(self, plan: Plan, reason: str) -> None:
+        self._report_failed(plan, reason)
+        raise ProtocolError(f"migration {plan.id} cannot be carried out here: {reason}")
+

@@ -1,0 +1,1 @@
+"""Direct links between ranks: handshake, the duplex byte pump, and the book that keeps them."""

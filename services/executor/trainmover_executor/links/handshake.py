@@ -1,0 +1,98 @@
+"""The first bytes on every link: who calls whom, for which group, at which epoch.
+
+A link is refused when the job differs, the callee is another rank, or the epoch is stale
+(INV-ONE-OWNER). Both messages have fixed sizes, so a reader never needs to trust a length.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+from trainmover.errors import ProtocolError
+
+__all__ = ["REPLY_SIZE", "REQUEST_SIZE", "Hail", "Reply", "pack_reply", "parse_reply"]
+
+_MAGIC: Final = b"TMv1"
+_REQUEST: Final = struct.Struct("<4sIQII100s")
+_REPLY: Final = struct.Struct("<4sI")
+
+REQUEST_SIZE: Final = _REQUEST.size
+REPLY_SIZE: Final = _REPLY.size
+_GROUP_BYTES: Final = 100
+
+
+class Reply(enum.IntEnum):
+    """The callee's answer."""
+
+    OK = 0
+    STALE_EPOCH = 1
+    WRONG_JOB = 2
+    WRONG_RANK = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Hail:
+    """What the caller says.
+
+    Attributes:
+        job: Job name.
+        epoch: Epoch at which the link will carry traffic.
+        group: Name of the process group, at most 100 bytes of UTF-8.
+        source: Caller's global rank.
+        target: Callee's global rank.
+    """
+
+    job: str
+    epoch: int
+    group: str
+    source: int
+    target: int
+
+    def pack(self) -> bytes:
+        """The request's bytes."""
+        group = self.group.encode()
+        if len(group) > _GROUP_BYTES:
+            group = f"{zlib.crc32(group):08x}".encode() + group[-(_GROUP_BYTES - 8) :]
+        return _REQUEST.pack(
+            _MAGIC, zlib.crc32(self.job.encode()), self.epoch, self.source, self.target, group
+        )
+
+    @staticmethod
+    def parse(data: bytes, *, job: str) -> tuple[Hail, bool]:
+        """Parse a request; the flag tells whether it is for ``job``.
+
+        Raises:
+            ProtocolError: These bytes are not a TrainMover link request.
+        """
+        magic, job_hash, epoch, source, target, group = _REQUEST.unpack(data)
+        if magic != _MAGIC:
+            raise ProtocolError("a stranger connected to the link endpoint")
+        hail = Hail(
+            job=job,
+            epoch=epoch,
+            group=group.rstrip(b"\0").decode(errors="replace"),
+            source=source,
+            target=target,
+        )
+        return hail, job_hash == zlib.crc32(job.encode())
+
+
+def pack_reply(reply: Reply) -> bytes:
+    """The reply's bytes."""
+    return _REPLY.pack(_MAGIC, reply)
+
+
+def parse_reply(data: bytes) -> Reply:
+    """Parse a reply.
+
+    Raises:
+        ProtocolError: The callee is not a TrainMover rank.
+    """
+    magic, code = _REPLY.unpack(data)
+    if magic != _MAGIC:
+        raise ProtocolError("the other side of the link is not a TrainMover rank")
+    return Reply(code)

@@ -1,0 +1,137 @@
+"""What the control thread leaves for the training thread: plans, and whether to go on."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from trainmover.plan import Plan
+
+__all__ = ["Mailbox"]
+
+_WAIT_LOG_S: Final = 5.0
+
+
+class Mailbox:
+    """Plans of one rank; every method may be called from either thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._prepared: Plan | None = None
+        self._frozen = False
+        self._abort_pending = False
+        self._joining: Plan | None = None
+        self._recover: Plan | None = None
+
+    # -- planned moves ---------------------------------------------------------------------------
+
+    def prepared(self, plan: Plan) -> None:
+        """Phase 1 of ``plan`` is complete on this rank: it may vote for the switch."""
+        with self._changed:
+            self._prepared = plan
+            self._changed.notify_all()
+
+    def freeze(self) -> Plan | None:
+        """The plan to vote for; it cannot be aborted until ``thaw``."""
+        with self._changed:
+            self._frozen = True
+            return self._prepared
+
+    def thaw(self, *, switching: bool) -> Plan | None:
+        """The vote is over.
+
+        Args:
+            switching: The vote decided to switch: the plan is taken out.
+
+        Returns:
+            The plan that was aborted while the vote ran and is dropped now, or None.
+        """
+        with self._changed:
+            self._frozen = False
+            aborted, self._abort_pending = self._abort_pending, False
+            if switching:
+                self._prepared = None
+                return None
+            if aborted:
+                dropped, self._prepared = self._prepared, None
+                return dropped
+            return None
+
+    def abort(self, epoch: int) -> bool:
+        """Forget the plan for ``epoch``; False when a vote about it is under way."""
+        with self._changed:
+            if self._joining is not None and self._joining.epoch == epoch:
+                self._joining = None
+                self._changed.notify_all()
+            if self._prepared is None or self._prepared.epoch != epoch:
+                return True
+            if self._frozen:
+                self._abort_pending = True
+                return False
+            self._prepared = None
+            return True
+
+    # -- joiner ----------------------------------------------------------------------------------
+
+    def join(self, plan: Plan) -> None:
+        """This standby is a joiner of ``plan``."""
+        with self._changed:
+            self._joining = plan
+            self._changed.notify_all()
+
+    def wait_to_join(self, *, after_epoch: int) -> Plan:
+        """Wait until this standby is needed, by a plan for a later epoch than ``after_epoch``."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._wanted(after_epoch) is not None)
+            plan = self._wanted(after_epoch)
+            assert plan is not None  # noqa: S101 - the predicate above
+            return plan
+
+    def _wanted(self, after_epoch: int) -> Plan | None:
+        for plan in (self._recover, self._joining):
+            if plan is not None and plan.epoch > after_epoch:
+                return plan
+        return None
+
+    def withdrawn(self, plan: Plan) -> bool:
+        """Whether ``plan`` has been aborted or superseded."""
+        with self._changed:
+            if self._recover is not None and self._recover.epoch > plan.epoch:
+                return True
+            return plan not in (self._joining, self._recover)
+
+    def joined(self, plan: Plan) -> None:
+        """The joiner took its place: the plan is done with."""
+        with self._changed:
+            if self._joining == plan:
+                self._joining = None
+
+    # -- failures --------------------------------------------------------------------------------
+
+    def recover(self, plan: Plan) -> None:
+        """A failure plan arrived; only the newest counts."""
+        with self._changed:
+            if self._recover is None or plan.epoch > self._recover.epoch:
+                self._recover = plan
+                self._prepared = None
+                self._joining = None
+            self._changed.notify_all()
+
+    def wait_to_recover(self, *, after_epoch: int) -> Plan | None:
+        """Wait for a failure plan newer than ``after_epoch``.
+
+        Returns:
+            The plan; None every 5 s without one, so that the caller can say that it waits.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._recover is not None and self._recover.epoch > after_epoch,
+                timeout=_WAIT_LOG_S,
+            )
+            plan = self._recover
+            return plan if plan is not None and plan.epoch > after_epoch else None
+
+    def pending_recovery(self, *, after_epoch: int) -> bool:
+        """Whether a newer failure plan waits."""
+        with self._changed:
+            return self._recover is not None and self._recover.epoch > after_epoch

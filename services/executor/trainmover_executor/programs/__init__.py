@@ -1,0 +1,1 @@
+"""Training programs that ship with TrainMover: the demo's."""

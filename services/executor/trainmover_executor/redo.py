@@ -1,0 +1,56 @@
+"""What a step may change before its vote, kept so that a void step can be redone."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from trainmover_executor.state.rng import capture_rng, restore_rng
+from trainmover_executor.state.training import TrainingState
+
+__all__ = ["StepStart"]
+
+
+class StepStart:
+    """Random generators, buffers, small state and the absence of gradients at a step's start.
+
+    Parameters and optimizer state need no copy: they change only after the vote has passed.
+    """
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+        self._rng: dict[str, Any] = {}
+        self._small: dict[str, Any] = {}
+        self._buffers: list[torch.Tensor] = []
+        self._had_gradient: list[bool] = []
+
+    @torch.no_grad()
+    def capture(self) -> None:
+        """Remember the start of a step; buffers are copied into the same memory each time."""
+        self._rng = capture_rng()
+        self._small = copy.deepcopy(self._state.small())
+        live = self._state.buffers()
+        if len(live) != len(self._buffers) or any(
+            a.shape != b.shape or a.dtype != b.dtype
+            for a, b in zip(live, self._buffers, strict=True)
+        ):
+            self._buffers = [buffer.clone() for buffer in live]
+        else:
+            for kept, buffer in zip(self._buffers, live, strict=True):
+                kept.copy_(buffer)
+        self._had_gradient = [p.grad is not None for p in self._state.parameters()]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put everything back."""
+        restore_rng(self._rng)
+        self._state.load_small(copy.deepcopy(self._small))
+        for kept, buffer in zip(self._buffers, self._state.buffers(), strict=True):
+            buffer.copy_(kept)
+        for parameter, had in zip(self._state.parameters(), self._had_gradient, strict=True):
+            if not had:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad.zero_()

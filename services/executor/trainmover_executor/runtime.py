@@ -1,0 +1,247 @@
+"""The runtime of one rank: what outlives a migration inside the training process.
+
+It owns the links, the latch and the process groups, and performs the three membership changes:
+``switch`` (planned, stayer), ``recover`` (after a failure, survivor) and ``promote`` (joiner).
+Called by the training thread at step boundaries only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import structlog
+import torch
+import torch.distributed as dist
+
+from trainmover.errors import ConfigError
+from trainmover.events.executor import StepProgress
+from trainmover.plan import Plan
+from trainmover.topology import Frozen, Membership
+from trainmover_executor.clock import CollectiveClock
+from trainmover_executor.communicator.base import Communicator
+from trainmover_executor.communicator.link import LinkCommunicator
+from trainmover_executor.communicator.reduction import reduction_of
+from trainmover_executor.communicator.sandbox import SandboxCommunicator
+from trainmover_executor.control import Done, WorkerSpec
+from trainmover_executor.control_thread import ControlThread
+from trainmover_executor.engine import GroupEngine
+from trainmover_executor.latch import Latch
+from trainmover_executor.mailbox import Mailbox
+from trainmover_executor.process_group import TrainMoverProcessGroup, register_backend
+
+__all__ = ["CONTROL_GROUP", "Runtime", "current_runtime"]
+
+log = structlog.get_logger(__name__)
+
+CONTROL_GROUP: Final = "_control"
+_DEFAULT_TIMEOUT_S: Final = 1800.0
+
+_runtime: Runtime | None = None
+
+
+def current_runtime() -> Runtime:
+    """The runtime of this process.
+
+    Raises:
+        ConfigError: The process was not started by a machine agent.
+    """
+    if _runtime is None:
+        raise ConfigError(
+            "this program was not started by TrainMover, so nobody could replace its machine. "
+            "Start it with: trainmover run --nnodes 4:5 your_program.py"
+        )
+    return _runtime
+
+
+class Runtime:
+    """See the module's docstring.
+
+    Attributes:
+        spec: What this process was started as.
+        latch: Tripped by the first communication error of an epoch.
+        clock: Clock of collectives.
+        mailbox: Plans from the control thread.
+        sandboxed: True until a standby is promoted.
+        progress: Latest ``StepProgress``, sent once a second.
+    """
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.spec = spec
+        self.latch = Latch()
+        self.clock = CollectiveClock(rank=spec.rank)
+        self.mailbox = Mailbox()
+        self.sandboxed = spec.role == "standby"
+        self.progress: StepProgress | None = None
+        self._groups: dict[str, TrainMoverProcessGroup] = {}
+        self._communicators: list[LinkCommunicator] = []
+        self._sent_progress: StepProgress | None = None
+        self._control_thread = ControlThread(
+            spec,
+            latch=self.latch,
+            clock=self.clock,
+            mailbox=self.mailbox,
+            progress=self._fresh_progress,
+        )
+        self.book = self._control_thread.book
+        self.control = self._communicator(CONTROL_GROUP, range(spec.membership.layout.world_size))
+        self._vote_clock = self.clock.group(CONTROL_GROUP)
+
+    @property
+    def rank(self) -> int:
+        """Global rank."""
+        return self.spec.rank
+
+    @property
+    def membership(self) -> Membership:
+        """The membership this rank is at."""
+        return self.book.membership
+
+    @property
+    def epoch(self) -> int:
+        """The epoch this rank is at."""
+        return self.book.epoch
+
+    def start(self) -> None:
+        """Become this process's runtime: connect to the agent, register the torch backend."""
+        global _runtime  # noqa: PLW0603 - one runtime a process, as torch has one default group
+        _runtime = self
+        register_backend(self._create_group)
+        self._control_thread.start()
+
+    def report(self, message: Frozen) -> None:
+        """Have the agent publish an event payload, or hear a control message; never waits."""
+        self._control_thread.post(message)
+
+    def finish(self, *, step: int) -> None:
+        """The program ended normally: say so to neighbours and agent."""
+        self._control_thread.leave(Done(rank=self.rank, step=step))
+
+    def open_endpoint(self) -> None:
+        """Answer link handshakes from now on."""
+        self._control_thread.open()
+
+    # -- groups ----------------------------------------------------------------------------------
+
+    def _create_group(self, options: Any, _backend_options: Any) -> dist.ProcessGroup:
+        ranks = options.global_ranks_in_group or range(options.group_size)
+        sandbox = SandboxCommunicator(rank=options.group_rank)
+        linked = self._communicator(
+            options.group_id, ranks, timeout_s=options.timeout.total_seconds()
+        )
+        communicator: Communicator = sandbox if self.sandboxed else linked
+        engine = GroupEngine(
+            group=options.group_id,
+            communicator=communicator,
+            linked=linked,
+            sandbox=sandbox,
+            latch=self.latch,
+            clock=self.clock,
+        )
+        group = TrainMoverProcessGroup(
+            rank=options.group_rank,
+            size=options.group_size,
+            name=options.group_id,
+            ranks=ranks,
+            engine=engine,
+        )
+        self._groups[options.group_id] = group
+        return group
+
+    def _communicator(
+        self, group: str, ranks: Sequence[int], *, timeout_s: float = _DEFAULT_TIMEOUT_S
+    ) -> LinkCommunicator:
+        communicator = LinkCommunicator(self.book, group=group, ranks=ranks, timeout_s=timeout_s)
+        self._communicators.append(communicator)
+        return communicator
+
+    def drain(self) -> None:
+        """Return when no operation of any group is running."""
+        for group in self._groups.values():
+            group.engine.drain()
+
+    # -- agreement -------------------------------------------------------------------------------
+
+    def agree(self, values: Sequence[int], *, op: Any) -> list[int]:
+        """All-reduce a few integers over all ranks, on this thread.
+
+        Raises:
+            LinkBrokenError: The links broke before everybody had answered.
+        """
+        tensor = torch.tensor(values, dtype=torch.int64)
+        entered = time.perf_counter_ns()
+        self.control.allreduce(tensor, reduction_of(op))
+        self._vote_clock.record("vote", size=8 * len(values), entered_ns=entered)
+        return [int(value) for value in tensor.tolist()]
+
+    # -- membership changes ----------------------------------------------------------------------
+
+    def switch(self, plan: Plan) -> int:
+        """Phase 2 of a planned move at a stayer: only links to changed ranks are replaced.
+
+        Returns:
+            Number of links replaced by ones that phase 1 had dialled.
+        """
+        changed = self.membership.changed_ranks(plan.membership)
+        replaced = self.book.switch(plan.membership)
+        self._rewind()
+        self._control_thread.rewatch(changed)
+        return replaced
+
+    def commit(self) -> None:
+        """The first vote of an epoch passed: close the way back."""
+        self.book.retire()
+
+    def reset(self, membership: Membership, *, watch: bool = True) -> None:
+        """Drop every link and start over at ``membership``: after a failure, or as a joiner.
+
+        Args:
+            membership: The membership of the new epoch.
+            watch: Watch the neighbours at once; a joiner of a planned move does so when it joined,
+                because until then its neighbours watch the leaver.
+        """
+        self.drain()
+        changed = self.membership.changed_ranks(membership)
+        self.book.reset(membership)
+        self.latch.clear()
+        self._rewind()
+        if watch:
+            self._control_thread.rewatch(changed)
+        if self.mailbox.pending_recovery(after_epoch=membership.epoch):
+            # It arrived while the latch was being cleared: do not start what is superseded.
+            self.latch.trip("a newer plan is waiting")
+
+    def rewatch(self) -> None:
+        """Watch the neighbours of now."""
+        self._control_thread.rewatch(frozenset())
+
+    @contextlib.contextmanager
+    def in_sandbox(self) -> Iterator[None]:
+        """Run collectives in the sandbox for a while, at an active rank."""
+        for group in self._groups.values():
+            group.engine.enter_sandbox()
+        try:
+            yield
+        finally:
+            self.promote()
+
+    def promote(self) -> None:
+        """Leave the sandbox: from now on the groups talk to their peers."""
+        self.sandboxed = False
+        for group in self._groups.values():
+            group.engine.leave_sandbox()
+
+    def _rewind(self) -> None:
+        for communicator in self._communicators:
+            communicator.rewind()
+        for group in self._groups.values():
+            group.engine.rewind()
+        self._vote_clock.rewind()
+
+    def _fresh_progress(self) -> StepProgress | None:
+        if self.progress is self._sent_progress:
+            return None
+        self._sent_progress = self.progress
+        return self.progress

@@ -1,0 +1,200 @@
+"""The state of a training program that a joiner must hold: model, optimizer and the rest.
+
+Models and optimizers are walked directly, because their tensors are received in place: a joiner
+that ran shadow iterations already owns every tensor at its final address. Everything else speaks
+``state_dict`` / ``load_state_dict``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from trainmover.errors import ConfigError
+from trainmover_executor.communicator.memory import bytes_of, flat_of
+from trainmover_executor.state.codec import encode
+
+__all__ = ["Stateful", "TrainingState"]
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """The convention of ``torch.distributed.checkpoint``."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that must survive."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take it back."""
+        ...
+
+
+class TrainingState:
+    """Reads and writes the replicated or sharded state of one rank.
+
+    Args:
+        models: Modules whose parameters and buffers belong to the state.
+        optimizers: Their optimizers.
+        others: Schedulers, scalers, whatever has ``state_dict``, by name.
+
+    Raises:
+        ConfigError: Something in ``others`` has no ``state_dict`` / ``load_state_dict``.
+    """
+
+    def __init__(
+        self,
+        *,
+        models: Sequence[nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        others: Mapping[str, Stateful],
+    ) -> None:
+        for name, other in others.items():
+            if not isinstance(other, Stateful):
+                raise ConfigError(
+                    f"{name!r} ({type(other).__name__}) cannot be handed to a joiner: it has no "
+                    "state_dict() and load_state_dict(). Give the session an object that has."
+                )
+        self.models = tuple(models)
+        self.optimizers = tuple(optimizers)
+        self.others = dict(others)
+
+    def tree(self) -> dict[str, Any]:
+        """All of it, with live tensors."""
+        return {
+            "models": [_module_tree(model) for model in self.models],
+            "optimizers": [_optimizer_tree(optimizer) for optimizer in self.optimizers],
+            "others": self.small(),
+        }
+
+    def small(self) -> dict[str, Any]:
+        """The state of ``others`` alone: small, and changed by user code around the vote."""
+        return {name: other.state_dict() for name, other in self.others.items()}
+
+    def load_small(self, state: dict[str, Any]) -> None:
+        """Put back what ``small`` returned."""
+        for name, other in self.others.items():
+            other.load_state_dict(state[name])
+
+    @torch.no_grad()
+    def load(self, tree: dict[str, Any]) -> None:
+        """Take over a tree that another rank's ``tree`` described.
+
+        Raises:
+            ConfigError: The two programs do not hold the same things.
+        """
+        for model, state in zip(self.models, tree["models"], strict=True):
+            _load_module(model, state)
+        for optimizer, state in zip(self.optimizers, tree["optimizers"], strict=True):
+            _load_optimizer(optimizer, state)
+        self.load_small(tree["others"])
+
+    def buffers(self) -> list[torch.Tensor]:
+        """Live module buffers: what a forward pass may change besides gradients."""
+        return [_local(buffer) for model in self.models for buffer in model.buffers()]
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Live parameters."""
+        return [parameter for model in self.models for parameter in model.parameters()]
+
+    def digest(self) -> str:
+        """SHA-256 over every tensor and number of the state, in a fixed order."""
+        skeleton, tensors = encode(self.tree())
+        digest = hashlib.sha256(repr(skeleton).encode())
+        for spec, tensor in tensors:
+            digest.update(repr((spec.path, spec.shape)).encode())
+            digest.update(bytes_of(flat_of(tensor)))
+        return digest.hexdigest()
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    to_local = getattr(tensor, "to_local", None)
+    local: torch.Tensor = tensor.detach() if to_local is None else to_local().detach()
+    return local
+
+
+def _module_tree(model: nn.Module) -> dict[str, Any]:
+    return {
+        "parameters": {name: _local(value) for name, value in model.named_parameters()},
+        "buffers": {name: _local(value) for name, value in model.named_buffers()},
+    }
+
+
+def _load_module(model: nn.Module, state: dict[str, Any]) -> None:
+    for kind, live in (
+        ("parameters", dict(model.named_parameters())),
+        ("buffers", dict(model.named_buffers())),
+    ):
+        received = state[kind]
+        if received.keys() != live.keys():
+            different = sorted(received.keys() ^ live.keys())[:5]
+            raise ConfigError(f"the models differ: {kind} {different} exist on one side only")
+        for name, value in received.items():
+            _assign(_local(live[name]), value)
+
+
+def _assign(live: torch.Tensor, value: torch.Tensor) -> None:
+    if live.data_ptr() != value.data_ptr() or live.numel() == 0:
+        live.copy_(value)
+
+
+def _optimizer_tree(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    groups = []
+    states = []
+    for group in optimizer.param_groups:
+        groups.append({key: value for key, value in group.items() if key != "params"})
+        states.append([dict(optimizer.state.get(parameter, {})) for parameter in group["params"]])
+    return {"groups": groups, "states": states}
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    for group, settings, states in zip(
+        optimizer.param_groups, state["groups"], state["states"], strict=True
+    ):
+        for key, value in settings.items():
+            live = group.get(key)
+            if isinstance(live, torch.Tensor) and isinstance(value, torch.Tensor):
+                _assign(live, value)
+            else:
+                group[key] = value
+        for parameter, entries in zip(group["params"], states, strict=True):
+            _load_entries(optimizer, parameter, entries)
+
+
+def _load_entries(
+    optimizer: torch.optim.Optimizer, parameter: torch.Tensor, entries: dict[str, Any]
+) -> None:
+    if not entries:
+        optimizer.state.pop(parameter, None)
+        return
+    live = optimizer.state[parameter]
+    for key in [key for key in live if key not in entries]:
+        del live[key]
+    for key, value in entries.items():
+        present = live.get(key)
+        if isinstance(value, torch.Tensor) and isinstance(present, torch.Tensor):
+            _assign(_local(present), value)
+        elif isinstance(value, torch.Tensor) and value.shape != torch.Size([]):
+            live[key] = _like_parameter(parameter, value)
+        else:
+            live[key] = value
+
+
+def _like_parameter(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Wrap a received shard as the parameter is wrapped (DTensor), so that they can be combined."""
+    from_local = getattr(type(parameter), "from_local", None)
+    if from_local is None or not hasattr(parameter, "device_mesh"):
+        return value
+    wrapped: torch.Tensor = from_local(
+        value,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+    return wrapped

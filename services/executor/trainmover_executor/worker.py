@@ -1,0 +1,105 @@
+"""The body of one training process: become a rank, run the user's program, say how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Final, NoReturn
+
+import torch.distributed as dist
+
+from trainmover_executor.control import WorkerSpec
+from trainmover_executor.runtime import Runtime
+
+__all__ = ["main"]
+
+_FAILED: Final = 1
+
+
+def main(spec: WorkerSpec) -> NoReturn:
+    """Run the program of ``spec`` as its rank; never returns.
+
+    The exit status is the program's: 0, what it passed to ``sys.exit``, or 1 with a traceback on
+    stderr.
+    """
+    _set_environment(spec)
+    if spec.role == "standby":
+        _silence(spec)
+    runtime = Runtime(spec)
+    runtime.start()
+    store = _private_store()
+    status = _run_program(spec)
+    if status == 0:
+        runtime.finish(step=runtime.progress.step if runtime.progress else 0)
+    _flush()
+    # Interpreter shutdown would join daemon threads that wait for peers and agents.
+    del store
+    os._exit(status)
+
+
+def _set_environment(spec: WorkerSpec) -> None:
+    layout = spec.membership.layout
+    os.environ.update(
+        RANK=str(spec.rank),
+        LOCAL_RANK=str(spec.local_rank),
+        WORLD_SIZE=str(layout.world_size),
+        LOCAL_WORLD_SIZE=str(layout.ranks_per_slot),
+        GROUP_RANK=str(layout.slot_of(spec.rank)),
+        TRAINMOVER_JOB=spec.job,
+        TRAINMOVER_MACHINE=spec.machine,
+    )
+
+
+def _private_store() -> dist.TCPStore:
+    """A c10d store of this rank's own, for ``init_process_group("trainmover")`` without a session.
+
+    The backend needs no store; torch's ``env://`` rendezvous wants one to exist. Giving every rank
+    its own means that no rank hosts it for the others, so that losing rank 0 loses nothing.
+    """
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port), TORCHELASTIC_USE_AGENT_STORE="True"
+    )
+    return store
+
+
+def _run_program(spec: WorkerSpec) -> int:
+    program, *arguments = spec.program
+    sys.argv = [program, *arguments]
+    try:
+        if spec.as_module:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(program).resolve().parent))
+            runpy.run_path(program, run_name="__main__")
+    except SystemExit as leaving:
+        if isinstance(leaving.code, str):
+            print(leaving.code, file=sys.stderr)  # noqa: T201 - what the interpreter would do
+            return _FAILED
+        return leaving.code or 0
+    except BaseException:  # noqa: BLE001 - reported as the interpreter would
+        traceback.print_exc()
+        return _FAILED
+    return 0
+
+
+def _silence(spec: WorkerSpec) -> None:
+    """Send what shadow iterations print to a log file, or nowhere."""
+    target = os.devnull
+    if spec.log_dir:
+        Path(spec.log_dir).mkdir(parents=True, exist_ok=True)
+        target = str(Path(spec.log_dir) / f"{spec.machine}-rank-{spec.rank}.shadow.log")
+    _flush()
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, sys.stdout.fileno())
+    os.close(descriptor)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
