@@ -94,8 +94,6 @@ def resume(state: State, now_s: float) -> tuple[State, tuple[Command, ...]]:
         resend(turn)
         if not state.seen and len(state.memberships) == 1:
             formation.start_members(turn)
-    elif state.over:
-        turn.stop_everybody(state.reason or f"the job has {state.phase}")
     _decide(turn)
     return turn.state, _finish(turn, state)
 
@@ -119,6 +117,7 @@ def _decide(turn: Turn) -> None:
     for _ in range(8):
         before = turn.state
         if turn.state.over:
+            turn.stop_everybody(turn.state.reason or f"the job has {turn.state.phase}")
             return
         formation.refuse_misfits(turn)
         formation.form(turn)

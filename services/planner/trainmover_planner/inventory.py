@@ -101,8 +101,12 @@ class Inventory:
         host = self._alive(fact.machine, fact.generation)
         if host is None:
             return self
-        merged = {**host.warming, **{s: tuple(e) for s, e in fact.endpoints.items()}}
-        return self._with(replace(host, warming=MappingProxyType(merged)))
+        endpoints = {slot: tuple(ports) for slot, ports in fact.endpoints.items()}
+        # It is the whole truth of this moment: a process that started over is not ready again yet.
+        ready = {s for s in host.ready if host.warming.get(s, endpoints.get(s)) == endpoints.get(s)}
+        return self._with(
+            replace(host, warming=MappingProxyType(endpoints), ready=frozenset(ready))
+        )
 
     def readied(self, fact: MachineReady) -> Inventory:
         """A standby can take a slot."""

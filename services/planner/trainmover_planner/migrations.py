@@ -105,7 +105,7 @@ def _emit(turn: Turn, one: Migration, effects: tuple[protocol.Effect, ...]) -> N
     for effect in effects:
         if isinstance(effect, protocol.Send):
             urgent = not isinstance(effect.command, Prepare)
-            turn.send(effect.machine, effect.command, id=effect.id, urgent=urgent)
+            turn.send(effect.machine, effect.command, id=effect.id, urgent=urgent, trace=one.trace)
         else:
             phase = type(effect.payload).__name__.removeprefix("Migration").lower()
             turn.publish(effect.payload, id=f"{one.id}.{phase}", trace=one.trace)

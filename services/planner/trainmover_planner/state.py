@@ -110,6 +110,7 @@ class SendCommand:
     command: MachineCommand
     id: str
     urgent: bool = False
+    trace: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,7 @@ class State:
         unannounced: Facts that follow from what was read again, but were never published.
         told_break: Epochs at which all members were told to break their step.
         warmed: Lives that were told to be standbys.
+        stopped: Lives that were told that the job is over.
         held: Slots that no machine can fill at present.
         cooldown: Slot and time until which it is not moved automatically.
         said: (incident or life, code) of what is said only once.
@@ -201,6 +203,7 @@ class State:
     unannounced: Mapping[str, PublishFact] = field(default_factory=_none)
     told_break: frozenset[int] = frozenset()
     warmed: frozenset[Life] = frozenset()
+    stopped: frozenset[Life] = frozenset()
     held: tuple[int, ...] = ()
     cooldown: Mapping[int, float] = field(default_factory=_none)
     said: frozenset[tuple[str, str]] = frozenset()
@@ -252,10 +255,18 @@ class Turn:
         if key in mapping:
             self.set(**{name: MappingProxyType({k: v for k, v in mapping.items() if k != key})})
 
-    def send(self, machine: str, command: MachineCommand, *, id: str, urgent: bool = False) -> None:
+    def send(
+        self,
+        machine: str,
+        command: MachineCommand,
+        *,
+        id: str,
+        urgent: bool = False,
+        trace: Mapping[str, str] | None = None,
+    ) -> None:
         """Queue a command; nothing is sent while facts are read again."""
         if not self.replay:
-            self.commands.append(SendCommand(machine, command, id, urgent))
+            self.commands.append(SendCommand(machine, command, id, urgent, trace or {}))
 
     def publish(self, payload: Frozen, *, id: str, trace: Mapping[str, str] | None = None) -> None:
         """Publish a fact, or, while facts are read again, expect to read it."""
@@ -273,5 +284,8 @@ class Turn:
         """The job is over: tell every machine."""
         for host in self.state.inventory.sorted():
             name, generation = host.life
+            if host.life in self.state.stopped:
+                continue
+            self.set(stopped=self.state.stopped | {host.life})
             id = f"{self.state.job}:{name}:{generation}:stop"
             self.send(name, Stop(reason=reason), id=id, urgent=True)

@@ -1,0 +1,149 @@
+"""Carries out what the core decided: commands at once, facts in order, mirrors when there is time.
+
+Nothing here ever gives up: the core already counts on it. Ids make repeating harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from trainmover import observe
+from trainmover.bus.protocol import Bus
+from trainmover.errors import BusUnavailableError, ConflictError
+from trainmover.topology import Frozen
+from trainmover_planner.requests import migration_status
+from trainmover_planner.state import (
+    SOURCE,
+    Command,
+    PublishFact,
+    SaveJob,
+    SaveMigration,
+    SendCommand,
+)
+
+__all__ = ["Outbox"]
+
+_log = observe.get_logger(__name__)
+_FIRST_RETRY_S: Final = 0.05
+_LONGEST_RETRY_S: Final = 2.0
+
+
+class Outbox:
+    """Queues towards the bus.
+
+    A command that is not urgent waits until the facts decided before it are stored, so that a
+    planner that starts over knows of it. Commands for one machine keep their order.
+
+    Args:
+        bus: A connected bus.
+        job: Job name.
+        group: Where the sending tasks live.
+    """
+
+    def __init__(self, bus: Bus, job: str, group: asyncio.TaskGroup) -> None:
+        self._bus = bus
+        self._job = job
+        self._group = group
+        self._facts: asyncio.Queue[PublishFact | asyncio.Event] = asyncio.Queue()
+        self._machines: dict[str, asyncio.Queue[tuple[SendCommand, asyncio.Event | None]]] = {}
+        self._mirror: dict[tuple[str, str], Frozen] = {}
+        self._revisions: dict[tuple[str, str], int] = {}
+        self._dirty = asyncio.Event()
+        group.create_task(self._publish_facts(), name="planner-facts")
+        group.create_task(self._save_mirrors(), name="planner-mirrors")
+
+    def carry_out(self, commands: Iterable[Command]) -> None:
+        """Queue everything; returns at once. Replies are the caller's business."""
+        ordered = list(commands)
+        gates = {
+            index: asyncio.Event()
+            for index, command in enumerate(ordered)
+            if isinstance(command, SendCommand) and not command.urgent
+        }
+        # Commands first: on the failure path ranks stand still until they arrive.
+        for index, command in enumerate(ordered):
+            if isinstance(command, SendCommand):
+                self._queue_of(command.machine).put_nowait((command, gates.get(index)))
+        for index, command in enumerate(ordered):
+            match command:
+                case PublishFact():
+                    self._facts.put_nowait(command)
+                case SendCommand() if index in gates:
+                    self._facts.put_nowait(gates[index])
+                case SaveMigration(migration=one):
+                    self._save("tm_migrations", f"{self._job}.{one.id}", migration_status(one))
+                case SaveJob(status=status):
+                    self._save("tm_jobs", self._job, status)
+                case _:
+                    pass
+
+    def _queue_of(self, machine: str) -> asyncio.Queue[tuple[SendCommand, asyncio.Event | None]]:
+        if machine not in self._machines:
+            self._machines[machine] = asyncio.Queue()
+            self._group.create_task(self._send_commands(machine), name=f"planner-to-{machine}")
+        return self._machines[machine]
+
+    async def _send_commands(self, machine: str) -> None:
+        queue = self._machines[machine]
+        while True:
+            item, gate = await queue.get()
+            if gate is not None:
+                await gate.wait()
+            with observe.span("planner.command", parent=item.trace, verb=item.command.verb):
+                await _insist(lambda item=item: self._send(item))  # type: ignore[misc]
+
+    async def _send(self, item: SendCommand) -> None:
+        await self._bus.send_command(self._job, item.machine, item.command, id=item.id)
+
+    async def _publish_facts(self) -> None:
+        while True:
+            item = await self._facts.get()
+            if isinstance(item, asyncio.Event):
+                item.set()
+                continue
+            with observe.span("planner.fact", parent=item.trace):
+                event = observe.new_event(
+                    job=self._job, source=SOURCE, payload=item.payload, id=item.id
+                )
+                await _insist(lambda event=event: self._bus.publish(event))  # type: ignore[misc]
+            _log.info("planner.fact", type=event.type, id=item.id)
+
+    def _save(self, bucket: str, key: str, value: Frozen) -> None:
+        self._mirror[bucket, key] = value
+        self._dirty.set()
+
+    async def _save_mirrors(self) -> None:
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            while self._mirror:
+                where = next(iter(self._mirror))
+                value = self._mirror.pop(where).model_dump_json().encode()
+                await _insist(lambda w=where, v=value: self._put(w, v))  # type: ignore[misc]
+
+    async def _put(self, where: tuple[str, str], value: bytes) -> None:
+        bucket, key = where
+        try:
+            entry = await self._bus.put(bucket, key, value, revision=self._revisions.get(where))
+        except ConflictError:
+            # An earlier planner wrote it, or our own write arrived although we were told nothing.
+            known = await self._bus.get(bucket, key)
+            revision = None if known is None else known.revision
+            entry = await self._bus.put(bucket, key, value, revision=revision)
+        self._revisions[where] = entry.revision
+
+
+async def _insist(call: Callable[[], Awaitable[object]]) -> None:
+    """Repeat ``call`` until the bus takes it."""
+    delay_s = _FIRST_RETRY_S
+    while True:
+        try:
+            await call()
+        except (BusUnavailableError, ConflictError) as error:
+            _log.warning("planner.bus_unavailable", retry_in_s=delay_s, reason=str(error))
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _LONGEST_RETRY_S)
+        else:
+            return

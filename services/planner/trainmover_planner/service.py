@@ -1,0 +1,151 @@
+"""The planner's shell: facts, requests and time into the core, its commands to the outbox."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from trainmover import observe
+from trainmover.bus.protocol import Bus
+from trainmover.errors import BusUnavailableError
+from trainmover.events.envelope import Envelope
+from trainmover.topology import Frozen
+from trainmover_planner import core
+from trainmover_planner.outbox import Outbox
+from trainmover_planner.state import SOURCE, Command, Event, Fact, Reply, Request, Settings, Tick
+
+__all__ = ["Planner", "steady_clock"]
+
+_log = observe.get_logger(__name__)
+_QUIET_S: Final = 1.0
+_RETRY_S: Final = 0.5
+
+
+def steady_clock() -> Callable[[], float]:
+    """Seconds since 1970 that never jump, so that they compare with the times of stored facts."""
+    offset_s = time.time() - time.monotonic()
+    return lambda: time.monotonic() + offset_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    request: Request
+    reply: asyncio.Future[Frozen]
+
+
+class Planner:
+    """The planner of one job.
+
+    Args:
+        bus: A connected bus.
+        job: Job name.
+        settings: What an operator can tune.
+        clock: Seconds since 1970, steady.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        job: str,
+        settings: Settings | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._bus = bus
+        self._job = job
+        self._clock = clock or steady_clock()
+        self._state = core.initial(job, settings)
+        self._inbox: asyncio.Queue[Envelope | _Asked] = asyncio.Queue()
+        self._waiting: dict[str, asyncio.Future[Frozen]] = {}
+        self._stepped_s = self._clock()
+        self._numbers = itertools.count(1)
+        self._outbox: Outbox | None = None
+
+    async def run(self) -> None:
+        """Plan until cancelled; first learns everything that happened before."""
+        async with asyncio.TaskGroup() as group:
+            self._outbox = Outbox(self._bus, self._job, group)
+            group.create_task(self._read(), name="planner-read")
+            await self._catch_up()
+            await self._bus.serve(self._job, self._answer)
+            _log.info("planner.ready", job=self._job, phase=self._state.phase)
+            await self._loop()
+
+    async def _read(self) -> None:
+        """Bring in all facts, once each, whatever happens to the connection."""
+        taken = 0
+        while True:
+            try:
+                skip = taken
+                async for delivery in self._bus.events(self._job):
+                    if skip > 0:
+                        skip -= 1
+                        continue
+                    taken += 1
+                    self._inbox.put_nowait(delivery.payload)
+            except BusUnavailableError as error:
+                _log.warning("planner.bus_unavailable", retry_in_s=_RETRY_S, reason=str(error))
+            await asyncio.sleep(_RETRY_S)
+
+    async def _catch_up(self) -> None:
+        count = await self._bus.event_count(self._job)
+        for done in range(count):
+            try:
+                item = await asyncio.wait_for(self._inbox.get(), _QUIET_S)
+            except TimeoutError:
+                # Malformed facts are counted but never delivered.
+                _log.warning("planner.facts_missing", expected=count, read=done)
+                break
+            if isinstance(item, Envelope):
+                at_s = item.time.timestamp()
+                self._state = core.fold(self._state, _fact(item), at_s)
+        self._stepped_s = self._clock()
+        self._state, commands = core.resume(self._state, self._stepped_s)
+        self._carry_out(commands)
+
+    async def _loop(self) -> None:
+        while True:
+            # From the latest step on: what became due since must not be missed.
+            wake_s = core.next_wake_s(self._state, self._stepped_s)
+            timeout_s = None if wake_s is None else max(wake_s - self._clock(), 0.0)
+            try:
+                item = await asyncio.wait_for(self._inbox.get(), timeout_s)
+            except TimeoutError:
+                self._step(Tick())
+                continue
+            if isinstance(item, _Asked):
+                self._waiting[item.request.id] = item.reply
+                self._step(item.request)
+            elif item.source != SOURCE:  # our own facts are decisions we took already
+                self._step(_fact(item))
+
+    def _step(self, event: Event) -> None:
+        self._stepped_s = self._clock()
+        self._state, commands = core.step(self._state, event, self._stepped_s)
+        self._carry_out(commands)
+
+    def _carry_out(self, commands: tuple[Command, ...]) -> None:
+        assert self._outbox is not None  # noqa: S101 - set before the first step
+        self._outbox.carry_out(commands)
+        for command in commands:
+            if isinstance(command, Reply):
+                reply = self._waiting.pop(command.request, None)
+                if reply is not None and not reply.done():
+                    reply.set_result(command.body)
+
+    async def _answer(self, verb: str, body: bytes) -> bytes:
+        with observe.span("planner.request", verb=verb):
+            trace = observe.current_trace()
+            request = Request(f"r-{next(self._numbers)}", verb, body, trace)
+            reply: asyncio.Future[Frozen] = asyncio.get_running_loop().create_future()
+            self._inbox.put_nowait(_Asked(request, reply))
+            answer = await reply
+        return answer.model_dump_json().encode()
+
+
+def _fact(event: Envelope) -> Fact:
+    return Fact(payload=event.payload, source=event.source, id=event.id, trace=event.trace)
