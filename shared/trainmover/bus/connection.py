@@ -98,7 +98,7 @@ class Connection:
         self._options = dict(options or {})
         self._client = _Client()
         self._up = asyncio.Event()
-        self._closing = False
+        self._closing = True  # until it is open
         self._last_error = ""
         self._refused_subscriptions: set[str] = set()
         self._warned: set[str] = set()
@@ -114,11 +114,11 @@ class Connection:
     @property
     def connected(self) -> bool:
         """Whether the server is reachable, as far as is known."""
-        return self._up.is_set() and self._client.is_connected
+        return not self._closing and self._up.is_set() and self._client.is_connected
 
     @property
     def closing(self) -> bool:
-        """Whether we are on our way out."""
+        """Whether we are on our way out, or never came in."""
         return self._closing
 
     def jetstream(self) -> JetStreamContext:
@@ -149,6 +149,7 @@ class Connection:
             BusUnavailableError: Nobody answers at the address in time.
             PermissionDeniedError: The server does not know this user.
         """
+        self._up.clear()
         self._client = _Client()  # a client whose connect failed cannot be used again
         self._last_error = ""
         self._closing = False
@@ -193,11 +194,11 @@ class Connection:
         if self._closing:
             return
         self._closing = True
-        if self.connected:
+        if self._up.is_set():
             with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
                 async with asyncio.timeout(_CLOSE_S / 2):
-                    await self._client.flush()
-        self._up.clear()
+                    await self._settle()
+        self._up.set()  # who waits for the server learns that the wait is over
         await self._abandon()
 
     async def _abandon(self) -> None:
@@ -206,10 +207,6 @@ class Connection:
         with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
             async with asyncio.timeout(_CLOSE_S / 2):
                 await self._client.close()
-
-    async def wait_up(self) -> None:
-        """Return once the server is reachable."""
-        await self._up.wait()
 
     @contextlib.asynccontextmanager
     async def calling(self, what: str, *, timeout_s: float | None = None) -> AsyncIterator[None]:
@@ -225,12 +222,12 @@ class Connection:
             BusError: The server refused for another reason.
         """
         limit = self.timeout_s if timeout_s is None else timeout_s
-        if self._closing:
-            raise BusUnavailableError(f"cannot {what}: this bus was closed")
+        self._check_open(what)
         try:
             async with asyncio.timeout(limit):
                 if not self._up.is_set():
                     await self._up.wait()  # nothing is buffered for a server that may never return
+                    self._check_open(what)
                 yield
         except (TimeoutError, nats.errors.TimeoutError) as error:
             raise BusUnavailableError(
@@ -262,6 +259,10 @@ class Connection:
         except nats.errors.Error as error:
             raise BusError(f"cannot {what}: {error}") from error
 
+    def _check_open(self, what: str) -> None:
+        if self._closing:
+            raise BusUnavailableError(f"cannot {what}: this bus is not open")
+
     async def subscribe(
         self, subject: str, callback: Callable[[Msg], Awaitable[None]]
     ) -> Subscription:
@@ -274,11 +275,18 @@ class Connection:
         async with self.calling(f"subscribe to {subject}"):
             self._refused_subscriptions.discard(subject)
             subscription = await self._client.subscribe(subject, cb=callback)
-            await self._client.flush()  # a refusal is told before the answer to this ping
+            await self._settle()  # a refusal is told before the answer to our ping
         if subject in self._refused_subscriptions:
             await self.unsubscribe(subscription)
             raise _forbidden("subscribe to", subject)
         return subscription
+
+    async def _settle(self) -> None:
+        """Return once the server has seen everything we sent."""
+        # nats-py's ping overtakes what its flusher has not written yet, which the first round
+        # trip gets written: only the second ping is behind it.
+        await self._client.flush()
+        await self._client.flush()
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """End a subscription; never raises, never waits for a dead server."""
@@ -327,8 +335,8 @@ class Connection:
             await callback()
 
     async def _on_closed(self) -> None:
-        self._up.clear()
         if not self._closing:
+            self._up.clear()
             _log.error("bus.closed_by_server", bus=self.url, reason=self._last_error)
 
 

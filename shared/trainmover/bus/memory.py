@@ -213,7 +213,7 @@ class MemoryBus:
 
     async def setup(self) -> None:
         """Create the buckets; does nothing where they exist."""
-        self._check("set up the streams")
+        await self._check("set up the streams")
         for bucket in BUCKETS:
             self.broker.buckets.setdefault(bucket, {})
 
@@ -221,7 +221,7 @@ class MemoryBus:
         """Publish a fact exactly once (by source and id)."""
         with observe.publishing(observe.message_template(event), parent=event.trace) as trace:
             headers, data = encode(replace(event, trace=trace))
-            self._check(f"publish {event.subject}")
+            await self._check(f"publish {event.subject}")
             stored = _Stored(event.subject, headers, data)
             self.broker.facts.append(stored, id_=f"{event.source}#{event.id}")
         self.broker.wake()
@@ -236,7 +236,7 @@ class MemoryBus:
         from_start: bool = True,
     ) -> AsyncIterator[_Received[Envelope]]:
         """Facts of ``job`` in stream order; see ``Bus.events``."""
-        self._check("read facts")
+        await self._check("read facts")
         log = self.broker.facts
         start = 0 if from_start else len(log.messages)
         if durable is None:
@@ -251,7 +251,7 @@ class MemoryBus:
 
     async def event_count(self, job: str) -> int:
         """Number of facts of ``job`` stored now."""
-        self._check("count facts")
+        await self._check("count facts")
         wanted = _matcher(fact_subjects(job))
         return sum(wanted(message.subject) for message in self.broker.facts.messages)
 
@@ -259,14 +259,14 @@ class MemoryBus:
         """Queue a command for one machine's agent; a repeated ``id`` is queued once."""
         subject = subjects.command(job, machine)
         with observe.publishing("tm.v1.{job}.cmd.{machine}") as trace:
-            self._check(f"send {command.verb} to {machine}")
+            await self._check(f"send {command.verb} to {machine}")
             stored = _Stored(subject, trace, command.model_dump_json().encode())
             self.broker.commands.append(stored, id_=f"{job}/{machine}#{id}")
         self.broker.wake()
 
     async def commands(self, job: str, machine: str) -> AsyncIterator[_Received[Command]]:
         """Commands for one machine, redelivered until acknowledged."""
-        self._check("read commands")
+        await self._check("read commands")
         subject = subjects.command(job, machine)
         position = self.broker.positions.setdefault(subject, _Position())
         wanted = _matcher([subject])
@@ -288,7 +288,7 @@ class MemoryBus:
 
     async def telemetry(self, job: str) -> AsyncIterator[tuple[str, bytes]]:
         """(machine, batch) of a job as they come; the oldest are dropped for a slow reader."""
-        self._check("read telemetry")
+        await self._check("read telemetry")
         queue: asyncio.Queue[tuple[str, bytes] | None] = asyncio.Queue()
         self.broker.listeners[queue] = subjects.telemetry_all(job)
         self._queues.add(queue)
@@ -303,7 +303,7 @@ class MemoryBus:
         """Ask the service that serves ``verb`` and return the reply body."""
         subjects.request(job, verb)
         what = f"ask {verb!r} of job {job!r}"
-        self._check(what)
+        await self._check(what)
         handler = self.broker.handlers.get(job)
         if handler is None:
             raise BusUnavailableError(f"cannot {what}: nobody listens there; is its planner up?")
@@ -316,22 +316,22 @@ class MemoryBus:
 
     async def serve(self, job: str, handler: RequestHandler) -> None:
         """Answer requests of ``job`` with ``handler`` until the bus is closed; returns at once."""
-        self._check(f"serve job {job}")
+        await self._check(f"serve job {job}")
         subjects.requests(job)
         self.broker.handlers[job] = handler
         self._serving.add(job)
 
     async def get(self, bucket: str, key: str) -> Entry | None:
         """Current value of a key, or None."""
-        return self._bucket(bucket).get(subjects.validate_key(key))
+        return (await self._bucket(bucket)).get(subjects.validate_key(key))
 
     async def keys(self, bucket: str) -> list[str]:
         """All keys of a bucket, sorted."""
-        return sorted(self._bucket(bucket))
+        return sorted(await self._bucket(bucket))
 
     async def put(self, bucket: str, key: str, value: bytes, *, revision: int | None) -> Entry:
         """Compare and set; see ``Bus.put``."""
-        entries = self._bucket(bucket)
+        entries = await self._bucket(bucket)
         stored = entries.get(subjects.validate_key(key))
         if (stored.revision if stored else None) != revision:
             wanted = "absent" if revision is None else f"at revision {revision}"
@@ -343,14 +343,15 @@ class MemoryBus:
         entries[key] = Entry(key=key, value=value, revision=self.broker.revision)
         return entries[key]
 
-    def _bucket(self, bucket: str) -> dict[str, Entry]:
-        self._check(f"use bucket {bucket}")
+    async def _bucket(self, bucket: str) -> dict[str, Entry]:
+        await self._check(f"use bucket {bucket}")
         try:
             return self.broker.buckets[bucket]
         except KeyError:
             raise BusError(f"bucket {bucket} does not exist: was setup() called once?") from None
 
-    def _check(self, what: str) -> None:
+    async def _check(self, what: str) -> None:
+        await asyncio.sleep(0)  # others get a turn, as they would over a network
         if not self._open:
             raise BusUnavailableError(f"cannot {what}: this bus is closed")
         if not self.broker.reachable:

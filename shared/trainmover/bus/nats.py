@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
 import nats.js.errors
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, Header, RawStreamMsg
 from nats.micro import add_service
@@ -112,6 +113,11 @@ class NatsBus:
     def connected(self) -> bool:
         """Whether the server is reachable right now, as far as is known."""
         return self._connection.connected
+
+    @property
+    def client(self) -> Client:
+        """The nats-py client, for what the ``Bus`` protocol does not cover."""
+        return self._connection.client
 
     @property
     def url(self) -> str:
@@ -339,7 +345,8 @@ class NatsBus:
         headers["tm-reason"] = percent_encode(reason)
         headers["tm-subject"] = message.subject
         headers["tm-sequence"] = str(message.metadata.sequence.stream)
-        headers.pop(Header.MSG_ID, None)
+        # Every reader finds the same bad message; it is kept once.
+        headers[Header.MSG_ID] = f"{message.metadata.stream}/{headers['tm-sequence']}"
         await self._connection.send(subjects.DEAD_LETTER, message.data, headers)
 
 

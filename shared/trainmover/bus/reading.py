@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, Header
 
 from trainmover.bus.connection import Connection
-from trainmover.errors import BusError
+from trainmover.errors import BusError, BusUnavailableError, PermissionDeniedError
 from trainmover.observe import get_logger
 
 __all__ = ["OrderedReader", "QueueReader"]
@@ -67,12 +67,15 @@ class _Reader:
             self._stale = True
             return _Wake
 
-    async def _retrying(self, error: BusError) -> None:
-        """Wait until it makes sense to try again."""
+    async def _retry(self, error: BusError, *, first: bool) -> None:
+        """Wait until it makes sense to try again; raise ``error`` when it never will."""
+        if self._closed:
+            return
+        hopeless = isinstance(error, PermissionDeniedError) or self._connection.closing
+        if hopeless or (first and not isinstance(error, BusUnavailableError)):
+            raise error
         _log.debug("bus.reader_waits", stream=self._stream, error=str(error))
-        async with asyncio.TaskGroup() as waiting:
-            waiting.create_task(self._connection.wait_up())
-            waiting.create_task(asyncio.sleep(_RETRY_S))
+        await asyncio.sleep(_RETRY_S)  # in an outage the next call waits for the server by itself
 
 
 class OrderedReader(_Reader):
@@ -99,7 +102,8 @@ class OrderedReader(_Reader):
 
         Raises:
             PermissionDeniedError: This user may not read here.
-            BusUnavailableError: The server was unreachable at the very beginning.
+            BusError: The stream does not exist.
+            BusUnavailableError: The bus is not open.
         """
         subscription = None
         first = True
@@ -118,9 +122,7 @@ class OrderedReader(_Reader):
                             )
                             await self._begin()
                         except BusError as error:
-                            if first or self._closed:
-                                raise
-                            await self._retrying(error)
+                            await self._retry(error, first=first)
                             continue
                         first = False
                     message = await self._next(_SILENCE_S)
@@ -199,22 +201,25 @@ class QueueReader(_Reader):
 
         Raises:
             PermissionDeniedError: This user may not read here.
-            BusUnavailableError: The server was unreachable at the very beginning.
+            BusError: The stream does not exist.
+            BusUnavailableError: The bus is not open.
         """
         first = True
+        subscription = None
         # One inbox for good: a request from before an outage may still be answered on it.
         inbox = self._connection.client.new_inbox()
-        subscription = await self._connection.subscribe(inbox, self._receive)
         with self._connection.on_up(self._reconnected):
             try:
                 while not self._closed:
                     if self._stale:
                         try:
+                            if subscription is None:
+                                subscription = await self._connection.subscribe(
+                                    inbox, self._receive
+                                )
                             await self._ensure()
                         except BusError as error:
-                            if first or self._closed:
-                                raise
-                            await self._retrying(error)
+                            await self._retry(error, first=first)
                             continue
                         first = False
                     if not self._asked and self._queue.empty():
@@ -228,7 +233,8 @@ class QueueReader(_Reader):
                     self._asked = False
                     yield message
             finally:
-                await self._connection.unsubscribe(subscription)
+                if subscription is not None:
+                    await self._connection.unsubscribe(subscription)
                 await self._give_back()
 
     async def _receive(self, message: Msg) -> None:

@@ -1,4 +1,4 @@
-"""What is stored on the bus: two streams and three buckets, and how they are created."""
+"""What is stored on the bus: three streams and three buckets, and how they are created."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from nats.js.errors import BadRequestError
 from trainmover import subjects
 from trainmover.events.catalog import CATALOG
 
-__all__ = ["BUCKETS", "ENTITIES", "ensure", "fact_subjects", "stream_configs"]
+__all__ = ["BUCKETS", "DEAD_STREAM", "ENTITIES", "ensure", "fact_subjects", "stream_configs"]
 
 ENTITIES: Final = tuple(sorted({kind.entity for kind in CATALOG.values()}))
 """Every entity of the catalogue: ``cmd``, ``telemetry`` and ``request`` are not among them."""
 
+DEAD_STREAM: Final = "TM_DEAD"
 BUCKETS: Final = ("tm_jobs", "tm_migrations", "tm_machines")
 
 _DEDUP_WINDOW_S: Final = 600.0  # how long after an outage a retry is still recognised
@@ -39,7 +40,7 @@ def fact_subjects(job: str, *, entity: str = "*", fact: str = "*") -> list[str]:
 
 
 def stream_configs() -> tuple[StreamConfig, ...]:
-    """Facts (kept), and commands (a work queue that forgets what was acknowledged)."""
+    """Facts (kept), commands (a queue that forgets what was acknowledged), and dead letters."""
     return (
         StreamConfig(
             name=subjects.EVENT_STREAM,
@@ -58,6 +59,15 @@ def stream_configs() -> tuple[StreamConfig, ...]:
             subjects=["tm.v1.*.cmd.*"],
             retention=RetentionPolicy.WORK_QUEUE,
             discard=DiscardPolicy.OLD,
+            storage=StorageType.FILE,
+            duplicate_window=_DEDUP_WINDOW_S,
+        ),
+        StreamConfig(
+            name=DEAD_STREAM,
+            description="Messages that nobody could read, the latest of them",
+            subjects=[subjects.DEAD_LETTER],
+            discard=DiscardPolicy.OLD,
+            max_msgs=1000,
             storage=StorageType.FILE,
             duplicate_window=_DEDUP_WINDOW_S,
         ),

@@ -1,0 +1,30 @@
+"""Fixtures that several test folders share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from trainmover.bus.embedded import EmbeddedServer
+from trainmover.testing import running_server
+
+
+@pytest.fixture(scope="session")
+def shared_server() -> Iterator[EmbeddedServer]:
+    """One server for all tests that do not disturb it; give each test its own job name."""
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def nats_server() -> Iterator[EmbeddedServer]:
+    """A server of the test's own, free to be killed."""
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def nats_url(nats_server: EmbeddedServer) -> str:
+    """Address of an empty server of the test's own."""
+    return nats_server.url

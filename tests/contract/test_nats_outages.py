@@ -1,0 +1,313 @@
+"""Outages, restarts and refusals: what only a real server can do to us."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from contextlib import aclosing
+from datetime import timedelta
+
+import pytest
+from structlog.testing import capture_logs
+
+from trainmover.bus.embedded import EmbeddedServer
+from trainmover.bus.nats import NatsBus
+from trainmover.commands import Stop
+from trainmover.errors import BusError, BusUnavailableError, PermissionDeniedError
+from trainmover.events import Envelope
+from trainmover.events.machine import MachineLost
+from trainmover.observe import new_event
+from trainmover.testing import collect, running_server
+
+
+def lost(machine: str, *, id: str | None = None) -> Envelope:
+    payload = MachineLost(machine=machine, reason="test")
+    return new_event(job="demo", source="/planner", payload=payload, id=id)
+
+
+class Watched:
+    """A bus whose outages can be awaited."""
+
+    def __init__(self, url: str) -> None:
+        self.lost = asyncio.Event()
+        self.back = asyncio.Event()
+        self.bus = NatsBus(url, on_disconnect=self._lost, on_reconnect=self._back)
+
+    async def _lost(self) -> None:
+        self.lost.set()
+
+    async def _back(self) -> None:
+        self.back.set()
+
+
+class TestRestart:
+    async def test_readers_go_on_where_they_were(self, nats_server: EmbeddedServer):
+        watched = Watched(nats_server.url)
+        async with watched.bus as bus:
+            await bus.setup()
+            facts, durable = bus.events("demo"), bus.events("demo", durable="d")
+            late, queue = bus.events("demo", from_start=False), bus.commands("demo", "w")
+            fresh = asyncio.ensure_future(anext(late))
+            async with aclosing(facts), aclosing(durable), aclosing(late), aclosing(queue):
+                await bus.publish(lost("m0", id="0"))
+                await collect(facts, 1)
+                for delivery in await collect(durable, 1):
+                    await delivery.ack()
+                await fresh
+                waiting = [asyncio.ensure_future(anext(each)) for each in (facts, queue, late)]
+                nats_server.kill()
+                await asyncio.wait_for(watched.lost.wait(), 5)
+                assert not bus.connected
+                nats_server.start()
+                await asyncio.wait_for(watched.back.wait(), 5)
+                assert bus.connected
+                await bus.publish(lost("m1", id="1"))
+                await bus.send_command("demo", "w", Stop(reason="r"), id="1")
+                fact, command, other = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+                assert fact.payload.payload.machine == other.payload.payload.machine == "m1"
+                await command.ack()
+                [shared] = await collect(durable, 1)
+                assert shared.payload.payload.machine == "m1"
+                await shared.ack()
+
+    async def test_what_was_stored_before_an_outage_is_not_repeated(
+        self, nats_server: EmbeddedServer
+    ):
+        watched = Watched(nats_server.url)
+        async with watched.bus as bus, aclosing(bus.events("demo")) as facts:
+            await bus.setup()
+            for n in range(100):
+                await bus.publish(lost(f"m{n}"))
+            before = await collect(facts, 40)
+            nats_server.kill()
+            await asyncio.wait_for(watched.lost.wait(), 5)
+            nats_server.start()
+            after = await collect(facts, 60)
+            names = [each.payload.payload.machine for each in before + after]
+            assert names == [f"m{n}" for n in range(100)]
+
+    async def test_repeating_a_publish_after_an_outage_stores_it_once(
+        self, nats_server: EmbeddedServer
+    ):
+        watched = Watched(nats_server.url)
+        async with watched.bus as bus:
+            await bus.setup()
+            await bus.publish(lost("m", id="once"))
+            nats_server.kill()
+            await asyncio.wait_for(watched.lost.wait(), 5)
+            nats_server.start()
+            await bus.publish(lost("m", id="once"))
+            assert await bus.event_count("demo") == 1
+
+    async def test_the_first_call_after_a_restart_just_waits_for_the_server(
+        self, nats_server: EmbeddedServer
+    ):
+        watched = Watched(nats_server.url)
+        async with watched.bus as bus:
+            await bus.setup()
+            nats_server.kill()
+            await asyncio.wait_for(watched.lost.wait(), 5)
+            publishing = asyncio.ensure_future(bus.publish(lost("m")))
+            nats_server.start()
+            await publishing
+            assert await bus.event_count("demo") == 1
+
+
+class TestOutage:
+    async def test_calls_fail_in_about_a_second(self, nats_server: EmbeddedServer):
+        watched = Watched(nats_server.url)
+        async with watched.bus as bus:
+            await bus.setup()
+            nats_server.kill()
+            await asyncio.wait_for(watched.lost.wait(), 5)
+            calls = [
+                bus.publish(lost("m")),
+                bus.send_command("demo", "w", Stop(reason="r"), id="1"),
+                bus.event_count("demo"),
+                bus.get("tm_jobs", "demo"),
+                bus.put("tm_jobs", "demo", b"", revision=None),
+                bus.request("demo", "x", Stop(reason="r"), timeout_s=1),
+            ]
+            began = time.monotonic()
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            assert time.monotonic() - began < 2
+            assert {type(each) for each in outcomes} == {BusUnavailableError}
+            await bus.send_telemetry("demo", "w", b"lossy: no error")
+
+    async def test_an_outage_is_told_once(self, nats_server: EmbeddedServer):
+        watched = Watched(nats_server.url)
+        with capture_logs() as lines:
+            async with watched.bus as bus:
+                await bus.setup()
+                reading = asyncio.ensure_future(anext(bus.events("demo")))
+                for _ in range(2):
+                    watched.lost.clear()
+                    watched.back.clear()
+                    nats_server.kill()
+                    await asyncio.wait_for(watched.lost.wait(), 5)
+                    with pytest.raises(BusUnavailableError):
+                        await bus.publish(lost("m"))
+                    nats_server.start()
+                    await asyncio.wait_for(watched.back.wait(), 5)
+                reading.cancel()
+        told = [line["event"] for line in lines if line["log_level"] != "debug"]
+        assert told == ["bus.lost", "bus.back"] * 2
+
+    async def test_leaving_with_a_dead_server_is_quick(self, nats_server: EmbeddedServer):
+        watched = Watched(nats_server.url)
+        ended: list[str] = []
+
+        async def read(name: str, source) -> None:
+            async for _ in source:
+                pass
+            ended.append(name)
+
+        async with asyncio.TaskGroup() as group:
+            async with watched.bus as bus:
+                await bus.setup()
+                for name, source in {
+                    "facts": bus.events("demo"),
+                    "durable": bus.events("demo", durable="d"),
+                    "commands": bus.commands("demo", "w"),
+                    "telemetry": bus.telemetry("demo"),
+                }.items():
+                    group.create_task(read(name, source))
+                cancelled = group.create_task(read("cancelled", bus.commands("demo", "v")))
+                await bus.publish(lost("m"))
+                nats_server.kill()
+                await asyncio.wait_for(watched.lost.wait(), 5)
+                began = time.monotonic()
+                cancelled.cancel()
+                await asyncio.wait([cancelled])
+                assert time.monotonic() - began < 1
+                began = time.monotonic()
+            assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 1.5
+        assert sorted(ended) == ["commands", "durable", "facts", "telemetry"]
+
+    async def test_a_frozen_server_is_noticed_and_left_quickly(self, nats_server: EmbeddedServer):
+        watched = Watched(nats_server.url)
+        async with watched.bus as bus:
+            await bus.setup()
+            os.kill(nats_server.pid, signal.SIGSTOP)
+            try:
+                with pytest.raises(BusUnavailableError, match="outcome is unknown"):
+                    await bus.publish(lost("m"))
+                await asyncio.wait_for(watched.lost.wait(), 6)
+                began = time.monotonic()
+                await bus.__aexit__(None, None, None)
+                assert time.monotonic() - began < 1
+            finally:
+                os.kill(nats_server.pid, signal.SIGCONT)
+
+    async def test_no_server_at_all(self):
+        with pytest.raises(BusUnavailableError, match="Is the NATS server running"):
+            async with NatsBus("nats://127.0.0.1:1", connect_timeout=0.3):
+                pass
+
+    async def test_a_bus_without_streams_says_what_to_do(self, nats_url: str):
+        async with NatsBus(nats_url) as bus:
+            with pytest.raises(BusUnavailableError, match="setup"):
+                await bus.publish(lost("m"))
+            with pytest.raises(BusError, match="read TM_EVENTS"):
+                await anext(bus.events("demo"))
+
+
+class TestLatency:
+    async def test_delivery_takes_milliseconds(self, nats_url: str):
+        loop = asyncio.get_running_loop()
+        took: list[float] = []
+        async with NatsBus(nats_url) as sender, NatsBus(nats_url) as receiver:
+            await sender.setup()
+            facts, queue = receiver.events("demo"), receiver.commands("demo", "w")
+            async with aclosing(facts), aclosing(queue):
+                for n in range(60):
+                    pending = asyncio.ensure_future(anext(facts))
+                    began = loop.time()
+                    await sender.publish(lost(f"m{n}"))
+                    await pending
+                    pending_command = asyncio.ensure_future(anext(queue))
+                    await sender.send_command("demo", "w", Stop(reason="r"), id=str(n))
+                    command = await pending_command
+                    took.append(loop.time() - began)
+                    await command.ack()
+        assert sorted(took)[30] < 0.03  # both hops, on a machine that does other things too
+
+
+ROLES = """
+accounts { A: { jetstream: enabled, users: [
+    { user: admin, password: x }
+    { user: agent, password: x, permissions: {
+        publish: ["tm.v1.*.machine.*", "tm.v1.*.telemetry.w1",
+                  "$JS.API.CONSUMER.CREATE.TM_COMMANDS.>",
+                  "$JS.API.CONSUMER.DURABLE.CREATE.TM_COMMANDS.>",
+                  "$JS.API.CONSUMER.MSG.NEXT.TM_COMMANDS.>", "$JS.ACK.TM_COMMANDS.>"]
+        subscribe: ["_INBOX.>"] } }
+] } }
+"""
+
+
+class TestPermissions:
+    @pytest.fixture
+    def urls(self):
+        with running_server(extra_config=ROLES) as server:
+            yield tuple(
+                server.url.replace("//", f"//{user}:x@") for user in ("admin", "agent", "nobody")
+            )
+
+    async def test_a_forbidden_publish_says_so_at_once(self, urls):
+        admin_url, agent_url, _ = urls
+        async with NatsBus(admin_url) as admin, NatsBus(agent_url) as agent:
+            await admin.setup()
+            await agent.publish(lost("allowed"))
+            began = time.monotonic()
+            with pytest.raises(PermissionDeniedError, match=r"tm\.v1\.demo\.cmd\.w2"):
+                await agent.send_command("demo", "w2", Stop(reason="r"), id="1")
+            with pytest.raises(PermissionDeniedError, match="KV"):
+                await agent.put("tm_jobs", "demo", b"", revision=1)
+            with pytest.raises(PermissionDeniedError):
+                await agent.setup()
+            assert time.monotonic() - began < 0.9  # not a time-out
+            await agent.publish(lost("still allowed"))
+            assert await admin.event_count("demo") == 2
+
+    async def test_a_forbidden_subscription_says_so_at_once(self, urls):
+        admin_url, agent_url, _ = urls
+        async with NatsBus(admin_url) as admin, NatsBus(agent_url) as agent:
+            await admin.setup()
+            with pytest.raises(PermissionDeniedError, match="telemetry"):
+                await anext(agent.telemetry("demo"))
+            with pytest.raises(PermissionDeniedError, match="TM_EVENTS"):
+                await anext(agent.events("demo"))
+            with pytest.raises(PermissionDeniedError):
+                await agent.serve("demo", None)
+
+    async def test_an_allowed_reader_works(self, urls):
+        admin_url, agent_url, _ = urls
+        async with NatsBus(admin_url) as admin, NatsBus(agent_url) as agent:
+            await admin.setup()
+            await admin.send_command("demo", "w1", Stop(reason="r"), id="1")
+            async with aclosing(agent.commands("demo", "w1")) as queue:
+                [command] = await collect(queue, 1)
+                await command.ack()
+                with pytest.raises(TimeoutError):
+                    await collect(queue, 1, within=timedelta(milliseconds=100))
+
+    async def test_forbidden_telemetry_is_told_once(self, urls):
+        admin_url, agent_url, _ = urls
+        with capture_logs() as lines:
+            async with NatsBus(admin_url) as admin, NatsBus(agent_url) as agent:
+                await admin.setup()
+                for _ in range(5):
+                    await agent.send_telemetry("demo", "other", b"x")
+                await agent.publish(lost("m"))
+        assert [line["event"] for line in lines if line["log_level"] == "warning"] == [
+            "bus.forbidden"
+        ]
+
+    async def test_an_unknown_user(self, urls):
+        with pytest.raises(PermissionDeniedError, match="credentials"):
+            async with NatsBus(urls[2]):
+                pass
