@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import secrets
@@ -16,6 +17,7 @@ from trainmover.cli.connect import NatsOption, execute
 from trainmover.cli.exits import ExitCode
 from trainmover.errors import ConfigError
 from trainmover.events.envelope import Envelope
+from trainmover.events.migration import JobFormed, MigrationCommitted
 from trainmover.local import registry
 from trainmover.local.cluster import (
     ClusterSpec,
@@ -24,6 +26,7 @@ from trainmover.local.cluster import (
     parse_nnodes,
     stop_on_signals,
 )
+from trainmover.local.follow import OutputFollower
 from trainmover.local.ledger import Ending
 from trainmover.subjects import validate_id
 from trainmover.summary import summarise, worth_showing
@@ -58,6 +61,8 @@ def run(
 
     Everything after the program belongs to the program:
     trainmover run --nnodes 4:6 train.py --lr 3e-4
+
+    Prints what rank 0 prints; every rank's output is in the log folder.
 
     Exit codes: 0 the job finished, 1 it failed, 2 usage, 4 the bus cannot be reached or started,
     130 interrupted.
@@ -138,7 +143,11 @@ def thread_environment(ranks: int) -> dict[str, str]:
 
 
 async def _supervise(spec: ClusterSpec, *, quiet: bool) -> ExitCode:
+    follower = OutputFollower(spec.log_dir, write=_write)
+
     def observe(event: Envelope) -> None:
+        if isinstance(event.payload, JobFormed | MigrationCommitted):
+            follower.seated(event.payload.membership)
         if not quiet and worth_showing(event):
             output.note(summarise(event))
 
@@ -155,8 +164,18 @@ async def _supervise(spec: ClusterSpec, *, quiet: bool) -> ExitCode:
 
     cluster = LocalCluster(spec, notify=notify, observe=observe, started=started)
     with stop_on_signals(cluster):
-        ending = await cluster.run()
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(follower.run())
+            try:
+                ending = await cluster.run()
+            finally:
+                following.cancel()
     return finish(ending, interrupted=cluster.interrupted)
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def _program(program: tuple[str, ...], *, module: bool) -> tuple[str, ...]:

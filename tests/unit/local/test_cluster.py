@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.unit.factories import seats as membership
 
-from tests.unit.local.test_ledger import membership
 from trainmover.bus.nats import NatsBus
 from trainmover.errors import ConfigError
 from trainmover.events.migration import JobFailed, JobFormed
@@ -119,7 +119,7 @@ class Play:
         await self._up.wait()
         assert self.record is not None
         async with asyncio.timeout(10):
-            while len(list(self.spec.folder.glob("*.child"))) < self.spec.nnodes_max:
+            while len(list(self.spec.folder.glob("*.child"))) < self.spec.nnodes_max:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         return dict(self.record.processes)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
+from tests.unit.factories import said
+from tests.unit.factories import seats as membership
 
-from trainmover.events.envelope import Envelope
 from trainmover.events.machine import WorkerExited
 from trainmover.events.migration import (
     JobFailed,
@@ -17,18 +16,9 @@ from trainmover.events.migration import (
 )
 from trainmover.local.ledger import Ledger
 from trainmover.plan import Move, Plan
-from trainmover.topology import Frozen, Layout, Member, Membership
+from trainmover.topology import Membership
 
 NAMES = ("worker-0", "worker-1", "worker-2")
-
-
-def membership(*names: str, epoch: int = 1) -> Membership:
-    members = tuple(Member(machine=n, generation=0, endpoints=("127.0.0.1:1",)) for n in names)
-    return Membership(epoch=epoch, layout=Layout(slots=len(names)), members=members)
-
-
-def said(payload: Frozen) -> Envelope:
-    return Envelope(id="1", source="/test", job="j", time=datetime.now(UTC), payload=payload)
 
 
 def committed(leaver: str, joiner: str, after: Membership) -> MigrationCommitted:

@@ -1,0 +1,124 @@
+"""A job folded from its facts."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit import factories as make
+
+from trainmover.events.machine import MachineLost, MachineQuarantined
+from trainmover.events.migration import JobFailed, JobFinished, JobFormed, JobHeld
+from trainmover.summary import summarise, worth_showing
+from trainmover.topology import Frozen
+from trainmover.view import JobView
+
+
+def view_of(*facts: Frozen) -> JobView:
+    view = JobView("j")
+    for number, fact in enumerate(facts):
+        view.apply(make.said(fact, at_s=number, trace=make.TRACE))
+    return view
+
+
+FORMED = (
+    *(make.registered(f"worker-{number}") for number in range(3)),
+    JobFormed(membership=make.seats("worker-0", "worker-1"), standbys=("worker-2",)),
+)
+MOVE = make.Move(
+    "m-1",
+    slot=1,
+    leaver="worker-1",
+    joiner="worker-2",
+    after=make.seats("worker-0", "worker-2", epoch=2),
+)
+
+
+def roles(view: JobView) -> dict[str, str]:
+    return {name: one.role for name, one in view.machines.items()}
+
+
+def test_formed_job() -> None:
+    view = view_of(*FORMED, make.ready("worker-2", 0), make.progress("worker-0", 0, 12))
+    assert roles(view) == {"worker-0": "active", "worker-1": "active", "worker-2": "standby"}
+    assert view.state == "running"
+    assert view.step == 12
+    assert [(one.name, one.ready_slots) for one in view.standbys] == [("worker-2", {0})]
+
+
+def test_a_migration_from_incident_to_pause() -> None:
+    view = view_of(
+        *FORMED,
+        make.straggler("worker-1", 1),
+        MOVE.proposed(),
+        MOVE.preparing(),
+        MOVE.committed(),
+        MOVE.resumed("worker-0", 0, 0.02),
+        MOVE.resumed("worker-2", 1, 0.05),
+    )
+    move = view.migrations["m-1"]
+    assert move.state == "committed"
+    assert not move.open
+    assert move.pause_s == 0.05
+    assert move.trace_id == "ab" * 16
+    assert move.incident == "i-1"
+    assert move.spans_s() == {"proposed": 1.0, "preparing": 1.0}
+    assert move.as_data()["phases_s"] == {"proposed": 1.0, "preparing": 1.0, "switch": 0.01}
+    assert roles(view) == {"worker-0": "active", "worker-1": "released", "worker-2": "active"}
+    assert view.membership is not None
+    assert view.membership.epoch == 2
+
+
+def test_a_released_machine_that_registers_again_is_a_standby() -> None:
+    view = view_of(*FORMED, MOVE.committed(), make.registered("worker-1", generation=1))
+    assert roles(view)["worker-1"] == "standby"
+    assert view.machines["worker-1"].ready_slots == set()
+
+
+def test_a_quarantined_machine_stays_out() -> None:
+    view = view_of(
+        *FORMED,
+        MOVE.committed(),
+        MachineQuarantined(machine="worker-1", reason="slow"),
+        make.registered("worker-1", generation=1),
+    )
+    assert roles(view)["worker-1"] == "quarantined"
+    assert view.standbys == []
+
+
+def test_a_lost_machine() -> None:
+    view = view_of(*FORMED, MachineLost(machine="worker-0", reason="killed"))
+    assert roles(view)["worker-0"] == "lost"
+    assert view.machines["worker-0"].note == "killed"
+
+
+def test_an_aborted_migration_changes_no_seat() -> None:
+    view = view_of(*FORMED, MOVE.proposed(), MOVE.preparing(), MOVE.aborted("no longer needed"))
+    assert view.migrations["m-1"].state == "aborted"
+    assert view.migrations["m-1"].reason == "no longer needed"
+    assert roles(view)["worker-1"] == "active"
+
+
+@pytest.mark.parametrize(
+    ("fact", "state"),
+    [
+        (JobHeld(slots=(0,), reason="no standby"), "held"),
+        (JobFinished(epoch=1, step=99), "finished"),
+        (JobFailed(reason="x", next_step="y"), "failed"),
+    ],
+)
+def test_the_life_of_a_job(fact: Frozen, state: str) -> None:
+    assert view_of(*FORMED, fact).state == state
+
+
+def test_a_held_job_runs_again_when_a_rank_progresses() -> None:
+    held = JobHeld(slots=(0,), reason="no standby")
+    assert view_of(*FORMED, held, make.progress("worker-0", 0, 3)).state == "running"
+
+
+def test_every_fact_has_words() -> None:
+    lines = [summarise(make.said(fact)) for fact in (*FORMED, MOVE.committed())]
+    assert lines[-1] == (
+        "migration.committed   worker-1 -> worker-2 in slot 1, epoch 2 after step 40"
+    )
+    assert lines[-2] == "job.formed            worker-0, worker-1; standbys: worker-2"
+    assert not worth_showing(make.said(make.progress("worker-0", 0, 1)))
+    assert worth_showing(make.said(MOVE.committed()))
