@@ -1,0 +1,156 @@
+"""The agent as a process, over a real NATS server: signals, sudden deaths, options."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from trainmover.bus.embedded import EmbeddedServer
+from trainmover.bus.nats import NatsBus
+from trainmover.commands import BreakStep, Start
+from trainmover.errors import ConfigError, InvalidIdError
+from trainmover.events.machine import MachineRegistered
+from trainmover.topology import Layout, Member, Membership
+from trainmover_executor.agent.options import parse
+from trainmover_executor.control import Done, Hello
+
+ME = "worker-0"
+
+
+class Running:
+    """An agent process with two training puppets."""
+
+    def __init__(self, process: asyncio.subprocess.Process, bus: NatsBus, job: str) -> None:
+        self.process = process
+        self.bus = bus
+        self.job = job
+        self.puppets: list[Any] = []
+
+    async def code(self) -> int:
+        async with asyncio.timeout(20):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def training(url: str, director: Any, entry: str) -> AsyncIterator[Running]:
+    job = f"job-{uuid.uuid4().hex[:8]}"
+    arguments = ["--job", job, "--nats", url, "--machine", ME, "--nnodes", "1:2"]
+    arguments += ["--nproc-per-node", "2", "--worker-entry", entry, "--", "train.py", "--lr", "1"]
+    async with NatsBus(url) as bus:
+        await bus.setup()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "trainmover_executor.agent", *arguments
+        )
+        try:
+            running = Running(process, bus, job)
+            async with asyncio.timeout(30):
+                async for delivery in bus.events(job, entity="machine"):
+                    registered = delivery.payload.payload
+                    break
+            assert isinstance(registered, MachineRegistered)
+            assert registered.machine.generation == 0
+            assert registered.pid == process.pid
+            member = Member(machine=ME, generation=0, endpoints=registered.machine.endpoints)
+            membership = Membership(
+                epoch=1, layout=Layout(slots=1, ranks_per_slot=2), members=(member,)
+            )
+            start = Start(generation=0, slot=0, membership=membership)
+            await bus.send_command(job, ME, start, id="start")
+            for _ in range(2):
+                puppet = await director.next()
+                puppet.say(Hello(rank=puppet.about["rank"], pid=puppet.pid))
+                running.puppets.append(puppet)
+            yield running
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+async def test_a_killed_agent_leaves_nobody_behind(
+    shared_server: EmbeddedServer, director: Any, puppet_entry: str, until_gone: Any
+) -> None:
+    async with training(shared_server.url, director, puppet_entry) as one:
+        one.puppets[0].do("fork")
+        grandchild = await director.next()
+        one.process.kill()
+        for puppet in (*one.puppets, grandchild):
+            await until_gone(puppet.pid, within_s=1)
+        await until_gone(one.puppets[0].about["server"], within_s=1)
+
+
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["TERM", "INT"]
+)
+async def test_a_signal_ends_the_machine(
+    *,
+    shared_server: EmbeddedServer,
+    director: Any,
+    puppet_entry: str,
+    until_gone: Any,
+    signum: int,
+    code: int,
+) -> None:
+    async with training(shared_server.url, director, puppet_entry) as one:
+        one.process.send_signal(signum)
+        assert await one.code() == code
+        for puppet in one.puppets:
+            await until_gone(puppet.pid, within_s=1)
+
+
+async def test_the_bus_may_be_killed_for_good(
+    nats_server: EmbeddedServer, director: Any, puppet_entry: str
+) -> None:
+    async with training(nats_server.url, director, puppet_entry) as one:
+        await one.bus.send_command(one.job, ME, BreakStep(epoch=1, reason="test"), id="b")
+        for puppet in one.puppets:
+            async with asyncio.timeout(5):
+                assert (await puppet.heard.get())["verb"] == "break_step"
+        nats_server.kill()
+        for puppet in one.puppets:
+            puppet.say(Done(rank=puppet.about["rank"], step=5))
+            puppet.do("exit", code=0)
+        assert await one.code() == 0
+
+
+# -- options ----------------------------------------------------------------------------------
+
+BASE = ["--job", "demo", "--machine", "worker-0"]
+
+
+def test_the_program_keeps_its_own_options() -> None:
+    line = [*BASE, "--nnodes", "4:6", "--label", "rack=r1", "-m", "--", "my.module", "-m", "--x=1"]
+    service, options = parse(line)
+    assert service.job == "demo"
+    assert options.program == ("my.module", "-m", "--x=1")
+    assert options.as_module
+    assert (options.nnodes_min, options.nnodes_max) == (4, 6)
+    assert options.labels == {"rack": "r1"}
+
+
+def test_one_number_means_no_standby() -> None:
+    _, options = parse([*BASE, "--nnodes", "3", "--", "train.py"])
+    assert (options.nnodes_min, options.nnodes_max) == (3, 3)
+
+
+@pytest.mark.parametrize("nnodes", ["0", "6:4", "x", "4:", ":4", "-1"])
+def test_impossible_node_counts_are_refused(nnodes: str) -> None:
+    with pytest.raises(ConfigError, match="4:6"):
+        parse([*BASE, f"--nnodes={nnodes}", "--", "train.py"])
+
+
+def test_a_label_needs_a_value() -> None:
+    with pytest.raises(ConfigError, match="KEY=VALUE"):
+        parse([*BASE, "--nnodes", "1", "--label", "rack", "--", "train.py"])
+
+
+def test_a_machine_name_must_fit_a_subject() -> None:
+    with pytest.raises(InvalidIdError, match=r"worker\.0"):
+        parse(["--job", "demo", "--machine", "worker.0", "--nnodes", "1", "--", "train.py"])
