@@ -30,6 +30,7 @@ from trainmover_executor.control import (
     FrameReader,
     Hello,
     Telemetry,
+    Warmed,
     WorkerSpec,
     pack,
     parse_to_worker,
@@ -89,6 +90,7 @@ class ControlThread:
         self._endpoint: Endpoint
         self._preparing: dict[int, asyncio.Task[None]] = {}
         self._leaving = False
+        self._abort_origin = spec.rank
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tm-control", daemon=True)
         latch.listen(self._on_latch)
@@ -104,7 +106,7 @@ class ControlThread:
 
     def post(self, message: Frozen) -> None:
         """Send a control message, or an event payload to publish, without waiting."""
-        frame = pack(message if hasattr(message, "kind") else Fact.of(message))
+        frame = pack(message if isinstance(message, Warmed) else Fact.of(message))
         self._loop.call_soon_threadsafe(self._outbox.put_nowait, frame)
 
     def open(self) -> None:
@@ -314,7 +316,8 @@ class ControlThread:
 
     def _heard(self, notice: Notice) -> None:
         if notice.epoch == self.book.epoch:
-            self._latch.trip(f"rank {notice.origin} broke off: {notice.reason}")
+            self._abort_origin = notice.origin
+            self._latch.trip(notice.reason)
 
     def _lost(self, peer: int) -> None:
         if self._leaving:
@@ -340,7 +343,8 @@ class ControlThread:
     def _on_latch(self, reason: str) -> None:
         epoch = self.book.epoch
         self.book.break_off(reason)
-        notice = Notice(NoticeKind.ABORT, epoch, self._spec.rank, reason)
+        origin, self._abort_origin = self._abort_origin, self._spec.rank
+        notice = Notice(NoticeKind.ABORT, epoch, origin, reason)
         self._loop.call_soon_threadsafe(self._tell_neighbours, notice)
 
     def _tell_neighbours(self, notice: Notice) -> None:
