@@ -25,7 +25,7 @@ def standbys(state: State) -> list[Host]:
     return [
         host
         for host in state.inventory.sorted()
-        if host.life not in seated and state.inventory.usable(host, dead=state.deaths)
+        if host.life not in seated | state.spent and state.inventory.usable(host, dead=state.deaths)
     ]
 
 

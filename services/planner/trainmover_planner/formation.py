@@ -116,8 +116,10 @@ def warm_standbys(turn: Turn) -> None:
     seated = {life_of(member) for member in membership.members}
     if flight is not None and flight.plan is not None:
         seated |= {life_of(member) for member in flight.plan.membership.members}
+    if not seated <= state.warmed:
+        turn.set(warmed=state.warmed | seated)  # whoever leaves a slot starts a new life first
     for host in _registered(state):
-        if host.life in seated or host.life in state.warmed:
+        if host.life in turn.state.warmed:
             continue
         name, generation = host.life
         turn.set(warmed=turn.state.warmed | {host.life})

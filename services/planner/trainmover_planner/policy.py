@@ -118,7 +118,7 @@ def _running(state: State) -> Membership:
 
 
 def _joiner(state: State, slot: int, to: str | None) -> Host:
-    spare = [host for host in standbys(state) if host.life not in state.spent]
+    spare = standbys(state)
     if to is not None:
         named = [host for host in spare if host.machine.name == to]
         if not named:
@@ -149,7 +149,7 @@ def _within_budget(turn: Turn, proposal: Proposal) -> None:
             "cooldown",
             f"It can move again in {until_s - turn.now_s:.0f} s.",
         )
-    ready = [host for host in standbys(state) if host.ready and host.life not in state.spent]
+    ready = [host for host in standbys(state) if host.ready]
     if len(ready) - 1 < state.settings.keep_reserve:
         raise _refusal(
             f"{len(ready)} standbys are ready and {state.settings.keep_reserve} are kept for "

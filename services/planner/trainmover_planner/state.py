@@ -163,7 +163,7 @@ class State:
         incidents: Open incidents.
         traces: W3C trace headers of each incident.
         deaths: Lives that were given up.
-        spent: Lives that took part in a recovery and could not carry it out.
+        spent: Lives that had a slot, or could not take one: they are of no use any more.
         seen: Latest epoch at which each (machine, rank) was seen.
         broken: Epoch and time of the latest broken step of each (machine, rank).
         replicas: For each rank, the ranks that hold the same state.
