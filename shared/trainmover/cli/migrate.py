@@ -160,8 +160,11 @@ async def _follow(bus: Bus, job: str, migration: str, *, timeout_s: float) -> Mi
 def _complete(view: JobView, found: MigrationView) -> bool:
     if found.state != "committed":
         return not found.open
-    ranks = 0 if view.membership is None else view.membership.layout.world_size
-    return len(found.pauses_s) >= ranks
+    if view.membership is None:
+        return True
+    layout = view.membership.layout
+    # The joiner has no step before the switch, hence no pause.
+    return len(found.pauses_s) >= layout.world_size - layout.ranks_per_slot
 
 
 def _phase_line(found: MigrationView) -> str:

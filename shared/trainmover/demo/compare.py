@@ -81,7 +81,7 @@ def compare(
 ) -> Comparison:
     """Compare losses of all steps of all ranks, and the final digests.
 
-    Every rank of both runs must have written each of the steps 1 to ``steps`` exactly once.
+    Every rank of both runs must have written each of the steps 0 to ``steps - 1`` exactly once.
 
     Args:
         run: The run that was disturbed.
@@ -100,7 +100,7 @@ def compare(
         found += _duplicates(rank, lines, "the run") + _duplicates(rank, others, "the reference")
         ours = {line.step: line for line in lines}
         theirs = {line.step: line for line in others}
-        for step in sorted({*range(1, steps + 1), *ours, *theirs}):
+        for step in sorted({*range(steps), *ours, *theirs}):
             mine, other = ours.get(step), theirs.get(step)
             if mine is None and other is not None and (rank, step) in may_lack:
                 unrecorded.append((rank, step))

@@ -21,11 +21,11 @@ def run(
 ) -> RunMetrics:
     steps = {}
     for rank in range(RANKS):
-        lines = [line(step, step + rank / 8) for step in range(1, STEPS + 1)]
+        lines = [line(step, step + rank / 8) for step in range(STEPS)]
         if rank == 1 and odd is not None:
-            lines[odd - 1] = line(odd, odd + 1 / 8 + 2**-50)
+            lines[odd] = line(odd, odd + 1 / 8 + 2**-50)
         if rank == 1 and double is not None:
-            lines.insert(double, lines[double - 1])
+            lines.insert(double, lines[double])
         steps[rank] = tuple(one for one in lines if (rank, one.step) != skip)
     return RunMetrics(steps=steps, digests={0: "d0", 1: "d1"}, damaged={})
 
@@ -68,7 +68,7 @@ def test_a_duplicated_step_fails_in_either_run(swap: bool) -> None:
 
 def test_a_step_beyond_the_end_fails() -> None:
     longer = run()
-    more = {**longer.steps, 0: (*longer.steps[0], line(STEPS + 1, 9.0))}
+    more = {**longer.steps, 0: (*longer.steps[0], line(STEPS, 9.0))}
     outcome = compare(RunMetrics(more, longer.digests, {}), run(), ranks=RANKS, steps=STEPS)
     assert not outcome.equal
 
