@@ -111,7 +111,7 @@ class ControlThread:
 
     def open(self) -> None:
         """Answer link handshakes from now on (a standby opens when it is warm)."""
-        self._loop.call_soon_threadsafe(lambda: self._endpoint.open())
+        self._loop.call_soon_threadsafe(self._open)
 
     def rewatch(self, changed: frozenset[int]) -> None:
         """The processes of ranks ``changed`` changed: watch the neighbours of now."""
@@ -164,6 +164,7 @@ class ControlThread:
                 await self._loop.sock_sendall(self._agent, frame)
             except OSError:
                 return
+            self._outbox.task_done()
 
     async def _send_telemetry(self) -> None:
         ticks = 0
@@ -358,6 +359,8 @@ class ControlThread:
         self._tasks.create_task(self._flushed(done))
 
     async def _flushed(self, done: threading.Event) -> None:
-        while not self._outbox.empty():
-            await asyncio.sleep(0)
+        await self._outbox.join()
         done.set()
+
+    def _open(self) -> None:
+        self._endpoint.open()

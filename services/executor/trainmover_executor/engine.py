@@ -15,12 +15,12 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 import torch
-from torch._C._distributed_c10d import Work, _create_work_from_future
+from torch._C import _distributed_c10d
+from torch._C._distributed_c10d import Work
 
 from trainmover.errors import StaleEpochError
 from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.communicator.base import Communicator
-from trainmover_executor.communicator.link import LinkCommunicator
 from trainmover_executor.communicator.sandbox import SandboxCommunicator
 from trainmover_executor.latch import Latch
 from trainmover_executor.links.link import LinkBrokenError
@@ -37,7 +37,12 @@ def completed(result: list[torch.Tensor]) -> Work:
     """A Work that is done already."""
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
     future.set_result(result)
-    return _create_work_from_future(future)
+    return _work_of(future)
+
+
+def _work_of(future: Any) -> Work:
+    work: Work = _distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined]  # noqa: SLF001 - the one way to make a Work in Python
+    return work
 
 
 class _Lane:
@@ -62,7 +67,7 @@ class GroupEngine:
     Args:
         group: Name of the group.
         communicator: What runs the operations at first.
-        linked: What runs them once a standby left the sandbox.
+        real: What runs them once a standby left the sandbox.
         sandbox: What runs them once the latch is set.
         latch: The process's latch.
         clock: Where durations go.
@@ -73,14 +78,14 @@ class GroupEngine:
         *,
         group: str,
         communicator: Communicator,
-        linked: LinkCommunicator,
+        real: Communicator,
         sandbox: SandboxCommunicator,
         latch: Latch,
         clock: CollectiveClock,
     ) -> None:
         self.communicator = communicator
         self._group = group
-        self._linked = linked
+        self._real = real
         self._sandbox = sandbox
         self._latch = latch
         self._clock = clock.group(group)
@@ -129,7 +134,7 @@ class GroupEngine:
         with self._idle:
             self._pending += 1
         self._lane(lane).submit(task)
-        return _create_work_from_future(future)
+        return _work_of(future)
 
     def _execute(self, operation: Operation) -> None:
         if not self._latch.is_set:
@@ -164,8 +169,8 @@ class GroupEngine:
         self.communicator = self._sandbox
 
     def leave_sandbox(self) -> None:
-        """Run operations over links from now on; at a step boundary only."""
-        self.communicator = self._linked
+        """Run operations for real from now on; at a step boundary only."""
+        self.communicator = self._real
 
     def rewind(self) -> None:
         """A new epoch begins at every member."""

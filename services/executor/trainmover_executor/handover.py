@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -123,8 +124,8 @@ class Handover:
         """
         if self._runtime.latch.is_set:
             self._agree()
-        elif (plan := self._recovering) is not None:
-            if self.try_or_latch(lambda: self._hand_out(plan)):
+        elif self._recovering is not None:
+            if self.try_or_latch(partial(self._hand_out, self._recovering)):
                 self._recovering = None
         elif (plan := self._switching) is not None:
             if self._runtime.rank in plan.joining_ranks:
@@ -170,9 +171,7 @@ class Handover:
             self._recovering = self._unconfirmed = plan
             self._switching = None
             if agreed - self.committed > int(undecided):
-                self._fail(
-                    plan, f"this rank completed {self.committed} steps, the others {agreed}"
-                )
+                self._fail(plan, f"this rank completed {self.committed} steps, the others {agreed}")
             log.info("recovering", migration=plan.id, epoch=plan.epoch, committed=agreed)
             if agreed == self.committed:
                 return False
@@ -296,9 +295,7 @@ class Handover:
         runtime = self._runtime
         holder = holder_of(runtime.rank, runtime.membership.layout)
         link = runtime.book.link(_CAPSULE_GROUP, holder, timeout_s=_LINK_TIMEOUT_S)
-        tree, _ = receive_tree(
-            link, epoch=plan.epoch, live=None, first_timeout_s=_LINK_TIMEOUT_S
-        )
+        tree, _ = receive_tree(link, epoch=plan.epoch, live=None, first_timeout_s=_LINK_TIMEOUT_S)
         return open_capsule(tree["capsule"])
 
     # -- reports ---------------------------------------------------------------------------------
@@ -347,4 +344,3 @@ class Handover:
     def _fail(self, plan: Plan, reason: str) -> None:
         self._report_failed(plan, reason)
         raise ProtocolError(f"migration {plan.id} cannot be carried out here: {reason}")
-

@@ -8,6 +8,7 @@ Called by the training thread at step boundaries only.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -23,6 +24,7 @@ from trainmover.topology import Frozen, Membership
 from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.communicator.base import Communicator
 from trainmover_executor.communicator.link import LinkCommunicator
+from trainmover_executor.communicator.native import NativeCommunicator
 from trainmover_executor.communicator.reduction import reduction_of
 from trainmover_executor.communicator.sandbox import SandboxCommunicator
 from trainmover_executor.control import Done, WorkerSpec
@@ -39,7 +41,19 @@ log = structlog.get_logger(__name__)
 CONTROL_GROUP: Final = "_control"
 _DEFAULT_TIMEOUT_S: Final = 1800.0
 
+COMMUNICATOR_VARIABLE: Final = "TRAINMOVER_COMMUNICATOR"
+"""``link`` (default) or ``gloo``, for comparison."""
+
 _runtime: Runtime | None = None
+
+
+def _wants_native() -> bool:
+    choice = os.environ.get(COMMUNICATOR_VARIABLE, "link")
+    if choice not in {"link", "gloo"}:
+        raise ConfigError(
+            f"{COMMUNICATOR_VARIABLE}={choice!r} is not a communicator; use 'link' or 'gloo'."
+        )
+    return choice == "gloo"
 
 
 def current_runtime() -> Runtime:
@@ -75,6 +89,7 @@ class Runtime:
         self.mailbox = Mailbox()
         self.sandboxed = spec.role == "standby"
         self.progress: StepProgress | None = None
+        self._native = _wants_native()
         self._groups: dict[str, TrainMoverProcessGroup] = {}
         self._communicators: list[LinkCommunicator] = []
         self._sent_progress: StepProgress | None = None
@@ -131,11 +146,18 @@ class Runtime:
         linked = self._communicator(
             options.group_id, ranks, timeout_s=options.timeout.total_seconds()
         )
-        communicator: Communicator = sandbox if self.sandboxed else linked
+        real: Communicator = linked
+        if self._native:
+            real = NativeCommunicator(
+                linked,
+                rank=options.group_rank,
+                size=options.group_size,
+                timeout_s=options.timeout.total_seconds(),
+            )
         engine = GroupEngine(
             group=options.group_id,
-            communicator=communicator,
-            linked=linked,
+            communicator=sandbox if self.sandboxed else real,
+            real=real,
             sandbox=sandbox,
             latch=self.latch,
             clock=self.clock,

@@ -12,6 +12,7 @@ import structlog
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 
 from trainmover.errors import ConfigError, StaleEpochError
 from trainmover.events.executor import (
@@ -29,7 +30,7 @@ from trainmover_executor.metrics import StepLog
 from trainmover_executor.process_group import BACKEND
 from trainmover_executor.redo import StepStart
 from trainmover_executor.redundancy import replicas_of
-from trainmover_executor.runtime import Runtime, current_runtime
+from trainmover_executor.runtime import current_runtime
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import Stateful, TrainingState
 from trainmover_executor.step import Step
@@ -115,7 +116,7 @@ class Session:
         runtime = current_runtime()
         dist.init_process_group(
             BACKEND,
-            store=dist.HashStore(),
+            store=HashStore(),
             rank=runtime.rank,
             world_size=runtime.membership.layout.world_size,
         )

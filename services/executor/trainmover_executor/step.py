@@ -13,7 +13,7 @@ from trainmover.errors import TrainMoverError
 __all__ = ["BatchChangedError", "Step", "VoidStep"]
 
 
-class VoidStep(BaseException):  # noqa: N818 - not an error: it leaves the body of a void step
+class VoidStep(BaseException):
     """Leaves the body of a step whose vote failed; ``with step`` swallows it.
 
     A BaseException, so that no ``except Exception`` in user code can catch it.

@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 from typing import Final, NoReturn
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from trainmover_executor.control import WorkerSpec
 from trainmover_executor.runtime import Runtime
@@ -54,13 +54,13 @@ def _set_environment(spec: WorkerSpec) -> None:
     )
 
 
-def _private_store() -> dist.TCPStore:
+def _private_store() -> TCPStore:
     """A c10d store of this rank's own, for ``init_process_group("trainmover")`` without a session.
 
     The backend needs no store; torch's ``env://`` rendezvous wants one to exist. Giving every rank
     its own means that no rank hosts it for the others, so that losing rank 0 loses nothing.
     """
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     os.environ.update(
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port), TORCHELASTIC_USE_AGENT_STORE="True"
     )

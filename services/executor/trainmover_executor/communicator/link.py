@@ -10,7 +10,7 @@ Communication Operations in MPICH" (2005).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
@@ -59,6 +59,15 @@ class LinkCommunicator:
     def group(self) -> str:
         """Name of the group."""
         return self._group
+
+    @property
+    def epoch(self) -> int:
+        """The epoch its messages carry."""
+        return self._book.epoch
+
+    def host_of(self, member: int) -> str:
+        """Host name or address of a member of the group."""
+        return self._book.membership.endpoint_of(self._ranks[member]).rpartition(":")[0]
 
     def rewind(self) -> None:
         """Start counting messages anew: a new epoch begins at every member."""
@@ -329,9 +338,7 @@ class LinkCommunicator:
         )
 
     def _link(self, member: int, *, lane: str = "") -> Link:
-        return self._book.link(
-            self._group + lane, self._ranks[member], timeout_s=self._timeout_s
-        )
+        return self._book.link(self._group + lane, self._ranks[member], timeout_s=self._timeout_s)
 
     def _next(self, op: str) -> Frame:
         self._sequence += 1
@@ -346,7 +353,9 @@ class LinkCommunicator:
         return self._scratch[start : start + size].view(chunk.dtype)
 
 
-def _combiner(into: torch.Tensor, staged: torch.Tensor, reduction: Reduction):  # type: ignore[no-untyped-def]  # noqa: ANN202 - a closure of (offset, length)
+def _combiner(
+    into: torch.Tensor, staged: torch.Tensor, reduction: Reduction
+) -> Callable[[int, int], None]:
     width = into.element_size()
 
     def combine(offset: int, length: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from trainmover_executor.links.link import PIECE_BYTES
@@ -26,7 +28,8 @@ def bytes_of(flat: torch.Tensor) -> memoryview:
     """The bytes of a flat contiguous tensor, writable, without a copy."""
     if flat.numel() == 0:
         return memoryview(b"")
-    return memoryview(flat.view(torch.uint8).numpy())
+    raw: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy()
+    return raw.data
 
 
 class Staging:

@@ -26,7 +26,11 @@ class Reduction:
     __slots__ = ("averages", "combine", "name")
 
     def __init__(
-        self, name: str, combine: Callable[[torch.Tensor, torch.Tensor], Any], *, averages: bool
+        self,
+        name: str,
+        combine: Callable[[torch.Tensor, torch.Tensor], Any],
+        *,
+        averages: bool = False,
     ) -> None:
         self.name = name
         self.combine = combine
@@ -58,14 +62,14 @@ def _maximum(accumulator: torch.Tensor, piece: torch.Tensor) -> None:
 
 
 _KNOWN: Final = {
-    ReduceOp.SUM: Reduction("sum", _add, averages=False),
+    ReduceOp.SUM: Reduction("sum", _add),
     ReduceOp.AVG: Reduction("avg", _add, averages=True),
-    ReduceOp.MIN: Reduction("min", _minimum, averages=False),
-    ReduceOp.MAX: Reduction("max", _maximum, averages=False),
-    ReduceOp.PRODUCT: Reduction("product", torch.Tensor.mul_, averages=False),
-    ReduceOp.BAND: Reduction("band", torch.Tensor.bitwise_and_, averages=False),
-    ReduceOp.BOR: Reduction("bor", torch.Tensor.bitwise_or_, averages=False),
-    ReduceOp.BXOR: Reduction("bxor", torch.Tensor.bitwise_xor_, averages=False),
+    ReduceOp.MIN: Reduction("min", _minimum),
+    ReduceOp.MAX: Reduction("max", _maximum),
+    ReduceOp.PRODUCT: Reduction("product", torch.Tensor.mul_),
+    ReduceOp.BAND: Reduction("band", torch.Tensor.bitwise_and_),
+    ReduceOp.BOR: Reduction("bor", torch.Tensor.bitwise_or_),
+    ReduceOp.BXOR: Reduction("bxor", torch.Tensor.bitwise_xor_),
 }
 
 

@@ -76,7 +76,9 @@ class Link:
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise LinkBrokenError(f"link to rank {self.peer} broke while sending: {error}") from None
+            raise LinkBrokenError(
+                f"link to rank {self.peer} broke while sending: {error}"
+            ) from None
 
     def receive_some(self, into: memoryview) -> int:
         """Receive what is there now; 0 when nothing is.

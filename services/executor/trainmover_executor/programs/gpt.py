@@ -49,7 +49,9 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """A small GPT over bytes."""
 
-    def __init__(self, *, width: int, layers: int, heads: int, context: int, dropout: float) -> None:
+    def __init__(
+        self, *, width: int, layers: int, heads: int, context: int, dropout: float
+    ) -> None:
         super().__init__()
         self.token, self.place = nn.Embedding(VOCABULARY, width), nn.Embedding(context, width)
         self.blocks = nn.Sequential(*(Block(width, heads, dropout) for _ in range(layers)))
@@ -124,9 +126,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.steps)
     torch.manual_seed(options.seed * 1_000_003 + rank)  # dropout differs by rank
-    data = SourceText(
-        rank=rank, batch=options.batch, context=options.context, seed=options.seed
-    )
+    data = SourceText(rank=rank, batch=options.batch, context=options.context, seed=options.seed)
 
     session = Session(model=model, optimizer=optimizer, scheduler=scheduler)
     for step in session.steps(data, max_steps=options.steps):
@@ -134,7 +134,7 @@ def main() -> None:
             logits = model(tokens)
             loss = functional.cross_entropy(logits.view(-1, VOCABULARY), targets.reshape(-1))
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             scheduler.step()
             session.log(loss=loss)

@@ -37,6 +37,12 @@ _DTYPES: Final = {
         torch.complex128,
     )
 }
+_SEQUENCES: Final[dict[str, type]] = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+}
 _MAX_DIMENSIONS: Final = 64
 _TAG: Final = "~"
 _TENSOR_LIMIT_BYTES: Final = 1 << 42
@@ -94,42 +100,50 @@ def encode(tree: Any) -> tuple[Any, list[tuple[TensorSpec, torch.Tensor]]]:
     Raises:
         StateNotPortableError: The tree holds an object of another type; names its place.
     """
-    tensors: list[tuple[TensorSpec, torch.Tensor]] = []
+    encoder = _Encoder()
+    return encoder.visit(tree, ""), encoder.tensors
 
-    def visit(value: Any, path: str) -> Any:
-        if value is None or isinstance(value, bool | str):
-            return value
-        if isinstance(value, int | float) and type(value) in (int, float):
+
+class _Encoder:
+    def __init__(self) -> None:
+        self.tensors: list[tuple[TensorSpec, torch.Tensor]] = []
+
+    def visit(self, value: Any, path: str) -> Any:
+        if value is None or type(value) in (bool, int, float, str):
             return value
         if isinstance(value, torch.Tensor):
             local = _local(value)
-            tensors.append((TensorSpec(path, local.dtype, tuple(local.shape)), local))
-            return {_TAG: "tensor", "at": len(tensors) - 1}
+            self.tensors.append((TensorSpec(path, local.dtype, tuple(local.shape)), local))
+            return {_TAG: "tensor", "at": len(self.tensors) - 1}
+        if isinstance(value, np.ndarray | np.generic | bytes | bytearray):
+            return self._raw(value, path)
+        return self._container(value, path)
+
+    def _raw(self, value: Any, path: str) -> Any:
         if isinstance(value, np.ndarray):
-            return {_TAG: "ndarray", "value": visit(torch.from_numpy(value.copy()), path)}
+            return {_TAG: "ndarray", "value": self.visit(torch.from_numpy(value.copy()), path)}
         if isinstance(value, np.generic):
-            return visit(value.item(), path)
-        if isinstance(value, bytes | bytearray):
-            return {_TAG: "bytes", "value": base64.b64encode(value).decode()}
+            return self.visit(value.item(), path)
+        return {_TAG: "bytes", "value": base64.b64encode(value).decode()}
+
+    def _container(self, value: Any, path: str) -> Any:
         if isinstance(value, Mapping):
             kind = "counter" if isinstance(value, collections.Counter) else "dict"
             items = [
-                [visit(key, f"{path}/key"), visit(item, f"{path}/{key}")]
+                [self.visit(key, f"{path}/key"), self.visit(item, f"{path}/{key}")]
                 for key, item in value.items()
             ]
             return {_TAG: kind, "items": items}
-        if isinstance(value, list | tuple | set | frozenset):
-            ordered = sorted(value) if isinstance(value, set | frozenset) else value
-            items = [visit(item, f"{path}/{index}") for index, item in enumerate(ordered)]
-            name = next(t.__name__ for t in (list, tuple, set, frozenset) if isinstance(value, t))
-            return items if name == "list" else {_TAG: name, "items": items}
+        for name, kinds in _SEQUENCES.items():
+            if isinstance(value, kinds):
+                ordered: Any = sorted(value) if name in {"set", "frozenset"} else value
+                items = [self.visit(item, f"{path}/{i}") for i, item in enumerate(ordered)]
+                return items if name == "list" else {_TAG: name, "items": items}
         raise StateNotPortableError(
             f"state at {path or 'its root'} is a {type(value).__module__}."
             f"{type(value).__qualname__}, which cannot be handed to another machine without "
             "pickling. Make state_dict() return numbers, strings, tensors and containers of them."
         )
-
-    return visit(tree, ""), tensors
 
 
 def decode(skeleton: Any, tensors: list[torch.Tensor]) -> Any:

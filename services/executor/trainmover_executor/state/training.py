@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from trainmover.errors import ConfigError
 from trainmover_executor.communicator.memory import bytes_of, flat_of
@@ -186,10 +187,9 @@ def _load_entries(
 
 def _like_parameter(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Wrap a received shard as the parameter is wrapped (DTensor), so that they can be combined."""
-    from_local = getattr(type(parameter), "from_local", None)
-    if from_local is None or not hasattr(parameter, "device_mesh"):
+    if not isinstance(parameter, DTensor):
         return value
-    wrapped: torch.Tensor = from_local(
+    return DTensor.from_local(
         value,
         parameter.device_mesh,
         parameter.placements,
@@ -197,4 +197,3 @@ def _like_parameter(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tenso
         shape=parameter.shape,
         stride=parameter.stride(),
     )
-    return wrapped
