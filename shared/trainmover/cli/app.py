@@ -12,7 +12,7 @@ from trainmover.cli import look, output
 from trainmover.cli import run as cluster
 from trainmover.cli.demo import demo
 from trainmover.cli.exits import ExitCode
-from trainmover.cli.migrate import migrate
+from trainmover.cli.migrate import abort, migrate
 
 __all__ = ["app", "run"]
 
@@ -54,6 +54,7 @@ app.command()(cluster.up)
 app.command()(look.status)
 app.command()(look.machines)
 app.command()(migrate)
+app.command()(abort)
 app.add_typer(look.migrations_app, name="migrations")
 app.add_typer(look.events_app, name="events")
 

@@ -8,7 +8,6 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -26,8 +25,8 @@ from trainmover.cli.connect import (
 from trainmover.cli.exits import ExitCode
 from trainmover.errors import BusError, ConfigError
 from trainmover.events.envelope import Envelope
+from trainmover.protocol.requests import StatusRequest
 from trainmover.summary import summarise
-from trainmover.topology import Frozen
 from trainmover.view import JobView, MigrationView, trace_id
 
 __all__ = ["events_app", "machines", "migrations_app", "status"]
@@ -49,8 +48,9 @@ def status(
         async with connect(target) as bus:
             view = await fold(bus, target.job)
             planner: Any = None
-            with contextlib.suppress(BusError, json.JSONDecodeError, ValidationError):
-                planner = json.loads(await bus.request(target.job, "status", Frozen(), timeout_s=2))
+            with contextlib.suppress(BusError, json.JSONDecodeError):
+                reply = await bus.request(target.job, "status", StatusRequest(), timeout_s=2)
+                planner = json.loads(reply)
         data = {**view.as_data(), "planner": planner}
         output.emit(data, format=format, render=lambda: _status_table(view, planner is not None))
         if planner is None:

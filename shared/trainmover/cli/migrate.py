@@ -1,4 +1,4 @@
-"""``trainmover migrate``: ask the planner to move a machine, and follow the move to its end."""
+"""``trainmover migrate`` and ``abort``: ask the planner, and follow what it does to its end."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ from trainmover.cli.exits import ExitCode
 from trainmover.commands import MigrateRequest, Refusal, RequestAccepted
 from trainmover.errors import ConfigError, ProtocolError, RequestRefusedError
 from trainmover.plan import Plan
+from trainmover.protocol.requests import AbortRequest
 from trainmover.subjects import validate_id
+from trainmover.topology import Frozen
 from trainmover.view import JobView, MigrationView
 
-__all__ = ["migrate"]
+__all__ = ["abort", "migrate"]
 
 _REPLY: Final[TypeAdapter[RequestAccepted | Refusal]] = TypeAdapter(RequestAccepted | Refusal)
 
@@ -69,7 +71,7 @@ def migrate(
         async with connect(target) as bus:
             if not (yes or dry_run):
                 await _ask_first(bus, target.job, request)
-            accepted = await _submit(bus, target.job, request)
+            accepted = await _submit(bus, target.job, "migrate", request)
             if dry_run or accepted.migration is None:
                 data = _plan_data(accepted.plan)
                 output.emit(data, format=format, render=lambda: _plan_table(accepted.plan))
@@ -86,14 +88,38 @@ def migrate(
     raise typer.Exit(execute(main))
 
 
+def abort(
+    migration: Annotated[str, typer.Argument(help="Id of a planned migration under way.")],
+    *,
+    reason: Annotated[str, typer.Option(help="Kept with the migration.")] = "operator request",
+    job: JobOption = None,
+    nats: NatsOption = None,
+) -> None:
+    """Give a planned migration up before it switches; training never notices.
+
+    Exit codes: 0 accepted, 2 usage, 3 refused (it switches already, or is over), 4 unreachable.
+    """
+    request = AbortRequest(migration=migration, reason=reason)
+
+    async def main() -> ExitCode:
+        target = Target.find(job, nats)
+        async with connect(target) as bus:
+            await _submit(bus, target.job, "abort", request)
+        output.note(f"migration {migration} is being given up")
+        output.note(f"look at it with: trainmover migrations show {migration}")
+        return ExitCode.OK
+
+    raise typer.Exit(execute(main))
+
+
 def _who() -> str:
     with contextlib.suppress(KeyError, OSError):
         return getpass.getuser()
     return "operator"
 
 
-async def _submit(bus: Bus, job: str, request: MigrateRequest) -> RequestAccepted:
-    raw = await bus.request(job, "migrate", request, timeout_s=5.0)
+async def _submit(bus: Bus, job: str, verb: str, request: Frozen) -> RequestAccepted:
+    raw = await bus.request(job, verb, request, timeout_s=5.0)
     try:
         reply = _REPLY.validate_json(raw)
     except ValidationError as error:
@@ -117,7 +143,7 @@ async def _ask_first(bus: Bus, job: str, request: MigrateRequest) -> None:
     """
     if not sys.stdin.isatty():
         raise ConfigError("nobody is there to confirm: add --yes, or --dry-run to see the plan.")
-    dry = await _submit(bus, job, request.model_copy(update={"dry_run": True}))
+    dry = await _submit(bus, job, "migrate", request.model_copy(update={"dry_run": True}))
     output.messages().print(_plan_table(dry.plan))
     typer.confirm("Move it?", default=False, abort=True, err=True)
 
