@@ -17,7 +17,7 @@ from trainmover.bus.nats import NatsBus
 from trainmover.commands import Stop
 from trainmover.errors import BusError, BusUnavailableError, PermissionDeniedError
 from trainmover.events import Envelope
-from trainmover.events.machine import MachineLost
+from trainmover.events.machine import MachineLost, MachineQuarantined
 from trainmover.observe import new_event
 from trainmover.testing import collect, running_server
 
@@ -25,6 +25,11 @@ from trainmover.testing import collect, running_server
 def lost(machine: str, *, id: str | None = None) -> Envelope:
     payload = MachineLost(machine=machine, reason="test")
     return new_event(job="demo", source="/planner", payload=payload, id=id)
+
+
+def quarantined(machine: str) -> Envelope:
+    payload = MachineQuarantined(machine=machine, reason="test")
+    return new_event(job="demo", source="/planner", payload=payload)
 
 
 class Watched:
@@ -47,15 +52,19 @@ class TestRestart:
         watched = Watched(nats_server.url)
         async with watched.bus as bus:
             await bus.setup()
-            facts, durable = bus.events("demo"), bus.events("demo", durable="d")
-            late, queue = bus.events("demo", from_start=False), bus.commands("demo", "w")
+            facts = bus.events("demo", fact="lost")
+            durable = bus.events("demo", fact="lost", durable="d")
+            late = bus.events("demo", entity="machine", from_start=False)
+            queue = bus.commands("demo", "w")
             fresh = asyncio.ensure_future(anext(late))
             async with aclosing(facts), aclosing(durable), aclosing(late), aclosing(queue):
                 await bus.publish(lost("m0", id="0"))
                 await collect(facts, 1)
                 for delivery in await collect(durable, 1):
                     await delivery.ack()
-                await fresh
+                while not fresh.done():
+                    await bus.publish(quarantined("until the late reader is there"))
+                    await asyncio.wait([fresh], timeout=0.02)
                 waiting = [asyncio.ensure_future(anext(each)) for each in (facts, queue, late)]
                 nats_server.kill()
                 await asyncio.wait_for(watched.lost.wait(), 5)

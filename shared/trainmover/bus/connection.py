@@ -63,7 +63,7 @@ class _Client(Client):
 
     def refuse(self, subject: str) -> bool:
         """End the requests that wait for an answer from ``subject``; tells whether any did."""
-        hit = [scope for scope, waiting in self._open.items() if waiting == subject]
+        hit = [scope for scope, waiting in self._open.items() if waiting.lower() == subject]
         for scope in hit:
             del self._open[scope]
             self._refused[scope] = subject
@@ -102,6 +102,7 @@ class Connection:
         self._last_error = ""
         self._refused_subscriptions: set[str] = set()
         self._warned: set[str] = set()
+        self._calls: set[asyncio.Timeout] = set()
         self._on_lost: list[Callable[[], Awaitable[None]]] = []
         self._on_back: list[Callable[[], Awaitable[None]]] = []
         self._on_up: set[Callable[[], None]] = set()
@@ -198,7 +199,9 @@ class Connection:
             with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
                 async with asyncio.timeout(_CLOSE_S / 2):
                     await self._settle()
-        self._up.set()  # who waits for the server learns that the wait is over
+        for scope in self._calls:
+            if not scope.expired():
+                scope.reschedule(0)  # whatever still waits for an answer stops waiting
         await self._abandon()
 
     async def _abandon(self) -> None:
@@ -223,11 +226,12 @@ class Connection:
         """
         limit = self.timeout_s if timeout_s is None else timeout_s
         self._check_open(what)
+        scope = asyncio.timeout(limit)
         try:
-            async with asyncio.timeout(limit):
+            async with scope:
+                self._calls.add(scope)
                 if not self._up.is_set():
                     await self._up.wait()  # nothing is buffered for a server that may never return
-                    self._check_open(what)
                 yield
         except (TimeoutError, nats.errors.TimeoutError) as error:
             raise BusUnavailableError(
@@ -258,6 +262,8 @@ class Connection:
             raise BusError(f"cannot {what}: {error.description or error}") from error
         except nats.errors.Error as error:
             raise BusError(f"cannot {what}: {error}") from error
+        finally:
+            self._calls.discard(scope)
 
     def _check_open(self, what: str) -> None:
         if self._closing:
@@ -273,13 +279,28 @@ class Connection:
             BusUnavailableError: No answer in time.
         """
         async with self.calling(f"subscribe to {subject}"):
-            self._refused_subscriptions.discard(subject)
+            self._refused_subscriptions.discard(subject.lower())
             subscription = await self._client.subscribe(subject, cb=callback)
-            await self._settle()  # a refusal is told before the answer to our ping
-        if subject in self._refused_subscriptions:
+            try:
+                await self._settle()  # a refusal is told before the answer to our ping
+            except BaseException:
+                await self.unsubscribe(subscription)
+                raise
+        if subject.lower() in self._refused_subscriptions:
             await self.unsubscribe(subscription)
             raise _forbidden("subscribe to", subject)
         return subscription
+
+    async def subscribe_patiently(
+        self, subject: str, callback: Callable[[Msg], Awaitable[None]]
+    ) -> Subscription:
+        """Like ``subscribe``, but waits through an outage as long as it takes."""
+        while True:
+            try:
+                return await self.subscribe(subject, callback)
+            except BusUnavailableError:
+                if self._closing:
+                    raise
 
     async def _settle(self) -> None:
         """Return once the server has seen everything we sent."""
@@ -304,7 +325,8 @@ class Connection:
         text = str(error) or type(error).__name__
         if match := _VIOLATION.search(text):
             # A forbidden publish would otherwise surface as a bare time-out.
-            verb, subject = match[1].lower(), match[2]
+            # nats-py hands the server's text on in lower case: subjects are compared that way.
+            verb, subject = match[1].lower(), match[2].lower()
             if verb == "subscription":
                 self._refused_subscriptions.add(subject)
             elif not self._client.refuse(subject) and subject not in self._warned:

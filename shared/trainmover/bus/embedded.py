@@ -141,7 +141,8 @@ class EmbeddedServer:
 
     def stop(self) -> None:
         """End the server in good order and remove the temporary folder; again does nothing."""
-        self._end(signal.SIGTERM)
+        # A store that is thrown away need not be closed in good order.
+        self._end(signal.SIGKILL if self._own_dir else signal.SIGTERM)
         if self._own_dir and self._dir is not None:
             shutil.rmtree(self._dir, ignore_errors=True)
             self._dir = None

@@ -22,7 +22,7 @@ from trainmover.bus.connection import Connection
 from trainmover.bus.protocol import Entry, RequestHandler
 from trainmover.bus.reading import OrderedReader, QueueReader
 from trainmover.commands import Command, command_adapter
-from trainmover.errors import ConflictError, MalformedEventError
+from trainmover.errors import BusUnavailableError, ConflictError, MalformedEventError
 from trainmover.events.envelope import Envelope, decode, encode, percent_encode
 from trainmover.topology import Frozen
 
@@ -90,11 +90,13 @@ class NatsBus:
         if on_reconnect is not None:
             self._connection.on_back(on_reconnect)
         self._ack_wait_s = ack_wait_s
+        self._entered = False
         self._readers: set[OrderedReader | QueueReader] = set()
         self._queues: set[asyncio.Queue[Msg | None]] = set()
 
     async def __aenter__(self) -> Self:
         await self._connection.open()
+        self._entered = True
         return self
 
     async def __aexit__(
@@ -212,14 +214,21 @@ class NatsBus:
                 queue.get_nowait()
             queue.put_nowait(message)
 
-        subscription = await self._connection.subscribe(subjects.telemetry_all(job), receive)
+        subscription = None
         self._queues.add(queue)
         try:
+            subscription = await self._connection.subscribe_patiently(
+                subjects.telemetry_all(job), receive
+            )
             while (message := await queue.get()) is not None:
                 yield message.subject.rpartition(".")[2], message.data
+        except BusUnavailableError:
+            if not self._entered:
+                raise  # else it was closed before the subscription was there
         finally:
             self._queues.discard(queue)
-            await self._connection.unsubscribe(subscription)
+            if subscription is not None:
+                await self._connection.unsubscribe(subscription)
 
     async def request(self, job: str, verb: str, body: Frozen, *, timeout_s: float = 5.0) -> bytes:
         """Ask the service that serves ``verb`` and return the reply body."""
