@@ -1,0 +1,238 @@
+"""The detector without I/O: facts, telemetry and time in; incident facts out.
+
+Knows who sits where, asks every detector, and turns verdicts into incidents: one open incident
+per kind, machine and epoch, however often it is claimed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from trainmover.detection import CollectiveWindow, Evidence, Verdict
+from trainmover.events.executor import PlanSwitched
+from trainmover.events.incident import (
+    DetectorQuarantined,
+    IncidentClosed,
+    IncidentOpened,
+    IncidentUpdated,
+)
+from trainmover.events.machine import MachineRegistered
+from trainmover.events.migration import (
+    JobFailed,
+    JobFinished,
+    JobFormed,
+    MigrationApproved,
+    MigrationCommitted,
+)
+from trainmover.telemetry import Batch
+from trainmover.topology import Frozen, Membership
+from trainmover_detector.registry import Guarded
+
+__all__ = ["DetectorCore", "key_of"]
+
+_UPDATE_EVERY_S = 5.0
+_Key = tuple[str, str | None, str]
+"""(kind, machine, mode): a claim in shadow mode must not hide an active one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    opened: IncidentOpened
+    updated_s: float
+
+
+class DetectorCore:
+    """State of the detector service.
+
+    Args:
+        detectors: Whom to ask.
+
+    Attributes:
+        membership: The seats as of the latest epoch that is known to have begun.
+    """
+
+    def __init__(self, detectors: list[Guarded]) -> None:
+        self._detectors = detectors
+        self._told: set[str] = set()
+        self._open: dict[_Key, _Open] = {}
+        self._count = 0
+        self._planned: dict[int, Membership] = {}
+        self._over = False
+        self.membership: Membership | None = None
+
+    def on_fact(self, fact: Frozen, now_s: float) -> list[Frozen]:
+        """Take in a fact; the incident facts that follow from it."""
+        if self._over:
+            return []
+        said = self._learn(fact)
+        if isinstance(fact, JobFinished | JobFailed):
+            self._over = True
+            return [*said, *self._close_all("the job is over")]
+        evidence = Evidence(fact=fact, membership=self.membership, received_s=now_s)
+        for guarded in self._detectors:
+            said += self._judge(guarded, guarded.notice(evidence), now_s)
+        return said + self._quarantines()
+
+    def on_batch(self, batch: Batch, now_s: float) -> list[Frozen]:
+        """Take in telemetry; a batch of another epoch is a sign of life and no more."""
+        membership = self.membership
+        if self._over or membership is None or not self._is_current(batch, membership):
+            return []
+        current = batch.epoch == membership.epoch
+        seated = membership.slot_of_machine(batch.machine) is not None
+        window = CollectiveWindow(
+            machine=batch.machine,
+            epoch=membership.epoch,
+            membership=membership,
+            records=batch.records if current and seated else batch.records[:0],
+            received_s=now_s,
+        )
+        said: list[Frozen] = []
+        for guarded in self._detectors:
+            said += self._judge(guarded, guarded.observe(window), now_s)
+        return said + self._quarantines()
+
+    def tick(self, now_s: float) -> list[Frozen]:
+        """Let time pass; call it five times a second."""
+        said: list[Frozen] = []
+        if not self._over and self.membership is not None:
+            for guarded in self._detectors:
+                said += self._judge(guarded, guarded.tick(now_s), now_s)
+        return said + self._quarantines()
+
+    @property
+    def incidents(self) -> list[IncidentOpened]:
+        """Incidents that are open."""
+        return [one.opened for one in self._open.values()]
+
+    def remember(self, fact: IncidentOpened | IncidentClosed) -> None:
+        """Take in what an earlier life of this service published."""
+        match fact:
+            case IncidentOpened():
+                self._open[key_of(fact)] = _Open(fact, 0.0)
+                number = re.search(r"(\d+)$", fact.id)
+                self._count = max(self._count, int(number[1]) if number else 0)
+            case IncidentClosed(id=id):
+                for key in [key for key, one in self._open.items() if one.opened.id == id]:
+                    del self._open[key]
+
+    # -- seats -----------------------------------------------------------------------------------
+
+    def _learn(self, fact: Frozen) -> list[Frozen]:
+        match fact:
+            case JobFormed(membership=membership):
+                self._seat(membership)
+            case MigrationApproved(plan=plan):
+                self._planned[plan.epoch] = plan.membership
+                # A recovery replaces machines that are gone: its seats count from now on. The
+                # seats of a planned move count when the first rank has switched.
+                if plan.kind == "failure":
+                    self._seat(plan.membership)
+            case PlanSwitched(epoch=epoch) if epoch in self._planned:
+                self._seat(self._planned[epoch])
+            case MigrationCommitted(membership=membership):
+                self._seat(membership)
+                return self._close_left(membership)
+            case MachineRegistered(machine=machine):
+                if not self._seats(machine.name):
+                    failed = [k for k in self._open if k[:2] == ("machine_failed", machine.name)]
+                    return [self._close(key, f"{machine.name} started over") for key in failed]
+            case _:
+                pass
+        return []
+
+    def _seat(self, membership: Membership) -> None:
+        if self.membership is not None and membership.epoch <= self.membership.epoch:
+            return
+        self.membership = membership
+        self._planned = {e: m for e, m in self._planned.items() if e > membership.epoch}
+        for guarded in self._detectors:
+            guarded.membership_changed(membership)
+
+    def _seats(self, machine: str) -> bool:
+        return self.membership is not None and self.membership.slot_of_machine(machine) is not None
+
+    def _is_current(self, batch: Batch, membership: Membership) -> bool:
+        """A machine that was believed dead may still send: it must not count as its successor."""
+        slot = membership.slot_of_machine(batch.machine)
+        return slot is None or membership.members[slot].generation == batch.generation
+
+    # -- incidents -------------------------------------------------------------------------------
+
+    def _judge(self, guarded: Guarded, verdicts: list[Verdict], now_s: float) -> list[Frozen]:
+        said: list[Frozen] = []
+        for verdict in verdicts:
+            key = (verdict.kind, verdict.machine, guarded.mode)
+            known = self._open.get(key)
+            if verdict.closed:
+                if known is not None:
+                    said.append(self._close(key, verdict.summary))
+            elif known is None or known.opened.epoch < self._epoch():
+                if known is not None:
+                    said.append(self._close(key, f"claimed again at epoch {self._epoch()}"))
+                said.append(self._publish(guarded, verdict, now_s))
+            elif now_s - known.updated_s >= _UPDATE_EVERY_S:
+                self._open[key] = replace(known, updated_s=now_s)
+                said.append(
+                    IncidentUpdated(
+                        id=known.opened.id,
+                        confidence=verdict.confidence,
+                        summary=verdict.summary,
+                        evidence=dict(verdict.evidence),
+                    )
+                )
+        return said
+
+    def _publish(self, guarded: Guarded, verdict: Verdict, now_s: float) -> IncidentOpened:
+        self._count += 1
+        seats = self.membership
+        slot = (
+            None if seats is None or not verdict.machine else seats.slot_of_machine(verdict.machine)
+        )
+        opened = IncidentOpened(
+            id=f"i-{self._count:04d}",
+            kind=verdict.kind,
+            machine=verdict.machine,
+            rank=verdict.rank,
+            slot=slot,
+            epoch=self._epoch(),
+            confidence=verdict.confidence,
+            summary=verdict.summary,
+            evidence=dict(verdict.evidence),
+            detector=guarded.name,
+            detector_version=guarded.version,
+            mode=guarded.mode,
+        )
+        self._open[key_of(opened)] = _Open(opened, now_s)
+        return opened
+
+    def _epoch(self) -> int:
+        return 0 if self.membership is None else self.membership.epoch
+
+    def _close(self, key: _Key, reason: str) -> IncidentClosed:
+        return IncidentClosed(id=self._open.pop(key).opened.id, reason=reason)
+
+    def _close_left(self, membership: Membership) -> list[Frozen]:
+        left = [k for k in self._open if k[1] and membership.slot_of_machine(k[1]) is None]
+        return [
+            self._close(key, f"{key[1]} holds no slot since epoch {membership.epoch}")
+            for key in left
+        ]
+
+    def _close_all(self, reason: str) -> list[Frozen]:
+        return [self._close(key, reason) for key in list(self._open)]
+
+    def _quarantines(self) -> list[Frozen]:
+        said: list[Frozen] = []
+        for guarded in self._detectors:
+            if guarded.quarantined and guarded.name not in self._told:
+                self._told.add(guarded.name)
+                reason = guarded.quarantined
+                said.append(DetectorQuarantined(detector=guarded.name, reason=reason))
+        return said
+
+
+def key_of(opened: IncidentOpened) -> _Key:
+    """What may be open once at a time."""
+    return opened.kind, opened.machine, opened.mode

@@ -1,0 +1,154 @@
+"""The detector's shell: facts and telemetry into the core, incidents out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from trainmover import observe
+from trainmover.bus.protocol import Bus
+from trainmover.errors import BusUnavailableError, MalformedEventError
+from trainmover.events.envelope import Envelope
+from trainmover.telemetry import decode_batch
+from trainmover.topology import Frozen
+from trainmover_detector.backlog import Backlog
+from trainmover_detector.core import DetectorCore
+from trainmover_detector.registry import Guarded
+
+__all__ = ["DetectorService"]
+
+SOURCE: Final = "/detector"
+TICK_S: Final = 0.2
+_QUIET_S: Final = 1.0
+_RETRY_S: Final = 0.5
+
+_log = observe.get_logger(__name__)
+
+
+class DetectorService:
+    """The detector of one job.
+
+    Args:
+        bus: A connected bus.
+        job: Job name.
+        detectors: Whom to ask.
+        clock: Seconds, steady.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        job: str,
+        detectors: list[Guarded],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._bus = bus
+        self._job = job
+        self._clock = clock
+        self._core = DetectorCore(detectors)
+        self._facts: asyncio.Queue[Envelope] = asyncio.Queue()
+        self._said: asyncio.Queue[Envelope] = asyncio.Queue()
+        for guarded in detectors:
+            if guarded.quarantined:
+                _log.error("detector.unusable", detector=guarded.name, reason=guarded.quarantined)
+
+    async def run(self) -> None:
+        """Watch until cancelled; first reads everything that happened before."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._read_facts(), name="detector-read")
+            group.create_task(self._publish(), name="detector-publish")
+            await self._catch_up()
+            group.create_task(self._judge_facts(), name="detector-facts")
+            group.create_task(self._read_telemetry(), name="detector-telemetry")
+            group.create_task(self._tick(), name="detector-tick")
+            _log.info("detector.ready", job=self._job)
+
+    async def _read_facts(self) -> None:
+        """Bring in all facts, once each, whatever happens to the connection."""
+        taken = 0
+        while True:
+            skip = taken
+            try:
+                async for delivery in self._bus.events(self._job):
+                    if skip > 0:
+                        skip -= 1
+                        continue
+                    taken += 1
+                    self._facts.put_nowait(delivery.payload)
+            except BusUnavailableError as error:
+                _log.warning("detector.bus_unavailable", reason=str(error))
+            await asyncio.sleep(_RETRY_S)
+
+    async def _catch_up(self) -> None:
+        backlog = Backlog(self._core)
+        count = await self._bus.event_count(self._job)
+        for read in range(count):
+            try:
+                event = await asyncio.wait_for(self._facts.get(), _QUIET_S)
+            except TimeoutError:
+                # Malformed facts are counted but never delivered.
+                _log.warning("detector.facts_missing", expected=count, read=read)
+                break
+            backlog.take(event.payload, self._clock())
+        self._say(backlog.rest())
+
+    async def _judge_facts(self) -> None:
+        while True:
+            event = await self._facts.get()
+            if event.source == SOURCE:
+                continue
+            with observe.span("detector.fact", parent=event.trace):
+                self._say(self._core.on_fact(event.payload, self._clock()))
+
+    async def _read_telemetry(self) -> None:
+        while True:
+            try:
+                async for machine, data in self._bus.telemetry(self._job):
+                    self._take_batch(machine, data)
+            except BusUnavailableError as error:
+                _log.warning("detector.bus_unavailable", reason=str(error))
+            await asyncio.sleep(_RETRY_S)
+
+    def _take_batch(self, machine: str, data: bytes) -> None:
+        try:
+            batch = decode_batch(data)
+        except MalformedEventError as error:
+            _log.warning("detector.batch_dropped", machine=machine, reason=str(error))
+            return
+        if batch.machine != machine or batch.job != self._job:
+            _log.warning("detector.batch_dropped", machine=machine, reason="names another sender")
+            return
+        self._say(self._core.on_batch(batch, self._clock()))
+
+    async def _tick(self) -> None:
+        while True:
+            self._say(self._core.tick(self._clock()))
+            await asyncio.sleep(TICK_S)
+
+    def _say(self, payloads: Iterable[Frozen]) -> None:
+        for payload in payloads:
+            # The first span of an incident is the root of everything that follows from it.
+            with observe.span("detector.incident"):
+                event = observe.new_event(job=self._job, source=SOURCE, payload=payload)
+            self._said.put_nowait(event)
+
+    async def _publish(self) -> None:
+        while True:
+            event = await self._said.get()
+            while True:
+                try:
+                    await self._bus.publish(event)
+                except BusUnavailableError as error:
+                    _log.warning("detector.bus_unavailable", reason=str(error))
+                    await asyncio.sleep(_RETRY_S)
+                else:
+                    break
+            _log.info("detector.fact", type=event.type, **_brief(event.payload))
+
+
+def _brief(payload: Frozen) -> dict[str, object]:
+    fields = payload.model_dump(include={"id", "kind", "machine", "summary", "reason", "detector"})
+    return {("incident" if name == "id" else name): value for name, value in fields.items()}
