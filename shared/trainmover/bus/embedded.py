@@ -124,15 +124,16 @@ class EmbeddedServer:
         ports.mkdir(parents=True)
         config = folder / "nats-server.conf"
         config.write_text(self._config(folder, ports))
-        self._process = subprocess.Popen(  # noqa: S603 - our own program and configuration
-            [str(program), "-c", str(config), "-l", str(self.log_path)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            # Ctrl-C in the terminal must not end the bus before the services that use it.
-            start_new_session=True,
-            preexec_fn=_die_with_parent(),  # noqa: PLW1509 - one system call, no locks
-        )
+        with self.log_path.open("ab") as log:  # mistakes in the configuration go to stderr
+            self._process = subprocess.Popen(  # noqa: S603 - our own program and configuration
+                [str(program), "-c", str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Ctrl-C in the terminal must not end the bus before the services that use it.
+                start_new_session=True,
+                preexec_fn=_die_with_parent(),  # noqa: PLW1509 - one system call, no locks
+            )
         try:
             self._port = self._await_port(ports)
         except BaseException:
@@ -175,12 +176,12 @@ class EmbeddedServer:
         return self._dir
 
     def _config(self, folder: Path, ports: Path) -> str:
-        sync = "sync_interval: always" if self._sync_always else ""
+        sync = "sync_interval: always" if self._sync_always else "sync_interval: 2m"
         return (
             f'listen: "{self._host}:{self._port}"\n'
             f"ports_file_dir: {json.dumps(str(ports))}\n"
             f"max_payload: {_MAX_PAYLOAD}\n"
-            f"jetstream {{ store_dir: {json.dumps(str(folder / 'store'))} {sync} }}\n"
+            f"jetstream {{ store_dir: {json.dumps(str(folder / 'store'))}, {sync} }}\n"
             f"{self._extra}\n"
         )
 
