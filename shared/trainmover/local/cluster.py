@@ -311,7 +311,8 @@ class LocalCluster:
         reap_orphans(self._pids().values())
         self._ledger.agent_exited(child.name, child.exit_code or 0)
         if child.exit_code:
-            self._notify(Notice("warning", f"machine {child.name} ended: {child.ending}"))
+            where = "" if child.exit_code < 0 else f"; see {self.spec.log_dir / child.name}.log"
+            self._notify(Notice("warning", f"machine {child.name} ended: {child.ending}{where}"))
         self._changed.set()
 
     def _lose(self, service: str, why: str) -> None:
