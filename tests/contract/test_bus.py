@@ -148,6 +148,25 @@ class TestFacts:
             await second.ack()
             await quiet(facts)
 
+    async def test_positions_of_different_jobs_are_different(self, bench: BusBench):
+        async with bench.connect() as bus:
+            await bus.publish(lost("a", job="one"))
+            await bus.publish(lost("b", job="two"))
+            for job, expected in {"one": "a", "two": "b"}.items():
+                async with aclosing(bus.events(job, durable="relay")) as facts:
+                    [fact] = await collect(facts, 1)
+                    await fact.ack()
+                    assert fact.payload.payload.machine == expected
+            async with aclosing(bus.events("*", durable="relay")) as facts:
+                for fact in await collect(facts, 2):
+                    await fact.ack()
+
+    @pytest.mark.parametrize("name", ["", "a.b", "a b", "a:b", "*"])
+    async def test_bad_names_of_positions_are_refused(self, bench: BusBench, name: str):
+        async with bench.connect() as bus:
+            with pytest.raises(InvalidIdError, match="position"):
+                await anext(bus.events("demo", durable=name))
+
     async def test_two_readers_of_one_position_share_the_facts(self, bench: BusBench):
         seen: list[str] = []
         done = asyncio.Event()
@@ -238,6 +257,16 @@ class TestCommands:
                     [only] = await collect(queue, 1)
                     await only.ack()
                     await quiet(queue)
+
+    async def test_names_with_dashes_do_not_run_together(self, bench: BusBench):
+        async with bench.connect() as bus:
+            for job, machine in (("a-b", "c"), ("a", "b-c")):
+                await bus.send_command(job, machine, Stop(reason=job), id="1")
+            for job, machine in (("a-b", "c"), ("a", "b-c")):
+                async with aclosing(bus.commands(job, machine)) as queue:
+                    [command] = await collect(queue, 1)
+                    assert command.payload.reason == job
+                    await command.ack()
 
     async def test_a_command_comes_again_until_acknowledged(self, bench: BusBench):
         async with bench.connect() as bus, aclosing(bus.commands("demo", "w")) as queue:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from datetime import timedelta
 
@@ -122,6 +123,60 @@ class TestRestart:
             nats_server.start()
             await publishing
             assert await bus.event_count("demo") == 1
+
+
+async def insist(call: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        try:
+            return await call()
+        except BusUnavailableError:
+            continue  # the call itself waited for the server
+
+
+async def obey(bus: NatsBus, count: int) -> set[str]:
+    """The commands that came; at least once each, so a repeat must change nothing."""
+    seen: set[str] = set()
+    async for command in bus.commands("demo", "w"):
+        seen.add(command.payload.reason)
+        await command.ack()
+        if len(seen) == count:
+            break
+    return seen
+
+
+class TestStorm:
+    async def test_every_fact_once_and_in_order_whatever_happens(self, nats_server: EmbeddedServer):
+        """A writer that repeats what failed, readers of all kinds, and a server that dies often."""
+        count = 150
+        watched = Watched(nats_server.url)
+
+        async def write(bus: NatsBus) -> None:
+            for n in range(count):
+                event, stop = lost(f"m{n}", id=f"e{n}"), Stop(reason=str(n))
+                if n % 30 == 10:
+                    watched.lost.clear()
+                    nats_server.kill()
+                    await watched.lost.wait()
+                    outage = asyncio.ensure_future(insist(lambda event=event: bus.publish(event)))
+                    nats_server.start()
+                    await outage
+                await insist(lambda event=event: bus.publish(event))
+                await insist(lambda stop=stop, n=n: bus.send_command("demo", "w", stop, id=f"c{n}"))
+
+        async def read(bus: NatsBus) -> list[str]:
+            facts = await collect(bus.events("demo"), count, within=timedelta(seconds=60))
+            return [each.payload.payload.machine for each in facts]
+
+        async with watched.bus as bus, NatsBus(nats_server.url, ack_wait_s=1) as other:
+            await bus.setup()
+            async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+                live = group.create_task(read(other))
+                obeying = group.create_task(obey(other, count))
+                await write(bus)
+            expected = [f"m{n}" for n in range(count)]
+            assert live.result() == expected
+            assert await read(bus) == expected
+            assert obeying.result() == {str(n) for n in range(count)}
 
 
 class TestOutage:

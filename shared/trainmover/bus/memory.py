@@ -242,7 +242,8 @@ class MemoryBus:
         if durable is None:
             position = _Position(next=start)
         else:
-            position = self.broker.positions.setdefault(f"facts/{durable}", _Position(next=start))
+            name = f"facts:{job}:{subjects.validate_id(durable, what='position')}"
+            position = self.broker.positions.setdefault(name, _Position(next=start))
         wanted = _matcher(fact_subjects(job, entity=entity, fact=fact))
         reading = self._read(log, position, wanted, _decode_event, shared=durable is not None)
         async with contextlib.aclosing(reading):

@@ -166,7 +166,9 @@ class NatsBus:
             )
         else:
             policy = DeliverPolicy.ALL if from_start else DeliverPolicy.NEW
-            reader = self._queue_reader(subjects.EVENT_STREAM, durable, filters, policy)
+            # A position belongs to its job: two jobs may use the same name.
+            name = f"facts:{job.replace('*', '')}:{subjects.validate_id(durable, what='position')}"
+            reader = self._queue_reader(subjects.EVENT_STREAM, name, filters, policy)
         acknowledged = durable is not None
         async for message, payload in self._decoded(reader, _decode_event, acknowledged):
             yield self._received(message, payload, acknowledged=acknowledged)
@@ -194,7 +196,7 @@ class NatsBus:
         """Commands for one machine, redelivered until acknowledged."""
         reader = self._queue_reader(
             subjects.COMMAND_STREAM,
-            f"agent-{job}-{machine}",
+            f"agent:{job}:{machine}",  # ':' cannot be in a name: no two machines share a queue
             [subjects.command(job, machine)],
             DeliverPolicy.ALL,
         )
