@@ -1,9 +1,9 @@
 """Which machine is persistently late? From the waits of all ranks, in fractions of a step; pure.
 
 In each step a rank's lateness is how much less it waited than the ranks of other machines
-(median), as a fraction of the step. A rank is named when that is large and steady compared with
-the noise of this very job: two windows are looked at, a short one for gross slowness and a long
-one for what only patience shows.
+(median), as a fraction of the step. A rank is named when its median lateness over some window is
+large, steady, and well above what the noise of this very job explains. Short windows find gross
+slowness soon; long ones find what only patience shows.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar, Final
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = ["Rule", "StragglerDetector"]
 _MAD_TO_SIGMA: Final = 1.4826
 _KEPT_ROWS: Final = 4096
 _JUDGE_EVERY_S: Final = 0.05
+_NOISE_ROWS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +37,26 @@ class Rule:
         steps: Number of latest steps looked at.
         span_s: They must last at least this long together, or more of them are awaited.
         lateness: Least median lateness, as a fraction of a step.
-        floor: A step counts as late above this fraction.
-        share: Share of the steps that must be late.
-        sigmas: The median must exceed the noise so many times.
     """
 
     steps: int
     span_s: float
     lateness: float
-    floor: float
-    share: float
-    sigmas: float
 
 
-GROSS: Final = Rule(steps=8, span_s=0.8, lateness=0.25, floor=0.12, share=0.85, sigmas=2.0)
-STEADY: Final = Rule(steps=24, span_s=3.0, lateness=0.12, floor=0.05, share=0.9, sigmas=3.0)
+RULES: Final = (
+    Rule(steps=8, span_s=0.8, lateness=0.25),
+    Rule(steps=12, span_s=1.2, lateness=0.25),
+    Rule(steps=16, span_s=1.6, lateness=0.22),
+    Rule(steps=24, span_s=3.0, lateness=0.12),
+    Rule(steps=48, span_s=6.0, lateness=0.12),
+)
+_SHARE: Final = 0.85
+"""Share of the steps in which the rank must have been later than the others at all."""
+_SIGMAS: Final = 6.0
+"""How far a median must stand out of the noise of a median of so many steps."""
+_MEDIAN_ERROR: Final = 1.2533
+"""Standard error of a median, as a multiple of sigma / sqrt(n)."""
 
 
 class StragglerDetector:
@@ -67,7 +74,7 @@ class StragglerDetector:
         self,
         *,
         quiet_steps: int = 8,
-        rules: tuple[Rule, ...] = (GROSS, STEADY),
+        rules: tuple[Rule, ...] = RULES,
         calm: float = 0.08,
     ) -> None:
         self._quiet_steps = quiet_steps
@@ -132,23 +139,35 @@ class StragglerDetector:
 
     def _judge(self, membership: Membership) -> Iterable[Verdict]:
         found: dict[str, Verdict] = {}
+        noise = self._noise()
         for rule in self._rules:
             window = self._window(rule)
             if window is None:
-                continue
+                break
             late, step_s = window
             middle = np.median(late, axis=0)
-            noise = _MAD_TO_SIGMA * float(np.median(np.abs(late - middle)))
-            share = (late > rule.floor).mean(axis=0)
-            guilty = (middle >= rule.lateness) & (share >= rule.share)
-            guilty &= middle >= rule.sigmas * noise
-            for rank in np.flatnonzero(guilty)[np.argsort(middle[guilty])].tolist():
+            least = max(rule.lateness, _SIGMAS * _MEDIAN_ERROR * noise / len(late) ** 0.5)
+            guilty = (middle >= least) & ((late > 0).mean(axis=0) >= _SHARE)
+            for rank in np.flatnonzero(guilty).tolist():
                 machine = membership.machine_of(rank)
-                verdict = _verdict(machine, rank, rule, late, step_s=step_s, noise=noise)
-                if machine not in found or rule is self._rules[0]:
-                    found[machine] = verdict
+                known = found.get(machine)
+                if known is None or middle[rank] > known.evidence["lateness"]:
+                    found[machine] = _verdict(machine, rank, late, step_s=step_s, noise=noise)
         self._named |= found.keys()
         return [*found.values(), *self._withdrawn(membership, found.keys())]
+
+    def _noise(self) -> float:
+        """Standard deviation of a rank's lateness from step to step, as a fraction of a step.
+
+        Taken from differences of successive steps, so that a rank that became slow does not count
+        as noise.
+        """
+        recent = np.array([late for _, late in islice(reversed(self._rows), _NOISE_ROWS)])
+        if len(recent) < 2:
+            return 1.0
+        steps = np.abs(np.diff(recent, axis=0))
+        unsure = 1 + 8 / len(recent)  # a few steps may look calmer than the job is
+        return unsure * _MAD_TO_SIGMA * float(np.median(steps)) / 2**0.5
 
     def _window(self, rule: Rule) -> tuple[npt.NDArray[np.float64], float] | None:
         """Lateness of the latest steps (steps x ranks) and their median duration in seconds."""
@@ -183,7 +202,6 @@ class StragglerDetector:
 def _verdict(
     machine: str,
     rank: int,
-    rule: Rule,
     late: npt.NDArray[np.float64],
     *,
     step_s: float,
@@ -192,12 +210,14 @@ def _verdict(
     middle = np.median(late, axis=0)
     mine = float(middle[rank])
     others = float(np.median(np.delete(middle, rank)))
-    steady = float((late[:, rank] > rule.floor).mean())
+    steady = float((late[:, rank] > 0).mean())
     return Verdict(
         kind="straggler",
         machine=machine,
         rank=rank,
-        confidence=round(min(0.99, 0.5 + 0.5 * steady * (1 - noise / max(mine, 1e-9))), 3),
+        confidence=round(
+            min(0.99, 0.5 + 0.5 * steady * (1 - min(1.0, noise / max(mine, 1e-9)))), 3
+        ),
         summary=f"{machine}: rank {rank} makes the others wait {mine:.0%} of each step "
         f"({mine * step_s * 1e3:.0f} of {step_s * 1e3:.0f} ms) for {len(late)} steps",
         evidence={

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trainmover.detection import CollectiveWindow, Evidence
+from trainmover.events.executor import StepBroken, WorkerFinished
+from trainmover.events.machine import LinkLost, MachineRegistered, WorkerExited
+from trainmover.telemetry import RECORD
+from trainmover.topology import Machine
+from trainmover_detector.liveness import LivenessDetector
+
+
+class Watch:
+    """Feeds a liveness detector; ``hear`` is an empty telemetry batch."""
+
+    def __init__(self, membership) -> None:
+        self.detector = LivenessDetector()
+        self.membership = membership
+        self.detector.membership_changed(membership)
+        self.now_s = 1000.0
+
+    def hear(self, *machines):
+        for machine in machines:
+            window = CollectiveWindow(
+                machine, self.membership.epoch, self.membership, np.zeros(0, RECORD), self.now_s
+            )
+            assert list(self.detector.observe(window)) == []
+
+    def notice(self, fact):
+        return list(self.detector.notice(Evidence(fact, self.membership, self.now_s)))
+
+    def run(self, seconds, *talking):
+        said = []
+        for number in range(round(seconds / 0.1)):
+            self.now_s += 0.1
+            if number % 5 == 0:
+                self.hear(*talking)
+            said += self.detector.tick(self.now_s)
+        return said
+
+    def lost(self, reporter, peer, *, epoch=None, kind="reset"):
+        seats = self.membership
+        return self.notice(
+            LinkLost(
+                machine=reporter,
+                rank=seats.slot_of_machine(reporter) or 0,
+                peer_rank=seats.slot_of_machine(peer) or 0,
+                peer_machine=peer,
+                epoch=seats.epoch if epoch is None else epoch,
+                step=3,
+                kind=kind,
+            )
+        )
+
+    def exited(self, machine, generation=0):
+        return self.notice(
+            WorkerExited(
+                machine=machine,
+                generation=generation,
+                rank=self.membership.slot_of_machine(machine) or 0,
+                epoch=1,
+                exit_code=None,
+                signal=9,
+                last_words="boom",
+            )
+        )
+
+
+ALL = ("w-0", "w-1", "w-2", "w-3")
+
+
+@pytest.fixture
+def watch(seats):
+    one = Watch(seats())
+    assert one.run(2.0, *ALL) == []
+    return one
+
+
+def test_an_exit_report_is_enough(watch):
+    (verdict,) = watch.exited("w-1")
+    assert (verdict.kind, verdict.machine, verdict.confidence) == ("machine_failed", "w-1", 1.0)
+    assert "signal 9" in verdict.summary
+    assert verdict.evidence["last_words"] == "boom"
+    assert watch.exited("w-1") == []
+
+
+def test_exits_of_standbys_and_earlier_lives_are_nothing(watch):
+    assert watch.exited("w-7") == []
+    assert watch.exited("w-1", generation=3) == []
+
+
+def test_two_reporters_are_enough(watch):
+    assert watch.lost("w-0", "w-1") == []
+    assert watch.lost("w-0", "w-1") == [], "the same witness twice is one witness"
+    (verdict,) = watch.lost("w-2", "w-1")
+    assert verdict.machine == "w-1"
+    assert verdict.evidence["reporters"] == ["w-0", "w-2"]
+
+
+def test_one_reporter_is_enough_when_the_peer_is_silent_too(watch):
+    assert watch.run(0.1, *ALL) == []
+    assert watch.lost("w-0", "w-1") == []
+    assert watch.run(0.4, "w-0", "w-2", "w-3") == []
+    (verdict,) = watch.run(1.0, "w-0", "w-2", "w-3")
+    assert verdict.machine == "w-1"
+    assert verdict.evidence["silent_s"] > 0.6
+
+
+def test_one_reporter_and_a_talking_peer_is_not(watch):
+    assert watch.lost("w-0", "w-1") == []
+    assert watch.run(10.0, *ALL) == []
+
+
+def test_with_two_machines_one_reporter_suffices(seats):
+    watch = Watch(seats(2))
+    watch.run(2.0, "w-0", "w-1")
+    (verdict,) = watch.lost("w-0", "w-1")
+    assert verdict.machine == "w-1"
+
+
+def test_mutual_accusations_of_talking_machines_convict_nobody(watch):
+    assert watch.lost("w-0", "w-1") == []
+    assert watch.lost("w-1", "w-0") == []
+    assert watch.lost("w-1", "w-2") == []
+    assert watch.lost("w-2", "w-1") == []
+    assert watch.run(10.0, *ALL) == []
+
+
+def test_who_reports_a_broken_step_is_alive(watch):
+    watch.notice(StepBroken(machine="w-1", rank=1, epoch=1, committed_step=3, reason="link to w-2"))
+    assert watch.lost("w-0", "w-1") == []
+    assert watch.lost("w-2", "w-1") == []
+
+
+@pytest.mark.parametrize("how", [{"epoch": 2}, {"epoch": 0}, {"kind": "refused"}])
+def test_links_of_other_epochs_and_refused_dials_are_no_evidence(watch, how):
+    assert watch.lost("w-0", "w-1", **how) == []
+    assert watch.lost("w-2", "w-1", **how) == []
+
+
+def test_silence_while_others_talk(watch):
+    assert watch.run(2.5, "w-0", "w-2", "w-3") == []
+    (verdict,) = watch.run(1.0, "w-0", "w-2", "w-3")
+    assert verdict.machine == "w-1"
+    assert verdict.evidence["witness"] == "lease"
+    assert watch.run(10.0, "w-0", "w-2", "w-3") == []
+
+
+def test_everybody_silent_is_the_bus(watch):
+    assert watch.run(30.0) == []
+    assert watch.run(2.5, "w-0") == [], "the others get a fresh lease when it is back"
+    assert watch.run(10.0, *ALL) == []
+
+
+def test_a_detector_that_was_stopped_itself_accuses_nobody(watch):
+    watch.now_s += 60.0
+    assert watch.run(2.0, *ALL) == []
+
+
+def test_a_fresh_detector_waits_long_for_machines_it_never_heard(seats):
+    watch = Watch(seats())
+    assert watch.run(20.0, "w-0", "w-2", "w-3") == []
+    assert [v.machine for v in watch.run(15.0, "w-0", "w-2", "w-3")] == ["w-1"]
+
+
+def test_machines_that_finished_are_left_alone(watch):
+    watch.notice(WorkerFinished(machine="w-1", rank=1, epoch=1, step=10))
+    assert watch.exited("w-1") == []
+    assert watch.lost("w-0", "w-1") == []
+    assert watch.lost("w-2", "w-1") == []
+    assert watch.run(10.0, "w-0", "w-2", "w-3") == []
+
+
+def test_a_silent_standby_is_named_too(watch):
+    watch.run(2.0, *ALL, "w-9")
+    (verdict,) = watch.run(5.0, *ALL)
+    assert verdict.machine == "w-9"
+
+
+def test_a_new_life_is_a_new_chance(watch, seats):
+    assert watch.exited("w-1")
+    watch.membership = seats(epoch=2, names=["w-0", "w-4", "w-2", "w-3"])
+    watch.detector.membership_changed(watch.membership)
+    machine = Machine(name="w-1", generation=1, endpoints=("a:1",))
+    watch.notice(MachineRegistered(machine=machine, nnodes_min=4, nnodes_max=5, pid=1, host="h"))
+    assert watch.run(5.0, "w-0", "w-4", "w-2", "w-3", "w-1") == []
+    assert [v.machine for v in watch.run(5.0, "w-0", "w-4", "w-2", "w-3")] == ["w-1"]
