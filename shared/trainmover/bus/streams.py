@@ -75,17 +75,25 @@ def stream_configs() -> tuple[StreamConfig, ...]:
 
 
 async def ensure(context: JetStreamContext) -> None:
-    """Create what is missing and bring what is there up to date; several may do so at once."""
+    """Create what is missing and widen what an older version made; several may do so at once."""
     for config in stream_configs():
         try:
             await context.add_stream(config)
         except BadRequestError as error:
             if error.err_code != _NAME_IN_USE:
                 raise
-            await context.update_stream(config)
+            await _widen(context, config)
     for bucket in BUCKETS:
         try:
             await context.create_key_value(KeyValueConfig(bucket=bucket, history=8, direct=True))
         except BadRequestError as error:
             if error.err_code != _NAME_IN_USE:
                 raise  # a bucket that an administrator tuned stays as it is
+
+
+async def _widen(context: JetStreamContext, wanted: StreamConfig) -> None:
+    """Add the subjects that an older version did not know; all else stays as it was tuned."""
+    there = (await context.stream_info(wanted.name or "")).config
+    subjects_there = set(there.subjects or ())
+    if missing := set(wanted.subjects or ()) - subjects_there:
+        await context.update_stream(there.evolve(subjects=sorted(subjects_there | missing)))
