@@ -119,12 +119,21 @@ async def _play(spec: DemoSpec) -> Outcome | None:
 def _verdict(outcome: Outcome, report: Path) -> RenderableType:
     rows = []
     for move in outcome.moves:
-        pause = None if move.pause_s is None else f"{move.pause_s:.3f}"
-        redone = max(move.steps_redone.values(), default=0)
-        who = f"{move.leaver} -> {move.joiner}"
-        rows.append((move.id, move.kind, move.slot, who, pause, redone, move.cause))
-    columns = ("migration", "kind", "slot", "move", "pause s", "redone", "cause")
+        gap = outcome.gap(move)
+        rows.append(
+            (
+                move.id,
+                move.kind,
+                move.slot,
+                f"{move.leaver} -> {move.joiner}",
+                None if move.pause_s is None else f"{move.pause_s:.3f}",
+                None if gap is None else f"{gap[1] - gap[0]:.3f}",
+                max(move.steps_redone.values(), default=0),
+            )
+        )
+    columns = ("migration", "kind", "slot", "move", "pause s", "step to step s", "redone")
     lines: list[RenderableType] = [Text(""), output.table(columns, rows), Text("")]
+    lines += [Text(f"{move.id}: {move.cause}") for move in outcome.moves]
     step, undisturbed = outcome.run_metrics.median_step_s, outcome.reference_metrics.median_step_s
     if step is not None and undisturbed is not None:
         lines.append(Text(f"median step: {step:.3f} s, undisturbed {undisturbed:.3f} s"))

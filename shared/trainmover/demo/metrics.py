@@ -63,6 +63,19 @@ class RunMetrics:
         """When the slowest rank committed its first step, unix seconds."""
         return max((lines[0].time_s for lines in self.steps.values() if lines), default=None)
 
+    def gap_before(self, step: int, *, ranks: Iterable[int]) -> tuple[float, float] | None:
+        """The longest time that any of ``ranks`` went without completing a step before ``step``.
+
+        Returns:
+            When that rank completed the step before and when ``step``, unix seconds.
+        """
+        gaps = []
+        for rank in ranks:
+            times = {line.step: line.time_s for line in self.steps.get(rank, ())}
+            if step in times and step - 1 in times:
+                gaps.append((times[step - 1], times[step]))
+        return max(gaps, key=lambda gap: gap[1] - gap[0], default=None)
+
 
 def parse_lines(lines: Iterable[str]) -> tuple[tuple[StepLine, ...], int]:
     """The lines that parse, and the number of those that do not (cut off by a crash)."""

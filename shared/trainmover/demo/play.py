@@ -133,13 +133,25 @@ class Outcome:
         """Committed migrations, oldest first."""
         return [one for one in self.run.view.migrations.values() if one.state == "committed"]
 
+    def gap(self, move: MigrationView) -> tuple[float, float] | None:
+        """From the last step before a switch to the first after it, at the slowest stayer.
+
+        In unix seconds, and unlike the pause with the time of that step itself.
+        """
+        if move.step is None or self.run.view.membership is None:
+            return None
+        layout = self.run.view.membership.layout
+        stayers = set(range(layout.world_size)) - set(layout.ranks_of(move.slot))
+        # Metrics count steps from 0, migrations count completed steps.
+        return self.run_metrics.gap_before(move.step - 1, ranks=stayers)
+
     def as_data(self) -> dict[str, Any]:
         """JSON-ready; what ``trainmover demo --json`` prints."""
         return {
             "verdict": "pass" if self.passed else "fail",
             "bitwise_equal": self.comparison.equal,
             "problems": list(self.problems),
-            "migrations": [move_as_data(move) for move in self.moves],
+            "migrations": [self._move_as_data(move) for move in self.moves],
             "median_step_s": self.run_metrics.median_step_s,
             "undisturbed_median_step_s": self.reference_metrics.median_step_s,
             "restart_s": self.restart_s,
@@ -150,11 +162,11 @@ class Outcome:
             "machines": self.spec.nnodes_max,
         }
 
-
-def move_as_data(move: MigrationView) -> dict[str, Any]:
-    """One migration as the demo reports it."""
-    data = move.as_data()
-    return {key: data[key] for key in _MOVE_KEYS}
+    def _move_as_data(self, move: MigrationView) -> dict[str, Any]:
+        data = move.as_data()
+        gap = self.gap(move)
+        gap_s = None if gap is None else gap[1] - gap[0]
+        return {**{key: data[key] for key in _MOVE_KEYS}, "gap_s": gap_s}
 
 
 class Demo:

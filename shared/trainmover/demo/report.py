@@ -6,85 +6,14 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
 from pathlib import Path
-from string import Template
-from typing import Final
 
 from trainmover.demo.charts import Bar, Mark, Series, heat_map, line_chart, timeline
 from trainmover.demo.metrics import RunMetrics
+from trainmover.demo.page import PAGE
 from trainmover.demo.play import Outcome, RunState
 from trainmover.view import MigrationView
 
 __all__ = ["render", "write_report"]
-
-_PAGE: Final = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>TrainMover demo: $word</title>
-<style>
-:root { color-scheme: light dark; --ink: #1c2128; --soft: #5b6470; --line: #d7dce2;
-  --page: #ffffff; --card: #f5f7f9; --one: #0b6bcb; --two: #d9480f; --good: #1a7f37;
-  --bad: #c62828; --heat: #d9480f; --phase: #8250df; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --soft: #98a2b0; --line: #343b45;
-  --page: #12161b; --card: #1a2027; --one: #58a6ff; --two: #ff9d5c; --good: #4ac26b;
-  --bad: #ff7b72; --heat: #ff9d5c; --phase: #c297ff; } }
-body { margin: 0 auto; max-width: 1020px; padding: 24px 20px 60px; background: var(--page);
-  color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 24px; margin: 0 0 4px; } h2 { font-size: 17px; margin: 34px 0 6px; }
-p { margin: 4px 0 10px; max-width: 75ch; } .soft { color: var(--soft); }
-.pass { color: var(--good); } .fail { color: var(--bad); }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 12px;
-  margin: 18px 0; }
-.card { background: var(--card); border-radius: 8px; padding: 12px 14px; }
-.card b { display: block; font-size: 21px; font-variant-numeric: tabular-nums; }
-.wide { overflow-x: auto; } svg { width: 100%; min-width: 640px; height: auto; display: block; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: 4px 14px 4px 0; border-bottom: 1px solid var(--line);
-  vertical-align: top; } th { font-weight: 600; }
-code { font-size: 13px; }
-svg text { font: 12px system-ui, sans-serif; fill: var(--soft); }
-svg .label { text-anchor: end; } svg .tick { text-anchor: middle; }
-svg .inside { fill: #fff; } svg .note { fill: var(--ink); }
-svg .axis { stroke: var(--soft); } svg .grid { stroke: var(--line); }
-svg .mark { stroke: var(--phase); stroke-dasharray: 3 3; }
-svg polyline { fill: none; } svg .run { stroke: var(--two); stroke-width: 5; stroke-opacity: .45; }
-svg .reference { stroke: var(--one); stroke-width: 1.6; }
-svg .heat { fill: var(--heat); stroke: var(--line); stroke-width: .3; }
-svg .seat { fill: var(--one); fill-opacity: .75; } svg .phase { fill: var(--phase); }
-svg .hurt { fill: var(--two); fill-opacity: .85; } svg .pause { fill: var(--bad); }
-.key { display: inline-block; width: 22px; height: 5px; margin: 0 5px 3px 12px; }
-</style>
-</head>
-<body>
-<h1>TrainMover demo: <span class="$css">$word</span></h1>
-<p class="soft">$subtitle</p>
-$problems
-<div class="cards">$cards</div>
-<h2>Loss of rank 0</h2>
-<p><span class="key" style="background: var(--two); opacity: .5"></span>disturbed run
-<span class="key" style="background: var(--one)"></span>undisturbed run, same seed. $equality</p>
-<div class="wide">$loss</div>
-<h2>Lateness</h2>
-<p>How long a rank kept the others waiting in each step, from each rank's own duration of every
-collective. Clocks of two machines are never compared.</p>
-<div class="wide">$heat</div>
-<h2>Timeline</h2>
-<p>Which machine filled which slot, and each migration's phases.
-<span class="key" style="background: var(--one)"></span>computes
-<span class="key" style="background: var(--two)"></span>computes, and leaves later
-<span class="key" style="background: var(--phase)"></span>phase
-<span class="key" style="background: var(--bad)"></span>pause</p>
-<div class="wide">$timeline</div>
-<h2>Migrations</h2>
-<div class="wide">$moves</div>
-<h2>What a restart would have taken</h2>
-<p>$restart</p>
-<h2>Events</h2>
-<details><summary>The disturbed run, line by line</summary><div class="wide">$events</div></details>
-</body>
-</html>
-""")
 
 
 def write_report(outcome: Outcome, path: Path) -> None:
@@ -106,12 +35,12 @@ def render(outcome: Outcome) -> str:
         "One machine was made slow, another was killed."
     )
     marks = [
-        Mark(float(move.step), f"{move.leaver} -> {move.joiner}")
+        Mark(move.step - 1.0, f"{move.leaver} -> {move.joiner}")
         for move in outcome.moves
         if move.step is not None
     ]
     problems = "".join(f'<p class="fail">{escape(text)}</p>' for text in outcome.problems)
-    return _PAGE.substitute(
+    return PAGE.substitute(
         word="pass" if outcome.passed else "fail",
         css="pass" if outcome.passed else "fail",
         subtitle=escape(subtitle),
@@ -121,7 +50,8 @@ def render(outcome: Outcome) -> str:
         loss=line_chart(_losses(outcome), x_label="step", marks=marks),
         heat=heat_map(_heat_rows(outcome.run), x_label="step", unit="s late", marks=marks),
         timeline=timeline(list(_bars(outcome)), x_label="seconds since launch"),
-        moves=_moves(outcome.moves),
+        moves=_moves(outcome),
+        close_ups="".join(_close_up(outcome, move) for move in outcome.moves),
         restart=escape(_restart(outcome)),
         events=_events(outcome.run),
     )
@@ -184,20 +114,30 @@ def _bars(outcome: Outcome) -> Iterator[Bar]:
             css = "hurt" if machine in leavers else "seat"
             yield Bar(f"rank {rank}", first - began, last - began, machine, css)
     for move in outcome.moves:
-        times = {name: at.timestamp() - began for name, at in move.times.items()}
-        for name, later in pairwise(times):
-            yield Bar(move.kind, times[name], times[later], name, "phase")
-        end = times.get("committed")
-        if end is not None and move.pause_s is not None:
-            yield Bar(move.kind, end - move.pause_s, end, "pause", "pause")
+        if (gap := outcome.gap(move)) is not None:
+            name = f"{move.kind} switch: no step completed"
+            yield Bar("switches", gap[0] - began, gap[1] - began, name, "pause")
 
 
-def _moves(moves: Sequence[MigrationView]) -> str:
+def _close_up(outcome: Outcome, move: MigrationView) -> str:
+    """One migration on its own scale, in milliseconds from its proposal."""
+    began = next(iter(move.times.values())).timestamp()
+    times = {name: (at.timestamp() - began) * 1000 for name, at in move.times.items()}
+    bars = [Bar(name, times[name], times[later], name, "phase") for name, later in pairwise(times)]
+    if (gap := outcome.gap(move)) is not None:
+        begin, end = ((at - began) * 1000 for at in gap)
+        bars.append(Bar("no step", begin, end, "from step to step", "pause"))
+    head = f"{move.kind}: {move.leaver} -> {move.joiner} in slot {move.slot}"
+    return f"<h3>{escape(head)}</h3>" + timeline(bars, x_label="ms since it was proposed")
+
+
+def _moves(outcome: Outcome) -> str:
     rows = []
-    for move in moves:
+    for move in outcome.moves:
         phases = {**move.spans_s(), **move.phases_s}
         spans = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in phases.items())
         pause = "?" if move.pause_s is None else f"{move.pause_s:.3f} s"
+        gap = outcome.gap(move)
         redone = max(move.steps_redone.values(), default=0)
         cells = (
             move.id,
@@ -205,14 +145,34 @@ def _moves(moves: Sequence[MigrationView]) -> str:
             f"{move.leaver} -> {move.joiner} in slot {move.slot}",
             move.cause,
             pause,
+            "?" if gap is None else f"{gap[1] - gap[0]:.3f} s",
             redone,
             spans,
             move.trace_id or "-",
         )
-        rows.append("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>")
-    heads = ("id", "kind", "move", "cause", "pause", "steps redone", "phases", "trace")
+        rows.append(_row(cells))
+    heads = (
+        "id",
+        "kind",
+        "move",
+        "cause",
+        "pause",
+        "step to step",
+        "steps redone",
+        "phases",
+        "trace",
+    )
     head = "".join(f"<th>{name}</th>" for name in heads)
     return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+
+
+def _row(cells: Sequence[object]) -> str:
+    """A table row; short cells do not wrap."""
+    made = ""
+    for cell in cells:
+        text = escape(str(cell))
+        made += f"<td>{text}</td>" if len(text) > 40 else f'<td class="whole">{text}</td>'
+    return f"<tr>{made}</tr>"
 
 
 def _restart(outcome: Outcome) -> str:

@@ -1,0 +1,290 @@
+"""The command line against a real bus and a scripted planner: data, messages, exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from tests.unit import factories as make
+
+from trainmover.bus.nats import NatsBus
+from trainmover.cli.exits import ExitCode
+from trainmover.commands import MigrateRequest, Refusal, RequestAccepted
+from trainmover.events.migration import JobFormed
+from trainmover.local import procfs, registry
+from trainmover.observe import new_event
+from trainmover.topology import Frozen
+
+MOVE = make.Move(
+    "m-0001",
+    slot=1,
+    leaver="worker-1",
+    joiner="worker-2",
+    after=make.seats("worker-0", "worker-2", epoch=2),
+)
+FORMED = (
+    *(make.registered(f"worker-{number}") for number in range(3)),
+    JobFormed(membership=make.seats("worker-0", "worker-1"), standbys=("worker-2",)),
+    make.ready("worker-2", 0),
+    make.progress("worker-0", 0, 12),
+)
+
+
+class Job:
+    """A bus with facts on it, and a planner that answers as told."""
+
+    def __init__(self, url: str, home: Path) -> None:
+        self.url = url
+        self.home = home
+
+    async def tell(self, *facts: Frozen) -> None:
+        async with NatsBus(self.url) as bus:
+            await bus.setup()
+            for fact in facts:
+                await bus.publish(new_event(job="j", source="/test", payload=fact))
+
+    def run(
+        self, *argv: str, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "trainmover.cli", *argv],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={
+                **os.environ,
+                "TRAINMOVER_HOME": str(self.home),
+                "COLUMNS": "160",
+                "NO_COLOR": "1",
+                **(env or {}),
+            },
+        )
+
+    def register(self, name: str = "j") -> registry.JobRecord:
+        stat = procfs.read_stat(os.getpid())
+        assert stat is not None
+        record = registry.JobRecord(
+            job=name, nats=self.url, pid=stat.pid, start_ticks=stat.start_ticks, log_dir="/nowhere"
+        )
+        registry.write(record)
+        return record
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nats_url: str) -> Job:
+    monkeypatch.setenv("TRAINMOVER_HOME", str(tmp_path))
+    return Job(nats_url, tmp_path)
+
+
+Handler = Callable[[NatsBus, str, bytes], Awaitable[Frozen]]
+
+
+class Planner:
+    """Serves requests from a thread of its own, while commands run as processes."""
+
+    def __init__(self, url: str, handler: Handler) -> None:
+        self._url = url
+        self._handler = handler
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self.seen: list[tuple[str, bytes]] = []
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        async with NatsBus(self._url) as bus:
+
+            async def answer(verb: str, body: bytes) -> bytes:
+                self.seen.append((verb, body))
+                return (await self._handler(bus, verb, body)).model_dump_json().encode()
+
+            await bus.serve("j", answer)
+            self._ready.set()
+            await self._stop.wait()
+
+    def __enter__(self) -> Planner:
+        self._thread.start()
+        assert self._ready.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._loop is not None
+        assert self._stop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+
+
+async def accept(bus: NatsBus, verb: str, body: bytes) -> Frozen:
+    """A planner that moves at once."""
+    assert verb == "migrate"
+    request = MigrateRequest.model_validate_json(body)
+    if request.dry_run:
+        return RequestAccepted(migration=None)
+    resumed = MOVE.resumed("worker-0", 0, 0.02)
+    for fact in (MOVE.proposed(), MOVE.preparing(), MOVE.committed(), resumed):
+        await bus.publish(new_event(job="j", source="/planner", payload=fact))
+    return RequestAccepted(migration="m-0001")
+
+
+async def give_up(bus: NatsBus, verb: str, body: bytes) -> Frozen:
+    for fact in (MOVE.proposed(), MOVE.preparing(), MOVE.aborted("the joiner died")):
+        await bus.publish(new_event(job="j", source="/planner", payload=fact))
+    return RequestAccepted(migration="m-0001")
+
+
+async def refuse(bus: NatsBus, verb: str, body: bytes) -> Frozen:
+    return Refusal(code="no_standby", reason="No standby is warm.", next_step="Add a machine.")
+
+
+async def test_status_machines_and_migrations_as_data(job: Job) -> None:
+    await job.tell(*FORMED, MOVE.proposed(), MOVE.preparing(), MOVE.committed())
+    job.register()
+    with Planner(job.url, refuse):
+        status = json.loads(job.run("status", "-o", "json").stdout)
+    assert (status["state"], status["epoch"], status["step"]) == ("running", 2, 12)
+    assert status["planner"]["code"] == "no_standby"
+    machines = json.loads(job.run("machines", "-o", "json").stdout)
+    assert [(one["machine"], one["role"]) for one in machines] == [
+        ("worker-0", "active"),
+        ("worker-1", "released"),
+        ("worker-2", "active"),
+    ]
+    (move,) = json.loads(job.run("migrations", "ls", "-o", "json").stdout)
+    assert move["id"] == "m-0001"
+    shown = job.run("migrations", "show", "m-", "-o", "yaml")
+    assert 'state: "committed"' in shown.stdout.splitlines()
+
+
+async def test_tables_are_for_people_and_without_colour(job: Job) -> None:
+    await job.tell(*FORMED, MOVE.proposed(), MOVE.committed())
+    job.register()
+    done = job.run("status")
+    assert done.returncode == ExitCode.OK
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "job j: running, epoch 2" in done.stdout
+    assert "worker-1 -> worker-2" in done.stdout
+    assert "planner does not answer" in done.stderr
+
+
+async def test_migrate_follows_to_the_commit(job: Job) -> None:
+    await job.tell(*FORMED)
+    job.register()
+    with Planner(job.url, accept) as planner:
+        done = job.run("migrate", "worker-1", "--yes", "--reason", "disk", "-o", "json")
+    assert done.returncode == ExitCode.OK, done.stderr
+    assert json.loads(done.stdout)["pause_s"] == 0.02
+    assert "proposed" in done.stderr
+    assert "committed" in done.stderr
+    ((_, body),) = planner.seen
+    assert json.loads(body)["reason"] == "disk"
+
+
+async def test_an_aborted_migration_is_a_failure(job: Job) -> None:
+    await job.tell(*FORMED)
+    job.register()
+    with Planner(job.url, give_up):
+        done = job.run("migrate", "worker-1", "--yes")
+    assert done.returncode == ExitCode.FAILED
+    assert "the joiner died" in done.stdout
+
+
+async def test_a_refusal_says_the_next_step(job: Job) -> None:
+    await job.tell(*FORMED)
+    job.register()
+    with Planner(job.url, refuse):
+        done = job.run("migrate", "worker-1", "--yes")
+    assert done.returncode == ExitCode.REFUSED
+    assert done.stdout == ""
+    assert "refused (no_standby): No standby is warm." in done.stderr
+    assert "next: Add a machine." in done.stderr
+
+
+async def test_nobody_to_confirm_is_a_usage_error(job: Job) -> None:
+    await job.tell(*FORMED)
+    job.register()
+    with Planner(job.url, accept) as planner:
+        done = job.run("migrate", "worker-1")
+    assert done.returncode == ExitCode.USAGE
+    assert planner.seen == []
+
+
+async def test_no_planner_is_unreachable(job: Job) -> None:
+    await job.tell(*FORMED)
+    job.register()
+    done = job.run("migrate", "worker-1", "--yes")
+    assert done.returncode == ExitCode.UNREACHABLE
+
+
+def test_no_bus_is_unreachable(job: Job) -> None:
+    done = job.run("status", "--job", "j", "--nats", "nats://127.0.0.1:1")
+    assert done.returncode == ExitCode.UNREACHABLE
+    assert "no bus at" in done.stderr
+
+
+def test_jobs_are_found_by_their_runtime_files(job: Job) -> None:
+    assert "no job runs on this host" in job.run("status").stderr
+    record = job.register("one")
+    job.register("two")
+    several = job.run("status")
+    assert several.returncode == ExitCode.USAGE
+    assert "one, two" in several.stderr
+    dead = record.model_copy(update={"job": "dead", "start_ticks": 1})
+    (job.home / "jobs" / "dead.json").write_text(dead.model_dump_json())
+    assert [found.job for found in registry.jobs()] == ["one", "two"]
+    assert not (job.home / "jobs" / "dead.json").exists()
+
+
+def test_events_tail_streams_json_lines(job: Job) -> None:
+    asyncio.run(job.tell(*FORMED))
+    job.register()
+    with subprocess.Popen(
+        [sys.executable, "-m", "trainmover.cli", "events", "tail", "--from-start", "-o", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TRAINMOVER_HOME": str(job.home)},
+    ) as tail:
+        assert tail.stdout is not None
+        lines = [json.loads(tail.stdout.readline()) for _ in FORMED]
+        tail.send_signal(2)
+        tail.communicate(timeout=20)
+    assert lines[3]["type"] == "dev.trainmover.job.formed.v1"
+    assert tail.returncode == ExitCode.INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("run",),
+        ("run", "--nnodes", "6:4", "-m", "x"),
+        ("run", "no-such-file.py"),
+        ("migrate", "bad.name", "--yes"),
+        ("demo", "--nnodes", "2:3"),
+        ("status", "--nats", "nats://127.0.0.1:1"),
+        ("no-such-command",),
+    ],
+)
+def test_usage_errors(job: Job, argv: tuple[str, ...]) -> None:
+    done = job.run(*argv)
+    assert done.returncode == ExitCode.USAGE
+    assert done.stdout == ""
+    assert done.stderr
+
+
+def test_importing_the_command_line_loads_no_service_and_no_torch() -> None:
+    code = (
+        "import sys, trainmover.cli.app, trainmover.cli.demo_show;"
+        "print([name for name in sys.modules if name.split('.')[0] in "
+        "('torch', 'trainmover_detector', 'trainmover_planner', 'trainmover_executor')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
