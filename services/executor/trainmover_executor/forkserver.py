@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import gc
 import importlib
-import io
 import os
 import selectors
 import shutil
@@ -26,7 +24,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from trainmover.topology import Frozen
 from trainmover_executor.agent.fork_frames import (
@@ -39,6 +37,7 @@ from trainmover_executor.agent.fork_frames import (
     parse_to_forks,
 )
 from trainmover_executor.control import FrameReader, pack
+from trainmover_executor.forkchild import become_worker, die_with_parent
 
 __all__ = ["ForkServer", "main"]
 
@@ -60,39 +59,6 @@ _ONE_THREAD: Final = (
     "MKL_NUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
-_LAST_WORDS: Final = 2000
-_PR_SET_PDEATHSIG: Final = 1
-_PR_SET_NAME: Final = 15
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
-
-
-def die_with_parent(parent: int, signum: int) -> None:
-    """Have the kernel send ``signum`` to this process when ``parent`` ends.
-
-    Args:
-        parent: Process id that is expected to be the parent; when it is gone already, this
-            process ends at once.
-        signum: The signal.
-    """
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-class _RememberingStderr(io.TextIOWrapper):
-    """Standard error that keeps its last characters in a file, whatever ends the process."""
-
-    def __init__(self, buffer: Any, words: str) -> None:
-        super().__init__(buffer, encoding="utf-8", errors="backslashreplace", line_buffering=True)
-        self._words_fd = os.open(words, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        self._tail = ""
-
-    def write(self, text: str, /) -> int:
-        self._tail = (self._tail + text)[-_LAST_WORDS:]
-        tail = self._tail.encode("utf-8", "backslashreplace")
-        os.pwrite(self._words_fd, tail, 0)
-        os.ftruncate(self._words_fd, len(tail))
-        return super().write(text)
 
 
 class ForkServer:
@@ -195,7 +161,7 @@ class ForkServer:
             return None
         if pid == 0:
             self._forget_server()
-            _become_worker(order, server=self._pid)
+            become_worker(order, server=self._pid)
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             return order.model_copy(
                 update={"spec": order.spec.model_copy(update={"listen_fd": listener})}
@@ -232,7 +198,8 @@ class ForkServer:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            key = self._keys.pop(pid)
+            if (key := self._keys.pop(pid, None)) is None:
+                continue  # not a worker: something that an import started
             del self._pids[key]
             by_itself = status.si_code == os.CLD_EXITED
             self._tell(
@@ -269,34 +236,6 @@ class ForkServer:
 
 def _ignore(_signum: int, _frame: object) -> None:
     """The byte in the wakeup pipe says it all."""
-
-
-def _become_worker(order: Spawn, *, server: int) -> None:
-    """Turn the fresh child into an ordinary process of its own."""
-    die_with_parent(server, signal.SIGKILL)
-    os.setsid()  # its own group: a signal to it reaches what it starts, a ctrl-C does not reach it
-    name = f"tm-rank{order.spec.rank}".encode()
-    _LIBC.prctl(_PR_SET_NAME, name, 0, 0, 0)
-    if order.spec.role == "standby":
-        # Shadow iterations give way to ranks that train; the worker goes back when promoted.
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    if order.output is not None:
-        output = os.open(order.output, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.close(output)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)
-    if order.words is not None and isinstance(sys.stderr, io.TextIOWrapper):
-        sys.stderr = _RememberingStderr(sys.stderr.detach(), order.words)
-        sys.__stderr__ = sys.stderr  # type: ignore[misc] # the old one has lost its buffer
-    if (numpy := sys.modules.get("numpy")) is not None:
-        # Unlike `random`, numpy's global generator is not seeded anew in a child: all ranks would
-        # draw the same "random" numbers, which a rank started by exec would not.
-        numpy.random.seed()
 
 
 def _preload(entry: str) -> None:

@@ -24,6 +24,7 @@ __all__ = [
     "Forward",
     "JobOver",
     "Log",
+    "Prioritise",
     "Publish",
     "Register",
     "Reported",
@@ -140,6 +141,14 @@ class Spawn:
     role: Literal["active", "standby"]
     membership: Membership
     socket_of: int | None
+    background: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prioritise:
+    """Processes started in the background count like any other from now on."""
+
+    keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,4 +199,4 @@ class Exit:
     exit_code: int
 
 
-Action = Bind | Unbind | Spawn | Forward | End | Publish | After | Log | Exit
+Action = Bind | Unbind | Spawn | Prioritise | Forward | End | Publish | After | Log | Exit

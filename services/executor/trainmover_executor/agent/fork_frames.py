@@ -38,6 +38,7 @@ class Spawn(Frozen):
         key: Names the process in every later frame; never used twice.
         spec: What the worker is told; its ``listen_fd`` is set to the received descriptor.
         entry: ``package.module:function`` that gets the spec.
+        background: Give way to other processes of the host (``SCHED_BATCH``).
         output: File that takes standard output and error, or None to inherit the agent's.
         words: File that always holds the last 2000 characters written to ``sys.stderr``.
     """
@@ -46,6 +47,7 @@ class Spawn(Frozen):
     key: str
     spec: WorkerSpec
     entry: str = DEFAULT_ENTRY
+    background: bool = False
     output: str | None = None
     words: str | None = None
 

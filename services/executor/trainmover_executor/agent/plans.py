@@ -15,7 +15,7 @@ from trainmover.events.executor import (
 from trainmover.plan import Plan
 from trainmover.topology import Frozen
 from trainmover_executor.agent import lives, standby
-from trainmover_executor.agent.effects import Unbind
+from trainmover_executor.agent.effects import Prioritise, Unbind
 from trainmover_executor.agent.state import Ending, Worker
 from trainmover_executor.agent.turn import Turn
 
@@ -82,6 +82,8 @@ def _as_joiner(turn: Turn, command: Prepare | Recover) -> None:
     turn.set(plan=plan, joining=slot, aborted=False)
     if bay.phase == "queued":
         standby.start_bay(turn, slot)
+    else:
+        turn.do(Prioritise(tuple(worker.key for worker in state.live_of(slot))))
     turn.forward(turn.state.live_of(slot), command)
 
 
@@ -147,7 +149,12 @@ def on_fact(turn: Turn, worker: Worker, fact: Frozen) -> None:
             if turn.state.phase == "standby" and turn.state.joining == worker.slot:
                 _promote(turn, plan, worker.slot)
             elif turn.state.phase == "active":
-                turn.set(epoch=epoch, membership=plan.membership, plan=None, aborted=False)
+                turn.set(
+                    epoch=max(epoch, turn.state.epoch),
+                    membership=plan.membership,
+                    plan=None,
+                    aborted=False,
+                )
         case _:
             pass
 
@@ -162,7 +169,7 @@ def _promote(turn: Turn, plan: Plan, slot: int) -> None:
     turn.set(
         phase="active",
         slot=slot,
-        epoch=plan.epoch,
+        epoch=max(plan.epoch, turn.state.epoch),
         membership=plan.membership,
         bays=MappingProxyType({}),
         queue=(),

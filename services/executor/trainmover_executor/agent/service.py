@@ -43,6 +43,7 @@ T = TypeVar("T")
 
 _log = get_logger(__name__)
 _LAST_FACTS_S: Final = 2.0
+_END_S: Final = 5.0
 _RETRY_S: Final = 1.0
 _TRACES: Final = 64
 _SIGTERM_EXIT: Final = 143
@@ -141,7 +142,13 @@ class Agent:
             if (task := asyncio.current_task()) is not None:
                 task.uncancel()
             self._feed(effects.Terminate(_SIGTERM_EXIT))
-            await self._over.wait()
+            try:
+                async with asyncio.timeout(_END_S):
+                    await self._over.wait()
+            except TimeoutError:
+                # Whoever does not react is ended with the fork server, by the kernel.
+                _log.error("agent.end_forced", after_s=_END_S)
+                self._exit_code = _SIGTERM_EXIT
 
     async def _say_the_last(self) -> None:
         left = await self._outbox.drain(timeout_s=_LAST_FACTS_S)
@@ -205,7 +212,9 @@ class Agent:
             await delivery.ack()
 
         options = self._options
-        await _read_for_ever(lambda: self._bus.commands(options.job, options.machine), on_command)
+        await self._read_for_ever(
+            lambda: self._bus.commands(options.job, options.machine), on_command
+        )
 
     async def _watch_job(self) -> None:
         async def on_fact(delivery: Delivery[Envelope]) -> None:
@@ -218,7 +227,33 @@ class Agent:
                     pass
 
         job = self._options.job
-        await _read_for_ever(lambda: self._bus.events(job, entity="job", from_start=False), on_fact)
+        await self._read_for_ever(
+            lambda: self._bus.events(job, entity="job", from_start=False), on_fact
+        )
+
+    async def _read_for_ever(
+        self,
+        read: Callable[[], AsyncIterator[Delivery[T]]],
+        handle: Callable[[Delivery[T]], Awaitable[None]],
+    ) -> None:
+        """Handle what comes, through every outage.
+
+        Raises:
+            PermissionDeniedError: We may not read this, and no rank runs that would suffer.
+        """
+        while True:
+            try:
+                async for delivery in read():
+                    # What was handled but not acknowledged comes again, and then changes nothing.
+                    with contextlib.suppress(BusUnavailableError):
+                        await handle(delivery)
+            except PermissionDeniedError as error:
+                if not self._state.workers:
+                    raise
+                _log.error("bus.reading_refused", error=str(error))
+            except BusError as error:
+                _log.debug("bus.reading_interrupted", error=str(error))
+            await asyncio.sleep(_RETRY_S)
 
     # -- what is done about it -------------------------------------------------------------------
 
@@ -240,6 +275,8 @@ class Agent:
         match action:
             case effects.Spawn():
                 self._workers.spawn(action)
+            case effects.Prioritise(keys=keys):
+                self._workers.prioritise(keys)
             case effects.End(keys=keys, grace_s=grace_s):
                 self._workers.end(keys, grace_s=grace_s)
             case effects.Bind(generation=generation, slots=slots):
@@ -258,25 +295,3 @@ class Agent:
         if trace := self._traces.get(getattr(fact, "migration", "")):
             event = replace(event, trace=trace)
         self._outbox.put(event, urgent=urgent)
-
-
-async def _read_for_ever(
-    read: Callable[[], AsyncIterator[Delivery[T]]],
-    handle: Callable[[Delivery[T]], Awaitable[None]],
-) -> None:
-    """Handle what comes, through every outage.
-
-    Raises:
-        PermissionDeniedError: We may not read this; waiting would not change it.
-    """
-    while True:
-        try:
-            async for delivery in read():
-                # What was handled but not acknowledged comes again, and then changes nothing.
-                with contextlib.suppress(BusUnavailableError):
-                    await handle(delivery)
-        except PermissionDeniedError:
-            raise
-        except BusError as error:
-            _log.debug("bus.reading_interrupted", error=str(error))
-        await asyncio.sleep(_RETRY_S)

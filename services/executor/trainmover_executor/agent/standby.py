@@ -74,13 +74,14 @@ def start_next(turn: Turn) -> None:
 
 
 def start_bay(turn: Turn, slot: int) -> None:
-    """Start the processes of one bay, out of turn if need be."""
+    """Start the processes of one bay, out of turn when a plan waits for it."""
     membership = turn.state.warm_membership
     if membership is None:
         return
     turn.set(queue=tuple(queued for queued in turn.state.queue if queued != slot))
     turn.bay(slot, phase="warming")
-    turn.spawn(slot, role="standby", membership=membership, socket_of=slot)
+    wanted = turn.state.joining == slot and not turn.state.aborted
+    turn.spawn(slot, role="standby", membership=membership, socket_of=slot, background=not wanted)
 
 
 def on_warmed(turn: Turn, worker: Worker, message: Warmed) -> None:

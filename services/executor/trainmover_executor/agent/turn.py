@@ -96,6 +96,7 @@ class Turn:
         role: Literal["active", "standby"],
         membership: Membership,
         socket_of: int | None,
+        background: bool = False,
     ) -> None:
         """Start all processes of one slot."""
         for local_rank, rank in enumerate(membership.layout.ranks_of(slot)):
@@ -115,5 +116,6 @@ class Turn:
                     role=role,
                     membership=membership,
                     socket_of=socket_of,
+                    background=background,
                 )
             )

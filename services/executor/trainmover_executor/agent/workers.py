@@ -14,6 +14,7 @@ from trainmover_executor.agent.fork_frames import Exited, Spawn, Spawned
 from trainmover_executor.agent.forks import ForkServerClient
 from trainmover_executor.agent.listeners import Listeners
 from trainmover_executor.agent.options import AgentOptions
+from trainmover_executor.agent.priority import come_forward
 from trainmover_executor.control import FromWorker, ToWorker, WorkerSpec
 
 __all__ = ["WorkerPool", "last_words"]
@@ -54,6 +55,8 @@ class WorkerPool:
         self._heard = heard
         self._exited = exited
         self._links: dict[str, ControlLink] = {}
+        self._pids: dict[str, int] = {}
+        self._wanted: set[str] = set()
         self._words: dict[str, Path] = {}
         self._kills: dict[str, asyncio.TimerHandle] = {}
         self._forks = ForkServerClient(
@@ -88,7 +91,7 @@ class WorkerPool:
             role=order.role,
             membership=order.membership,
             control=str(control),
-            listen_fd=listener.fileno(),
+            listen_fd=listener.fileno(),  # the fork server puts its own number here
             endpoint=f"{host}:{port}",
             program=options.program,
             as_module=options.as_module,
@@ -106,11 +109,19 @@ class WorkerPool:
                 key=order.key,
                 spec=spec,
                 entry=options.worker_entry,
+                background=order.background,
                 output=None if output is None else str(output),
                 words=None if output is not None else str(words),
             ),
             listener,
         )
+
+    def prioritise(self, keys: Iterable[str]) -> None:
+        """Let processes that were started in the background count like any other."""
+        for key in keys:
+            self._wanted.add(key)
+            if (pid := self._pids.get(key)) is not None:
+                come_forward(pid)
 
     def send(self, key: str, message: ToWorker) -> None:
         """Tell a worker; kept until it said hello."""
@@ -133,7 +144,12 @@ class WorkerPool:
 
     def _on_fork_news(self, news: Spawned | Exited) -> None:
         if isinstance(news, Spawned):
+            self._pids[news.key] = news.pid
+            if news.key in self._wanted:
+                come_forward(news.pid)
             return
+        self._pids.pop(news.key, None)
+        self._wanted.discard(news.key)
         if (kill := self._kills.pop(news.key, None)) is not None:
             kill.cancel()
         self._links[news.key].finish()
