@@ -26,6 +26,7 @@ from opentelemetry.trace import Link, Span, SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from trainmover.bus.protocol import Delivery
+from trainmover.errors import ConfigError
 from trainmover.events.envelope import Envelope
 from trainmover.topology import Frozen
 
@@ -63,11 +64,11 @@ def configure(*, service: str, level: str = "info", format: LogFormat = "auto") 
             stderr is a terminal.
 
     Raises:
-        ValueError: The level does not exist.
+        ConfigError: The level does not exist.
     """
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
-        raise ValueError(f"log level {level!r} does not exist: debug, info, warning or error")
+        raise ConfigError(f"log level {level!r} does not exist: debug, info, warning or error")
     pretty = format == "console" or (format == "auto" and sys.stderr.isatty())
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())

@@ -26,7 +26,7 @@ from trainmover.bus.nats import NatsBus
 from trainmover.bus.protocol import Bus
 from trainmover.errors import (
     BusUnavailableError,
-    ConfigError,
+    InvalidIdError,
     PermissionDeniedError,
     TrainMoverError,
 )
@@ -65,17 +65,10 @@ class ServiceOptions:
 
     @classmethod
     def from_args(cls, name: str, arguments: argparse.Namespace) -> Self:
-        """Options from what a parser with ``add_common_options`` parsed.
-
-        Raises:
-            ConfigError: No job was named.
-            InvalidIdError: The job's name cannot be part of a subject.
-        """
-        if not arguments.job:
-            raise ConfigError("no job was named: pass --job NAME or set TRAINMOVER_JOB")
+        """Options from what a parser with ``add_common_options`` parsed (and checked)."""
         return cls(
             name=name,
-            job=subjects.validate_id(arguments.job, what="job"),
+            job=arguments.job,
             nats=arguments.nats,
             log_level=arguments.log_level,
             log_format=arguments.log_format,
@@ -89,7 +82,9 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("service options")
     group.add_argument(
         "--job",
+        type=_job,
         default=environment.get("TRAINMOVER_JOB"),
+        required="TRAINMOVER_JOB" not in environment,
         help="job name (TRAINMOVER_JOB)",
     )
     group.add_argument(
@@ -100,13 +95,15 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--log-level",
-        choices=_LEVELS,
+        type=_one_of(_LEVELS),
+        metavar="{" + ",".join(_LEVELS) + "}",
         default=environment.get("TRAINMOVER_LOG_LEVEL", "info"),
         help="least severe level that is shown (TRAINMOVER_LOG_LEVEL)",
     )
     group.add_argument(
         "--log-format",
-        choices=_FORMATS,
+        type=_one_of(_FORMATS),
+        metavar="{" + ",".join(_FORMATS) + "}",
         default=environment.get("TRAINMOVER_LOG_FORMAT", "auto"),
         help="json, console, or auto: console on a terminal (TRAINMOVER_LOG_FORMAT)",
     )
@@ -117,6 +114,24 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         default=30.0,
         help="how long to wait for the bus at the start (default %(default)g)",
     )
+
+
+def _job(text: str) -> str:
+    try:
+        return subjects.validate_id(text, what="job")
+    except InvalidIdError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _one_of(known: tuple[str, ...]) -> Callable[[str], str]:
+    """Like ``choices``, which argparse does not apply to a default from the environment."""
+
+    def check(text: str) -> str:
+        if text not in known:
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(known)}")
+        return text
+
+    return check
 
 
 def run_service(
@@ -141,9 +156,9 @@ def run_service(
         SystemExit: Always: 0 after a clean end or SIGTERM, 130 after SIGINT, 1 after an error
             (a ``TrainMoverError`` is shown as one line, anything else with its traceback).
     """
-    observe.configure(service=options.name, level=options.log_level, format=options.log_format)
     code = 1
     try:
+        observe.configure(service=options.name, level=options.log_level, format=options.log_format)
         code = asyncio.run(_supervise(options, main, periodic, period_s))
     except TrainMoverError as error:
         _say(options, error)

@@ -266,6 +266,22 @@ class TestOutage:
             finally:
                 os.kill(nats_server.pid, signal.SIGCONT)
 
+    async def test_a_connection_that_the_server_ended_for_good_says_so(self, nats_url: str):
+        with capture_logs() as lines:
+            async with NatsBus(nats_url) as bus:
+                await bus.setup()
+                reading = asyncio.ensure_future(anext(bus.events("demo")))
+                await bus.event_count("demo")
+                await bus.client._process_err("'Maximum Connections Exceeded'")
+                with pytest.raises(BusUnavailableError):
+                    await reading
+                with pytest.raises(BusUnavailableError, match=r"for good .*Maximum Connections"):
+                    await bus.publish(lost("m"))
+                assert not bus.connected
+        assert [each["event"] for each in lines if each["log_level"] == "error"] == [
+            "bus.closed_by_server"
+        ]
+
     async def test_no_server_at_all(self):
         with pytest.raises(BusUnavailableError, match="Is the NATS server running"):
             async with NatsBus("nats://127.0.0.1:1", connect_timeout=0.3):

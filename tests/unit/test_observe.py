@@ -21,6 +21,7 @@ from trainmover import observe
 from trainmover.bus.memory import MemoryBus
 from trainmover.bus.nats import NatsBus
 from trainmover.commands import MigrateRequest, Stop
+from trainmover.errors import ConfigError
 from trainmover.events.machine import MachineLost
 
 _EXPORTER = InMemorySpanExporter()
@@ -98,7 +99,7 @@ class TestLogs:
         assert [json.loads(line)["event"] for line in stderr().splitlines()] == ["loud"]
 
     def test_an_unknown_level_is_refused(self):
-        with pytest.raises(ValueError, match="'chatty'"):
+        with pytest.raises(ConfigError, match="'chatty'"):
             observe.configure(service="x", level="chatty")
 
     def test_importing_starts_nothing(self):

@@ -15,7 +15,6 @@ import pytest
 
 from trainmover.bus.embedded import EmbeddedServer
 from trainmover.bus.nats import NatsBus
-from trainmover.errors import ConfigError, InvalidIdError
 from trainmover.service import ServiceOptions, add_common_options
 
 HEAD = """
@@ -80,14 +79,31 @@ class TestOptions:
         assert self.parse().job == "from-env"
         assert self.parse("--job", "flag").nats == "nats://e:2"
 
-    def test_no_job(self, monkeypatch: pytest.MonkeyPatch):
+    @pytest.mark.parametrize(
+        ("environment", "arguments", "shown"),
+        [
+            ({}, [], "the following arguments are required: --job"),
+            ({}, ["--job", "a.b"], "job name 'a.b' cannot be used"),
+            ({"TRAINMOVER_JOB": "a b"}, [], "job name 'a b' cannot be used"),
+            ({"TRAINMOVER_LOG_LEVEL": "chatty"}, ["--job", "a"], "'chatty' is none of debug"),
+            ({}, ["--job", "a", "--log-format", "xml"], "'xml' is none of auto"),
+        ],
+    )
+    def test_mistakes_are_told_with_the_usage(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        environment: dict[str, str],
+        arguments: list[str],
+        shown: str,
+    ):
         monkeypatch.delenv("TRAINMOVER_JOB", raising=False)
-        with pytest.raises(ConfigError, match="TRAINMOVER_JOB"):
-            self.parse()
-
-    def test_a_job_that_cannot_be_a_subject(self):
-        with pytest.raises(InvalidIdError):
-            self.parse("--job", "a.b")
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit) as ended:
+            self.parse(*arguments)
+        assert ended.value.code == 2
+        assert shown in capsys.readouterr().err
 
 
 class TestSignals:

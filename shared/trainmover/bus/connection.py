@@ -119,8 +119,8 @@ class Connection:
 
     @property
     def closing(self) -> bool:
-        """Whether we are on our way out, or never came in."""
-        return self._closing
+        """Whether we are on our way out, never came in, or were thrown out for good."""
+        return self._closing or self._client.is_closed
 
     def jetstream(self) -> JetStreamContext:
         """The JetStream side of this connection."""
@@ -232,6 +232,7 @@ class Connection:
                 self._calls.add(scope)
                 if not self._up.is_set():
                     await self._up.wait()  # nothing is buffered for a server that may never return
+                    self._check_open(what)
                 yield
         except (TimeoutError, nats.errors.TimeoutError) as error:
             raise BusUnavailableError(
@@ -268,6 +269,11 @@ class Connection:
     def _check_open(self, what: str) -> None:
         if self._closing:
             raise BusUnavailableError(f"cannot {what}: this bus is not open")
+        if self._client.is_closed:
+            raise BusUnavailableError(
+                f"cannot {what}: the server at {self.url} closed this connection for good "
+                f"({self._client.last_error}). Cure the cause and start this process again."
+            )
 
     async def subscribe(
         self, subject: str, callback: Callable[[Msg], Awaitable[None]]
@@ -299,7 +305,7 @@ class Connection:
             try:
                 return await self.subscribe(subject, callback)
             except BusUnavailableError:
-                if self._closing:
+                if self.closing:
                     raise
 
     async def _settle(self) -> None:
@@ -358,8 +364,10 @@ class Connection:
 
     async def _on_closed(self) -> None:
         if not self._closing:
-            self._up.clear()
-            _log.error("bus.closed_by_server", bus=self.url, reason=self._last_error)
+            _log.error("bus.closed_by_server", bus=self.url, reason=str(self._client.last_error))
+            self._up.set()  # who waits for the server, and every reader, learns of it
+            for wake in tuple(self._on_up):
+                wake()
 
 
 def _forbidden(verb: str, subject: str) -> PermissionDeniedError:
