@@ -82,11 +82,8 @@ class AgentMachine(RuleBasedStateMachine):
                 del self.sockets[action.socket_of, action.local_rank]  # each is used once
                 self.spawned.add(action.key)
                 self.alive[action.key] = action
-            case effects.Forward(key=key, message=message):
-                assert key in self.alive
-                if isinstance(message, Prepare | Recover):
-                    assert message.plan.epoch > self.epochs[-1], "it forwards a stale plan"
-                assert key not in self.dying, "it speaks to a process that it is ending"
+            case effects.Forward():
+                self.on_forward(action)
             case effects.End(keys=keys):
                 assert set(keys) <= set(self.alive)
                 self.dying |= set(keys)
@@ -99,6 +96,12 @@ class AgentMachine(RuleBasedStateMachine):
                 self.on_fact(fact)
             case _:
                 pass
+
+    def on_forward(self, action: effects.Forward) -> None:
+        assert action.key in self.alive
+        assert action.key not in self.dying, "it speaks to a process that it is ending"
+        if isinstance(action.message, Prepare | Recover):
+            assert action.message.plan.epoch > self.epochs[-1], "it forwards a stale plan"
 
     def on_fact(self, fact: object) -> None:
         if isinstance(fact, WorkerExited):

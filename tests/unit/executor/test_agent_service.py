@@ -28,6 +28,7 @@ from trainmover.observe import new_event
 from trainmover.plan import Move, Plan
 from trainmover.telemetry import RECORD, decode_batch
 from trainmover.topology import Frozen, Layout, Member, Membership
+from trainmover_executor.agent import forks, service
 from trainmover_executor.agent.options import AgentOptions
 from trainmover_executor.agent.service import Agent
 from trainmover_executor.control import Done, Fact, Hello, Telemetry, Warmed
@@ -179,9 +180,12 @@ async def test_a_standby_warms_one_slot_after_the_other_and_joins(
             moves=(Move(slot=1, leaver="worker-9", joiner=ME),),
             sources={1: 1},
         )
+        assert os.sched_getscheduler(puppets[1].pid) == os.SCHED_BATCH
         await one.planner.command(Prepare(plan=plan))
         async with asyncio.timeout(5):
             assert (await puppets[1].heard.get())["plan"]["id"] == "m1"
+        assert os.sched_getscheduler(puppets[1].pid) == os.SCHED_OTHER
+        assert os.sched_getscheduler(puppets[0].pid) == os.SCHED_BATCH
         prepared = PlanPrepared(migration="m1", machine=ME, rank=1, epoch=2, prepare_s=0.1)
         puppets[1].say(Fact.of(prepared))
         assert await one.planner.fact(PlanPrepared) == prepared
@@ -300,6 +304,20 @@ async def test_cancelled_it_ends_its_processes_first(
         assert await one.code() == 143
         await until_gone(puppet.pid, within_s=1)
         await until_gone(puppet.about["server"], within_s=1)
+
+
+async def test_a_frozen_fork_server_cannot_keep_the_agent(
+    director: Any, puppet_entry: str, until_gone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_END_S", 0.2)
+    monkeypatch.setattr(forks, "_END_S", 0.2)
+    async with rig(puppet_entry) as one:
+        await start(one)
+        puppet = await hello(await director.next())
+        os.kill(puppet.about["server"], signal.SIGSTOP)
+        one.running.cancel()
+        assert await one.code() == 143
+        await until_gone(puppet.pid, within_s=1)
 
 
 async def test_training_outlives_the_bus(

@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -20,6 +20,7 @@ from trainmover.topology import Layout, Member, Membership
 from trainmover_executor.agent.control_link import ControlLink
 from trainmover_executor.agent.fork_frames import Exited, Spawn, Spawned
 from trainmover_executor.agent.forks import ForkServerClient
+from trainmover_executor.agent.priority import come_forward
 from trainmover_executor.control import FromWorker, WorkerSpec
 
 News = asyncio.Queue[Spawned | Exited]
@@ -36,9 +37,7 @@ class Rig:
         self.links: list[ControlLink] = []
         self.client = ForkServerClient(entry=entry, scratch=scratch, heard=self.news.put_nowait)
 
-    def spawn(
-        self, key: str, *, rank: int = 0, role: Literal["active", "standby"] = "active"
-    ) -> int:
+    def spawn(self, key: str, *, rank: int = 0, background: bool = False) -> int:
         """Order a fork; the port it will listen on."""
         listener = socket.create_server(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -54,7 +53,7 @@ class Rig:
             generation=0,
             rank=rank,
             local_rank=0,
-            role=role,
+            role="active",
             membership=membership,
             control=str(path),
             listen_fd=-1,
@@ -62,7 +61,10 @@ class Rig:
             program=("none",),
         )
         words = str(self.scratch / f"{key}.words")
-        self.client.spawn(Spawn(key=key, spec=spec, entry=self.entry, words=words), listener)
+        self.client.spawn(
+            Spawn(key=key, spec=spec, entry=self.entry, background=background, words=words),
+            listener,
+        )
         return port
 
     async def exited(self) -> Exited:
@@ -107,12 +109,18 @@ async def test_a_worker_is_a_process_of_its_own_on_its_own_socket(
         assert not [kind for kind in about["fds"] if kind not in ("socket", "pipe")]
 
 
-async def test_a_standby_gives_way_to_ranks_that_train(
+async def test_a_process_in_the_background_gives_way_until_it_is_wanted(
     short_dir: Path, director: Any, puppet_entry: str
 ) -> None:
     async with rig(short_dir, puppet_entry) as one:
-        one.spawn("a", role="standby")
-        assert (await director.next()).about["policy"] == os.SCHED_BATCH
+        one.spawn("a", background=True)
+        puppet = await director.next()
+        assert puppet.about["policy"] == os.SCHED_BATCH
+        come_forward(puppet.pid)
+        assert os.sched_getscheduler(puppet.pid) == os.SCHED_OTHER
+        puppet.do("exit", code=0)
+        await one.exited()
+        come_forward(puppet.pid)  # it is gone: nothing happens
 
 
 async def test_exits_are_reported_and_the_port_refuses(
