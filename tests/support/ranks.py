@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,87 @@ from typing import Any
 from trainmover.commands import Prepare, Recover
 from trainmover.plan import Move, Plan
 from trainmover.topology import Frozen, Layout, Member, Membership
+from trainmover_executor.agent.fork_frames import (
+    DEFAULT_ENTRY,
+    Exited,
+    Spawn,
+    Spawned,
+    parse_from_forks,
+)
 from trainmover_executor.control import Fact, FrameReader, WorkerSpec, pack, parse_from_worker
 
-_BOOT = (
-    "import os;"
-    "from trainmover_executor.control import WorkerSpec;"
-    "from trainmover_executor.worker import main;"
-    "main(WorkerSpec.model_validate_json(os.environ['SPEC']))"
-)
+
+class Process:
+    """A forked worker, as the test sees it."""
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self.status: Exited | None = None
+        self._started = threading.Event()
+        self._ended = threading.Event()
+
+    def started(self, pid: int) -> None:
+        self.pid = pid
+        self._started.set()
+
+    def ended(self, status: Exited) -> None:
+        self.status = status
+        self._started.set()
+        self._ended.set()
+
+    def kill(self, signum: int = signal.SIGKILL) -> None:
+        assert self._started.wait(30)
+        if not self._ended.is_set():
+            os.kill(self.pid, signum)
+
+    def wait(self, *, timeout_s: float) -> Exited:
+        assert self._ended.wait(timeout_s), f"process {self.pid} did not end in {timeout_s} s"
+        assert self.status is not None
+        return self.status
+
+
+class Nursery:
+    """One fork server for all tests of a session: ranks start in milliseconds."""
+
+    def __init__(self) -> None:
+        self._peer, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._server = subprocess.Popen(
+            [
+                sys.executable,
+                *("-W", "ignore", "-m", "trainmover_executor.forkserver"),
+                *("--fd", str(theirs.fileno()), "--parent", str(os.getpid())),
+            ],
+            pass_fds=[theirs.fileno()],
+        )
+        theirs.close()
+        self._processes: dict[str, Process] = {}
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        reader = FrameReader()
+        with contextlib.suppress(OSError):
+            while data := self._peer.recv(65536):
+                for header, _ in reader.feed(data):
+                    news = parse_from_forks(header)
+                    if isinstance(news, Spawned):
+                        self._processes[news.key].started(news.pid)
+                    elif isinstance(news, Exited):
+                        self._processes.pop(news.key).ended(news)
+
+    def spawn(self, spec: WorkerSpec, listener: socket.socket) -> Process:
+        key = uuid.uuid4().hex
+        process = self._processes[key] = Process()
+        order = Spawn(key=key, spec=spec, entry=DEFAULT_ENTRY, background=False)
+        socket.send_fds(self._peer, [pack(order)], [listener.fileno()])
+        listener.close()
+        return process
+
+    def close(self) -> None:
+        self._peer.shutdown(socket.SHUT_RDWR)
+        self._server.wait(timeout=10)
+        self._reader.join(timeout=5)
+        self._peer.close()
 
 
 @dataclass
@@ -35,7 +109,7 @@ class Rank:
     """One training process and the test's end of its control socket."""
 
     spec: WorkerSpec
-    process: subprocess.Popen[bytes]
+    process: Process
     listener: socket.socket
     inbox: queue.Queue[Frozen] = field(default_factory=queue.Queue)
     seen: list[Frozen] = field(default_factory=list)
@@ -67,7 +141,7 @@ class Rank:
             except queue.Empty:
                 raise AssertionError(
                     f"rank {self.spec.rank} on {self.spec.machine}: no {kind.__name__} in "
-                    f"{timeout_s} s; exit {self.process.poll()}; seen {self.seen[-5:]}"
+                    f"{timeout_s} s; exit {self.process.status}; seen {self.seen[-5:]}"
                 ) from None
             if isinstance(message, kind):
                 return message
@@ -76,7 +150,16 @@ class Rank:
 class RanksJob:
     """A job of one rank per machine, without agents, bus, detector or planner."""
 
-    def __init__(self, program: list[str], *, slots: int, folder: Path, as_module: bool = False):
+    def __init__(
+        self,
+        nursery: Nursery,
+        program: list[str],
+        *,
+        slots: int,
+        folder: Path,
+        as_module: bool = False,
+    ) -> None:
+        self._nursery = nursery
         self.layout = Layout(slots=slots)
         self.folder = folder
         self.program = program
@@ -127,13 +210,7 @@ class RanksJob:
                 "metrics_dir": str(self.folder),
             }
         )
-        process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT],
-            env={**os.environ, "SPEC": spec.model_dump_json(), "OMP_NUM_THREADS": "1"},
-            pass_fds=[listener.fileno()],
-        )
-        member = Rank(spec=spec, process=process, listener=control)
-        listener.close()
+        member = Rank(spec=spec, process=self._nursery.spawn(spec, listener), listener=control)
         threading.Thread(target=member.read, daemon=True).start()
         self.everyone.append(member)
         return member
@@ -143,11 +220,17 @@ class RanksJob:
         member = self._member(machine, listener)
         return self._spawn(machine, slot, "standby", listener), member
 
-    def plan(self, kind: str, slot: int, joiner: Member, *, source: int | None = None) -> Plan:
-        membership = self.membership.replace({slot: joiner})
-        move = Move(
-            slot=slot, leaver=self.membership.members[slot].machine, joiner=joiner.machine
-        )
+    def plan(
+        self,
+        kind: str,
+        slot: int,
+        joiner: Member,
+        *,
+        source: int | None = None,
+        epoch: int | None = None,
+    ) -> Plan:
+        membership = self.membership.replace({slot: joiner}, epoch=epoch)
+        move = Move(slot=slot, leaver=self.membership.members[slot].machine, joiner=joiner.machine)
         return Plan.model_validate(
             {
                 "id": f"m-{membership.epoch}",
@@ -174,6 +257,20 @@ class RanksJob:
             rank.tell(Recover(plan=plan))
         return plan
 
+    def give_back(self, plan: Plan) -> Plan:
+        """The failure plan after a switch whose joiner died: the old membership, a later epoch."""
+        return Plan.model_validate(
+            {
+                "id": f"m-{plan.epoch + 1}",
+                "job": "test",
+                "kind": "failure",
+                "from_epoch": plan.epoch,
+                "membership": self.membership.replace({}, epoch=plan.epoch + 1),
+                "moves": (),
+                "sources": {},
+            }
+        )
+
     def took(self, plan: Plan, standby: Rank) -> None:
         """The joiner fills the slot from now on."""
         self.membership = plan.membership
@@ -182,8 +279,8 @@ class RanksJob:
     def finish(self, *, timeout_s: float = 120) -> list[dict[str, Any]]:
         """Wait for the end; each rank's final record."""
         for rank in self.ranks:
-            status = rank.process.wait(timeout=timeout_s)
-            assert status == 0, f"rank {rank.spec.rank} exited with {status}"
+            status = rank.process.wait(timeout_s=timeout_s)
+            assert status.exit_code == 0, f"rank {rank.spec.rank} exited with {status}"
         finals = [self.folder / f"rank-{r}.final.json" for r in range(self.layout.world_size)]
         return [json.loads(path.read_text()) for path in finals]
 
@@ -196,9 +293,8 @@ class RanksJob:
 
     def close(self) -> None:
         for rank in self.everyone:
-            if rank.process.poll() is None:
-                rank.process.send_signal(signal.SIGKILL)
-            rank.process.wait()
+            rank.process.kill()
+            rank.process.wait(timeout_s=10)
             rank.listener.close()
             if rank.connection is not None:
                 rank.connection.close()

@@ -25,6 +25,7 @@ class StepStart:
         self._small: dict[str, Any] = {}
         self._buffers: list[torch.Tensor] = []
         self._had_gradient: list[bool] = []
+        self._private: set[int] = set()
 
     @torch.no_grad()
     def capture(self) -> None:
@@ -41,6 +42,18 @@ class StepStart:
             for kept, buffer in zip(self._buffers, live, strict=True):
                 kept.copy_(buffer)
         self._had_gradient = [p.grad is not None for p in self._state.parameters()]
+
+    def private_buffers(self) -> list[list[Any]]:
+        """(index, buffer) of the buffers that training changes, after the body of a step.
+
+        Replicas agree on parameters, not on these: BatchNorm's statistics are each rank's own
+        until the next forward pass copies rank 0's. Constant buffers (masks, tables) are left out.
+        """
+        live = self._state.buffers()
+        for index, (kept, buffer) in enumerate(zip(self._buffers, live, strict=False)):
+            if index not in self._private and not torch.equal(kept, buffer):
+                self._private.add(index)
+        return [[index, live[index]] for index in sorted(self._private)]
 
     @torch.no_grad()
     def restore(self) -> None:

@@ -185,6 +185,7 @@ class Session:
         if self._target is not None:
             feed.seek(self._target.feed)
             restore_rng(self._target.rng)
+            self._state.load_buffers(self._target.buffers)
             self._target = None
         while max_steps is None or self._handover.committed < max_steps:
             self._settle()
@@ -324,7 +325,12 @@ class Session:
 
     def _here(self) -> Position:
         assert self._feed is not None  # noqa: S101 - set before the first step
-        return Position(call=self._calls, feed=self._feed.position(), rng=capture_rng())
+        return Position(
+            call=self._calls,
+            feed=self._feed.position(),
+            rng=capture_rng(),
+            buffers=self._start.private_buffers(),
+        )
 
     # -- after a step ----------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 from torch._C._distributed_c10d import TCPStore
 
 from trainmover_executor.control import WorkerSpec
-from trainmover_executor.runtime import Runtime
+from trainmover_executor.runtime import Runtime, current_runtime
 
 __all__ = ["main"]
 
@@ -83,6 +83,13 @@ def _run_program(spec: WorkerSpec) -> int:
         return leaving.code or 0
     except BaseException:  # noqa: BLE001 - reported as the interpreter would
         traceback.print_exc()
+        if (latch := current_runtime().latch).is_set and not latch.protected:
+            # Torch turns a broken collective into odd errors of its own: name the cause.
+            print(  # noqa: T201 - the last word on stderr
+                f"rank {spec.rank}: communication broke before the first step: {latch.reason}. "
+                "Only steps of session.steps() are recovered; start the job again.",
+                file=sys.stderr,
+            )
         return _FAILED
     return 0
 

@@ -23,7 +23,7 @@ from trainmover_executor.links.link import LinkBrokenError
 
 __all__ = ["NativeCommunicator"]
 
-_OPS: Final = {
+_OPS: Final[dict[str, Any]] = {
     "sum": ReduceOp.SUM,
     "avg": ReduceOp.SUM,
     "min": ReduceOp.MIN,
@@ -95,7 +95,9 @@ class NativeCommunicator:
         """See ``Communicator.reduce_scatter``. By all-reduce: Gloo has no general one."""
         total = torch.cat([flat_of(piece) for piece in inputs])
         self.allreduce(total, reduction)
-        out.detach().copy_(total.split([p.numel() for p in inputs])[self._rank].view(out.shape))
+        out.detach().copy_(
+            torch.split(total, [p.numel() for p in inputs])[self._rank].view(out.shape)
+        )
 
     def all_gather(self, outs: Sequence[torch.Tensor], tensor: torch.Tensor) -> None:
         """See ``Communicator.all_gather``."""
@@ -139,7 +141,7 @@ class NativeCommunicator:
         received = torch.empty(sum(sizes_out), dtype=outs[0].dtype)
         sent = torch.cat([flat_of(piece) for piece in inputs])
         self._run("alltoall_base", received, sent, sizes_out, sizes_in)
-        for out, piece in zip(outs, received.split(sizes_out), strict=True):
+        for out, piece in zip(outs, torch.split(received, sizes_out), strict=True):
             out.detach().copy_(piece.view(out.shape))
 
     def send(self, tensor: torch.Tensor, *, to: int, tag: int) -> None:

@@ -37,7 +37,7 @@ _DTYPES: Final = {
         torch.complex128,
     )
 }
-_SEQUENCES: Final[dict[str, type]] = {
+_SEQUENCES: Final[dict[str, type[Any]]] = {
     "list": list,
     "tuple": tuple,
     "set": set,
@@ -136,7 +136,7 @@ class _Encoder:
             return {_TAG: kind, "items": items}
         for name, kinds in _SEQUENCES.items():
             if isinstance(value, kinds):
-                ordered: Any = sorted(value) if name in {"set", "frozenset"} else value
+                ordered = sorted(value) if name in {"set", "frozenset"} else value
                 items = [self.visit(item, f"{path}/{i}") for i, item in enumerate(ordered)]
                 return items if name == "list" else {_TAG: name, "items": items}
         raise StateNotPortableError(

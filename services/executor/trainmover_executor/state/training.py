@@ -98,6 +98,13 @@ class TrainingState:
         """Live module buffers: what a forward pass may change besides gradients."""
         return [_local(buffer) for model in self.models for buffer in model.buffers()]
 
+    @torch.no_grad()
+    def load_buffers(self, values: list[list[Any]]) -> None:
+        """Put back (index, value) pairs of ``buffers``."""
+        live = self.buffers()
+        for index, value in values:
+            live[index].copy_(value)
+
     def parameters(self) -> list[torch.Tensor]:
         """Live parameters."""
         return [parameter for model in self.models for parameter in model.parameters()]

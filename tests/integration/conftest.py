@@ -1,0 +1,89 @@
+"""Real ranks without agents or bus: what the executor does on its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.ranks import Nursery, RanksJob
+
+WORKLOADS = Path(__file__).parents[1] / "jobs" / "workloads.py"
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+@dataclass
+class Run:
+    """What a run left behind: compared as a whole, bit for bit."""
+
+    finals: list[dict[str, Any]]
+    losses: list[dict[int, str]]
+
+
+@dataclass
+class Gate:
+    """The program waits in the body of one step until the test opens it."""
+
+    path: Path
+    step: int
+
+    @property
+    def options(self) -> list[str]:
+        return ["--hold-at", str(self.step), "--gate", str(self.path)]
+
+    def wait_for(self, rank: int) -> None:
+        """Wait until ``rank`` is at the gate."""
+        deadline = time.monotonic() + 60
+        while not self.path.with_suffix(f".{rank}").exists():
+            assert time.monotonic() < deadline, f"rank {rank} did not reach step {self.step}"
+            time.sleep(0.005)
+
+    def open(self) -> None:
+        self.path.touch()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+    """The same program without any disturbance; each one is run once a session."""
+    known: dict[tuple[str, ...], Run] = {}
+
+    def run(*program: str) -> Run:
+        if program not in known:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            with RanksJob(nursery, [str(WORKLOADS), *program], slots=4, folder=folder) as job:
+                finals = job.finish()
+                known[program] = Run(finals, [job.losses(rank) for rank in range(4)])
+        return known[program]
+
+    return run
+
+
+@pytest.fixture
+def start(nursery: Nursery, tmp_path: Path) -> Iterator[Callable[..., tuple[RanksJob, Gate]]]:
+    """Start a job that waits at a gate."""
+    jobs: list[RanksJob] = []
+
+    def begin(*program: str, gate_at: int = 5) -> tuple[RanksJob, Gate]:
+        gate = Gate(tmp_path / "gate", gate_at)
+        command = [str(WORKLOADS), *program, *gate.options]
+        jobs.append(RanksJob(nursery, command, slots=4, folder=tmp_path / "metrics"))
+        return jobs[-1], gate
+
+    yield begin
+    for job in jobs:
+        job.close()
+
+
+def outcome(job: RanksJob) -> Run:
+    """Wait for the end of a job."""
+    finals = job.finish()
+    return Run(finals, [job.losses(rank) for rank in range(job.layout.world_size)])

@@ -1,0 +1,187 @@
+"""INV-SAME-BITS: after any change of machines the losses and the final state are the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.integration.conftest import Gate, Run, outcome
+from tests.support.ranks import RanksJob
+
+from trainmover.commands import AbortMigration, Prepare, Recover
+from trainmover.events.executor import (
+    PlanCommitted,
+    PlanFailed,
+    PlanPrepared,
+    PlanSwitched,
+    StepBroken,
+    StepResumed,
+)
+from trainmover.events.machine import LinkLost
+from trainmover_executor.control import Warmed
+
+pytestmark = pytest.mark.job
+
+Start = Callable[..., tuple[RanksJob, Gate]]
+Undisturbed = Callable[..., Run]
+
+
+@pytest.mark.parametrize("workload", ["ddp", "fsdp2", "tp_fsdp2", "batchnorm"])
+@pytest.mark.parametrize("slot", [0, 2])
+def test_a_planned_move_changes_no_bit(
+    workload: str, slot: int, start: Start, undisturbed: Undisturbed
+) -> None:
+    job, gate = start(workload, "--steps", "15")
+    standby, joiner = job.standby("spare", slot)
+    standby.expect(Warmed)
+    plan = job.move(slot, standby, joiner)
+    for rank in job.ranks:
+        rank.expect(PlanPrepared)
+    gate.open()
+
+    stayers = [rank for rank in job.ranks if rank.spec.rank != slot]
+    assert standby.expect(PlanSwitched).state_bytes > 0
+    resumed = [rank.expect(StepResumed) for rank in stayers]
+    job.ranks[slot].process.kill()  # what its agent does once the switch is committed
+    job.took(plan, standby)
+
+    assert outcome(job) == undisturbed(workload, "--steps", "15")
+    assert [fact.steps_redone for fact in resumed] == [0, 0, 0]  # INV-NO-LOST-STEP
+    assert {fact.epoch for fact in resumed} == {2}
+
+
+@pytest.mark.parametrize("workload", ["ddp", "batchnorm"])
+@pytest.mark.parametrize("slot", [0, 3])
+def test_a_crash_redoes_at_most_the_running_step_and_changes_no_bit(
+    workload: str, slot: int, start: Start, undisturbed: Undisturbed
+) -> None:
+    job, gate = start(workload, "--steps", "15")
+    standby, joiner = job.standby("spare", slot)
+    standby.expect(Warmed)
+    gate.wait_for(slot)
+    job.ranks[slot].process.kill()
+    gate.open()
+
+    survivors = [rank for rank in job.ranks if rank.spec.rank != slot]
+    blamed = survivors[0].expect(LinkLost) if slot != 2 else survivors[1].expect(LinkLost)
+    assert blamed.peer_rank == slot
+    plan = job.recover(slot, standby, joiner, source=(slot + 1) % 4)
+    resumed = [rank.expect(StepResumed) for rank in survivors]
+    job.took(plan, standby)
+
+    assert outcome(job) == undisturbed(workload, "--steps", "15")
+    assert all(fact.steps_redone <= 1 for fact in resumed)
+
+
+def test_a_crash_in_the_first_step_recovers(start: Start, undisturbed: Undisturbed) -> None:
+    """DDP has not rebuilt its buckets yet, the joiner has: the survivors must catch up."""
+    job, gate = start("ddp", "--steps", "15", gate_at=0)
+    standby, joiner = job.standby("spare", 1)
+    standby.expect(Warmed)
+    for rank in range(4):
+        gate.wait_for(rank)
+    job.ranks[1].process.kill()
+    assert job.ranks[2].expect(LinkLost).peer_rank == 1
+    gate.open()
+    plan = job.recover(1, standby, joiner, source=0)
+    for rank in (0, 2, 3):
+        job.ranks[rank].expect(PlanCommitted)
+    job.took(plan, standby)
+    assert outcome(job) == undisturbed("ddp", "--steps", "15")
+
+
+def test_a_plain_loader_is_resumed_by_position(start: Start, undisturbed: Undisturbed) -> None:
+    program = ("loader", "--steps", "15", "--epochs", "4")  # 6 batches an epoch
+    job, gate = start(*program, gate_at=8)
+    standby, joiner = job.standby("spare", 2)
+    standby.expect(Warmed)
+    gate.wait_for(2)
+    job.ranks[2].process.kill()
+    gate.open()
+    job.ranks[1].expect(LinkLost)
+    plan = job.recover(2, standby, joiner, source=3)
+    for rank in (0, 1, 3):
+        job.ranks[rank].expect(PlanCommitted)
+    job.took(plan, standby)
+    assert outcome(job) == undisturbed(*program)
+
+
+def test_an_aborted_move_leaves_training_as_it_was(start: Start, undisturbed: Undisturbed) -> None:
+    """INV-LEAVER-WHOLE, and the aborted epoch is never used again."""
+    job, gate = start("ddp", "--steps", "15")
+    standby, joiner = job.standby("spare", 2)
+    standby.expect(Warmed)
+    plan = job.move(2, standby, joiner)
+    for rank in job.ranks:
+        rank.expect(PlanPrepared)
+    abort = AbortMigration(migration=plan.id, epoch=plan.epoch, reason="the operator said so")
+    for rank in [*job.ranks, standby]:
+        rank.tell(abort)
+    gate.open()
+    assert outcome(job) == undisturbed("ddp", "--steps", "15")
+    facts = [fact for rank in job.ranks for fact in rank.seen]
+    assert not any(isinstance(fact, PlanSwitched | StepBroken) for fact in facts)
+
+
+def test_a_joiner_that_dies_in_phase_one_disturbs_nobody(
+    start: Start, undisturbed: Undisturbed
+) -> None:
+    job, gate = start("ddp", "--steps", "15")
+    standby, joiner = job.standby("spare", 2)
+    standby.expect(Warmed)
+    standby.process.kill()
+    standby.process.wait(timeout_s=10)
+    plan = job.plan("planned", 2, joiner)
+    for rank in job.ranks:
+        rank.tell(Prepare(plan=plan))
+    failed = job.ranks[2].expect(PlanFailed)
+    gate.open()
+    assert failed.step_safe
+    assert outcome(job) == undisturbed("ddp", "--steps", "15")
+
+
+def test_a_joiner_that_dies_in_the_switch_gives_the_slot_back_to_the_leaver(
+    start: Start, undisturbed: Undisturbed
+) -> None:
+    """The way back stays open until the first vote of the new epoch has passed."""
+    job, gate = start("ddp", "--steps", "15")
+    standby, joiner = job.standby("spare", 2)
+    standby.expect(Warmed)
+    plan = job.move(2, standby, joiner)
+    for rank in job.ranks:
+        rank.expect(PlanPrepared)
+    standby.process.kill()
+    gate.open()
+    broken = job.ranks[1].expect(StepBroken)
+    back = job.give_back(plan)
+    for rank in job.ranks:
+        rank.tell(Recover(plan=back))
+    assert outcome(job) == undisturbed("ddp", "--steps", "15")
+    assert broken.epoch in {1, 2}
+
+
+def test_losing_a_second_machine_in_recovery_is_recovered_by_a_newer_plan(
+    start: Start, undisturbed: Undisturbed
+) -> None:
+    job, gate = start("ddp", "--steps", "15")
+    first, joiner = job.standby("spare-1", 2)
+    second, joiner_too = job.standby("spare-2", 2)
+    first.expect(Warmed)
+    second.expect(Warmed)
+    gate.wait_for(2)
+    job.ranks[2].process.kill()
+    gate.open()
+    job.ranks[1].expect(LinkLost)
+    first.process.kill()
+    first.process.wait(timeout_s=10)
+    survivors = [job.ranks[rank] for rank in (0, 1, 3)]
+    failing = job.plan("failure", 2, joiner, source=3)
+    for rank in survivors:
+        rank.tell(Recover(plan=failing))
+    newer = job.plan("failure", 2, joiner_too, source=3, epoch=failing.epoch + 1)
+    for rank in [*survivors, second]:
+        rank.tell(Recover(plan=newer))
+    for rank in survivors:
+        rank.expect(PlanCommitted)
+    job.took(newer, second)
+    assert outcome(job) == undisturbed("ddp", "--steps", "15")

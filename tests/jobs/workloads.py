@@ -1,0 +1,117 @@
+"""Small training programs, one for each way to parallelise; run by tests on real ranks."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from trainmover_executor import Session
+
+WIDTH = 16
+
+
+class Noise(Dataset):
+    """Deterministic items."""
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.randn(WIDTH, generator=torch.Generator().manual_seed(index))
+
+
+class Stream:
+    """Endless batches from Python's and numpy's global generators: the session must carry them."""
+
+    def __init__(self, rank: int) -> None:
+        random.seed(rank)
+        np.random.seed(rank)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while True:
+            seed = random.randrange(2**31) ^ int(np.random.randint(2**31))
+            yield torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(seed))
+
+
+def mlp(*, batch_norm: bool = False) -> nn.Sequential:
+    torch.manual_seed(0)
+    middle = nn.BatchNorm1d(32) if batch_norm else nn.Identity()
+    return nn.Sequential(
+        nn.Linear(WIDTH, 32), middle, nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, WIDTH)
+    )
+
+
+def build(workload: str, world: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    if workload in {"ddp", "loader", "batchnorm"}:
+        model: nn.Module = DistributedDataParallel(mlp(batch_norm=workload == "batchnorm"))
+        return model, torch.optim.AdamW(model.parameters(), 1e-2)
+    model = mlp()
+    if workload == "fsdp2":
+        mesh = init_device_mesh("cpu", (world,))
+    else:
+        both = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("dp", "tp"))
+        parallelize_module(model, both["tp"], {"0": ColwiseParallel(), "4": RowwiseParallel()})
+        mesh = both["dp"]
+    for layer in (model[0], model[4]):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model, torch.optim.AdamW(model.parameters(), 1e-2, foreach=workload == "fsdp2")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("workload")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--epochs", type=int, default=None)
+    parser.add_argument("--hold-at", type=int, default=-1)
+    parser.add_argument("--gate", type=Path, help="file that opens the gate at step --hold-at")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("trainmover")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    model, optimizer = build(options.workload, world)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.5)
+    torch.manual_seed(100 + rank)
+    data: object = Stream(rank // 2 if options.workload == "tp_fsdp2" else rank)
+    if options.workload == "tp_fsdp2":
+        torch.manual_seed(100 + rank // 2)
+    if options.workload == "loader":
+        dataset = Noise()
+        sampler = DistributedSampler(dataset, num_replicas=world, rank=rank, seed=3)
+        data = DataLoader(dataset, batch_size=4, sampler=sampler)
+
+    session = Session(model=model, optimizer=optimizer, scheduler=scheduler)
+    for step in session.steps(data, epochs=options.epochs, max_steps=options.steps):
+        with step as batch:
+            if step.index == options.hold_at and not session.is_shadow:
+                options.gate.with_suffix(f".{rank}").touch()
+                while not options.gate.exists():
+                    time.sleep(0.005)
+            loss = (model(batch) - batch).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            scheduler.step()
+            session.log(loss=loss)
+
+
+if __name__ == "__main__":
+    main()

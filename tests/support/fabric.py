@@ -1,0 +1,94 @@
+"""Ranks as threads of the test, joined by real sockets: for what needs no process of its own."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from trainmover.errors import StaleEpochError
+from trainmover.topology import Layout, Member, Membership
+from trainmover_executor.communicator.link import LinkCommunicator
+from trainmover_executor.links.book import LinkBook
+from trainmover_executor.links.handshake import Hail
+
+T = TypeVar("T")
+
+
+def membership(world: int, *, epoch: int = 1, names: Sequence[str] | None = None) -> Membership:
+    machines = names or [f"m{i}" for i in range(world)]
+    return Membership(
+        epoch=epoch,
+        layout=Layout(slots=world),
+        members=tuple(
+            Member(machine=name, generation=0, endpoints=(f"{name}:1",)) for name in machines
+        ),
+    )
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a TCP connection over loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = socket.create_connection(server.getsockname())
+        other, _ = server.accept()
+    return one, other
+
+
+class Fabric:
+    """``world`` link books whose calls reach each other by endpoint name."""
+
+    def __init__(self, world: int) -> None:
+        self.world = world
+        self.start = membership(world)
+        self.books: dict[str, LinkBook] = {}
+        for rank in range(world):
+            self.add(f"m{rank}", rank)
+
+    def add(self, machine: str, rank: int) -> LinkBook:
+        book = LinkBook(job="test", rank=rank, membership=self.start, dial=self.dial)
+        self.books[f"{machine}:1"] = book
+        return book
+
+    def book(self, rank: int) -> LinkBook:
+        return self.books[f"m{rank}:1"]
+
+    def dial(self, endpoint: str, hail: Hail) -> concurrent.futures.Future[socket.socket]:
+        future: concurrent.futures.Future[socket.socket] = concurrent.futures.Future()
+        mine, theirs = socket_pair()
+        try:
+            self.books[endpoint].park(
+                epoch=hail.epoch, group=hail.group, peer=hail.source, sock=theirs
+            )
+        except StaleEpochError as error:
+            mine.close()
+            future.set_exception(error)
+        else:
+            future.set_result(mine)
+        return future
+
+    def communicators(self, *, group: str = "g", timeout_s: float = 20.0) -> list[LinkCommunicator]:
+        ranks = range(self.world)
+        return [
+            LinkCommunicator(self.book(rank), group=group, ranks=ranks, timeout_s=timeout_s)
+            for rank in ranks
+        ]
+
+    def close(self) -> None:
+        for book in self.books.values():
+            book.break_off("the test is over")
+            book.reset(membership(self.world, epoch=1_000_000))
+
+
+def everywhere(actors: Sequence[T], action: Callable[[int, T], Any]) -> list[Any]:
+    """Run ``action(rank, actor)`` at every rank at once; raises the first error."""
+    with concurrent.futures.ThreadPoolExecutor(len(actors)) as pool:
+        barrier = threading.Barrier(len(actors))
+
+        def one(rank: int, actor: T) -> Any:
+            barrier.wait()
+            return action(rank, actor)
+
+        futures = [pool.submit(one, rank, actor) for rank, actor in enumerate(actors)]
+        return [future.result() for future in futures]
