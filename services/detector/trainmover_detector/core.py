@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from trainmover.detection import CollectiveWindow, Evidence, Verdict
 from trainmover.events.executor import PlanSwitched
 from trainmover.events.incident import (
@@ -25,7 +27,7 @@ from trainmover.events.migration import (
     MigrationApproved,
     MigrationCommitted,
 )
-from trainmover.telemetry import Batch
+from trainmover.telemetry import RECORD, Batch
 from trainmover.topology import Frozen, Membership
 from trainmover_detector.registry import Guarded
 
@@ -59,6 +61,7 @@ class DetectorCore:
         self._count = 0
         self._planned: dict[int, Membership] = {}
         self._over = False
+        self._early_s: dict[str, float] = {}
         self.membership: Membership | None = None
 
     def on_fact(self, fact: Frozen, now_s: float) -> list[Frozen]:
@@ -77,7 +80,10 @@ class DetectorCore:
     def on_batch(self, batch: Batch, now_s: float) -> list[Frozen]:
         """Take in telemetry; a batch of another epoch is a sign of life and no more."""
         membership = self.membership
-        if self._over or membership is None or not self._is_current(batch, membership):
+        if membership is None:
+            self._early_s[batch.machine] = now_s
+            return []
+        if self._over or not self._is_current(batch, membership):
             return []
         current = batch.epoch == membership.epoch
         seated = membership.slot_of_machine(batch.machine) is not None
@@ -149,6 +155,13 @@ class DetectorCore:
         self._planned = {e: m for e, m in self._planned.items() if e > membership.epoch}
         for guarded in self._detectors:
             guarded.membership_changed(membership)
+            for machine, heard_s in self._early_s.items():
+                # It talked before there were seats: only so can its silence be noticed.
+                empty = np.zeros(0, RECORD)
+                guarded.observe(
+                    CollectiveWindow(machine, membership.epoch, membership, empty, heard_s)
+                )
+        self._early_s.clear()
 
     def _seats(self, machine: str) -> bool:
         return self.membership is not None and self.membership.slot_of_machine(machine) is not None

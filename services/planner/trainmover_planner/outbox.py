@@ -11,7 +11,7 @@ from typing import Final
 
 from trainmover import observe
 from trainmover.bus.protocol import Bus
-from trainmover.errors import BusUnavailableError, ConflictError
+from trainmover.errors import BusError, BusUnavailableError, ConflictError
 from trainmover.topology import Frozen
 from trainmover_planner.requests import migration_status
 from trainmover_planner.state import (
@@ -121,7 +121,11 @@ class Outbox:
             while self._mirror:
                 where = next(iter(self._mirror))
                 value = self._mirror.pop(where).model_dump_json().encode()
-                await _insist(lambda w=where, v=value: self._put(w, v))  # type: ignore[misc]
+                try:
+                    await _insist(lambda w=where, v=value: self._put(w, v))  # type: ignore[misc]
+                except BusError as error:
+                    # Only readers want it; whoever may not write it can still plan.
+                    _log.error("planner.mirror_failed", bucket=where[0], reason=str(error))
 
     async def _put(self, where: tuple[str, str], value: bytes) -> None:
         bucket, key = where
