@@ -258,7 +258,8 @@ class TestOutage:
             os.kill(nats_server.pid, signal.SIGSTOP)
             try:
                 with pytest.raises(BusUnavailableError, match="outcome is unknown"):
-                    await bus.publish(lost("m"))
+                    while True:  # the signal takes a moment to stop every thread
+                        await bus.publish(lost("m"))
                 await asyncio.wait_for(watched.lost.wait(), 6)
                 began = time.monotonic()
                 await bus.__aexit__(None, None, None)
