@@ -87,7 +87,8 @@ class DetectorService:
         count = await self._bus.event_count(self._job)
         for read in range(count):
             try:
-                event = await asyncio.wait_for(self._facts.get(), _QUIET_S)
+                async with asyncio.timeout(_QUIET_S):
+                    event = await self._facts.get()
             except TimeoutError:
                 # Malformed facts are counted but never delivered.
                 _log.warning("detector.facts_missing", expected=count, read=read)

@@ -20,9 +20,9 @@ __all__ = ["remember"]
 
 def remember(turn: Turn, fact: Fact) -> None:
     """Take in one fact of an earlier planner; others' facts change nothing here."""
-    turn.drop("unannounced", fact.id)
     _of_job(turn, fact.payload)
     _of_migration(turn, fact)
+    turn.drop("unannounced", fact.id)  # last: taking it in may have announced it again
 
 
 def _of_job(turn: Turn, payload: Frozen) -> None:

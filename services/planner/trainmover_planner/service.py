@@ -95,7 +95,8 @@ class Planner:
         count = await self._bus.event_count(self._job)
         for done in range(count):
             try:
-                item = await asyncio.wait_for(self._inbox.get(), _QUIET_S)
+                async with asyncio.timeout(_QUIET_S):
+                    item = await self._inbox.get()
             except TimeoutError:
                 # Malformed facts are counted but never delivered.
                 _log.warning("planner.facts_missing", expected=count, read=done)
@@ -113,7 +114,9 @@ class Planner:
             wake_s = core.next_wake_s(self._state, self._stepped_s)
             timeout_s = None if wake_s is None else max(wake_s - self._clock(), 0.0)
             try:
-                item = await asyncio.wait_for(self._inbox.get(), timeout_s)
+                # Not wait_for: until Python 3.12 it may swallow our own cancellation.
+                async with asyncio.timeout(timeout_s):
+                    item = await self._inbox.get()
             except TimeoutError:
                 self._step(Tick())
                 continue
