@@ -144,6 +144,11 @@ async def obey(bus: NatsBus, count: int) -> set[str]:
     return seen
 
 
+async def publish_for_ever(bus: NatsBus) -> None:
+    while True:
+        await bus.publish(lost("m"))
+
+
 class TestStorm:
     async def test_every_fact_once_and_in_order_whatever_happens(self, nats_server: EmbeddedServer):
         """A writer that repeats what failed, readers of all kinds, and a server that dies often."""
@@ -258,8 +263,7 @@ class TestOutage:
             os.kill(nats_server.pid, signal.SIGSTOP)
             try:
                 with pytest.raises(BusUnavailableError, match="outcome is unknown"):
-                    while True:  # the signal takes a moment to stop every thread
-                        await bus.publish(lost("m"))
+                    await publish_for_ever(bus)  # the signal takes a moment to stop every thread
                 await asyncio.wait_for(watched.lost.wait(), 6)
                 began = time.monotonic()
                 await bus.__aexit__(None, None, None)
