@@ -111,10 +111,10 @@ class Ledger:
             return self._ending
         finished = {name for name, code in self._exit_codes.items() if code == 0}
         if self.active and self.active <= finished:
-            return Ending(ok=True, reason="every active machine finished")
+            return Ending(ok=True, reason="finished: every active machine ended normally")
         # A switch that completed after the bus died is not in our membership: then count.
         if self.active and len(finished - self._released) >= len(self.active):
-            return Ending(ok=True, reason="every active machine finished")
+            return Ending(ok=True, reason="finished: every active machine ended normally")
         return self._program_failed() or self._too_few()
 
     def stranded(self) -> Ending | None:
