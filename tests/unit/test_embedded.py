@@ -79,11 +79,11 @@ def test_before_the_start_there_is_no_address():
         _ = server.pid
 
 
-def test_it_dies_with_its_owner():
+def test_it_dies_with_its_owner(tmp_path: Path):
     program = (
-        "import sys, time\n"
+        "import pathlib, sys\n"
         "from trainmover.bus.embedded import EmbeddedServer\n"
-        "server = EmbeddedServer(); server.start()\n"
+        f"server = EmbeddedServer(store_dir=pathlib.Path({str(tmp_path)!r})); server.start()\n"
         "print(server.pid, flush=True)\n"
         "sys.stdin.read()\n"
     )
