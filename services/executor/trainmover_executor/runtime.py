@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import structlog
@@ -90,6 +90,7 @@ class Runtime:
         self.sandboxed = spec.role == "standby"
         self.progress: StepProgress | None = None
         self._native = _wants_native()
+        self._on_promotion: list[Callable[[], None]] = []
         self._groups: dict[str, TrainMoverProcessGroup] = {}
         self._communicators: list[LinkCommunicator] = []
         self._sent_progress: StepProgress | None = None
@@ -125,6 +126,10 @@ class Runtime:
         _runtime = self
         register_backend(self._create_group)
         self._control_thread.start()
+
+    def on_promotion(self, listener: Callable[[], None]) -> None:
+        """Have ``listener`` called when this standby becomes a joiner."""
+        self._on_promotion.append(listener)
 
     def report(self, message: Frozen) -> None:
         """Have the agent publish an event payload, or hear a control message; never waits."""
@@ -251,7 +256,10 @@ class Runtime:
 
     def promote(self) -> None:
         """Leave the sandbox: from now on the groups talk to their peers."""
-        self.sandboxed = False
+        if self.sandboxed:
+            self.sandboxed = False
+            for listener in self._on_promotion:
+                listener()
         for group in self._groups.values():
             group.engine.leave_sandbox()
 

@@ -7,6 +7,7 @@ import os
 import runpy
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -27,9 +28,9 @@ def main(spec: WorkerSpec) -> NoReturn:
     stderr.
     """
     _set_environment(spec)
-    if spec.role == "standby":
-        _silence(spec)
     runtime = Runtime(spec)
+    if spec.role == "standby":
+        runtime.on_promotion(_silence(spec))
     runtime.start()
     store = _private_store()
     status = _run_program(spec)
@@ -94,16 +95,25 @@ def _run_program(spec: WorkerSpec) -> int:
     return 0
 
 
-def _silence(spec: WorkerSpec) -> None:
-    """Send what shadow iterations print to a log file, or nowhere."""
+def _silence(spec: WorkerSpec) -> Callable[[], None]:
+    """Send what shadow iterations print to a log file, or nowhere; the result ends that."""
     target = os.devnull
     if spec.log_dir:
         Path(spec.log_dir).mkdir(parents=True, exist_ok=True)
         target = str(Path(spec.log_dir) / f"{spec.machine}-rank-{spec.rank}.shadow.log")
     _flush()
+    stdout = sys.stdout.fileno()
+    kept = os.dup(stdout)
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(descriptor, sys.stdout.fileno())
+    os.dup2(descriptor, stdout)
     os.close(descriptor)
+
+    def speak() -> None:
+        _flush()
+        os.dup2(kept, stdout)
+        os.close(kept)
+
+    return speak
 
 
 def _flush() -> None:
