@@ -46,10 +46,15 @@ def root(
 
 app.command()(demo)
 app.command(
-    context_settings={**cluster.FORWARD, "allow_interspersed_args": False},
+    # The rest of the line belongs to the program, options and all.
+    context_settings={
+        "allow_extra_args": True,
+        "allow_interspersed_args": False,
+        "ignore_unknown_options": False,
+    },
     options_metavar="[OPTIONS] PROGRAM [ARGS]...",
 )(cluster.run)
-app.command(context_settings={**cluster.FORWARD, "help_option_names": []})(cluster.agent)
+app.command()(cluster.agent)
 app.command()(cluster.up)
 app.command()(look.status)
 app.command()(look.machines)
@@ -61,6 +66,9 @@ app.add_typer(look.events_app, name="events")
 
 def run() -> int:
     """Run the command line; returns its exit code."""
+    if sys.argv[1:2] == ["agent"]:
+        # Before any parsing, which would eat the "--" that the agent wants to see.
+        cluster.become_agent(sys.argv[2:])
     try:
         app(standalone_mode=True)
     except SystemExit as end:

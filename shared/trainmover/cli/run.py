@@ -7,8 +7,9 @@ import os
 import re
 import secrets
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -31,10 +32,7 @@ from trainmover.local.ledger import Ending
 from trainmover.subjects import validate_id
 from trainmover.summary import summarise, worth_showing
 
-__all__ = ["FORWARD", "agent", "finish", "run", "thread_environment", "up"]
-
-FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""Click settings of a command whose rest belongs to another program."""
+__all__ = ["agent", "become_agent", "finish", "run", "thread_environment", "up"]
 
 
 def run(
@@ -117,10 +115,15 @@ def up(
     raise typer.Exit(execute(main))
 
 
-def agent(context: typer.Context) -> None:
+def agent() -> None:
     """Run the agent of this machine; all options go to it (see trainmover agent --help)."""
-    argv = [sys.executable, "-m", "trainmover_executor.agent", *context.args]
-    os.execv(sys.executable, argv)  # noqa: S606 - becoming the agent is the purpose
+    become_agent(sys.argv[2:])
+
+
+def become_agent(argv: Sequence[str]) -> NoReturn:
+    """Replace this process by the machine's agent."""
+    command = [sys.executable, "-m", "trainmover_executor.agent", *argv]
+    os.execv(sys.executable, command)  # noqa: S606 - becoming the agent is the purpose
 
 
 def finish(ending: Ending, *, interrupted: bool) -> ExitCode:

@@ -1,0 +1,165 @@
+"""The demo and the local launcher as people use them: real machines, real training, real kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trainmover.cli.exits import ExitCode
+from trainmover.local import procfs, registry
+
+pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
+
+PROGRAM = ("-m", "trainmover_executor.programs.gpt")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TRAINMOVER_HOME", str(tmp_path / "home"))
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    return tmp_path
+
+
+class Command:
+    """A running ``trainmover`` command whose messages can be waited for."""
+
+    def __init__(self, *argv: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "trainmover.cli", *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.out = self.err = ""
+        self._news = threading.Condition()
+        self._readers = [
+            threading.Thread(target=self._read, args=(name,)) for name in ("out", "err")
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, name: str) -> None:
+        stream = self.process.stdout if name == "out" else self.process.stderr
+        assert stream is not None
+        for line in stream:
+            with self._news:
+                setattr(self, name, getattr(self, name) + line)
+                self._news.notify_all()
+        stream.close()
+
+    def wait_for(self, text: str, *, timeout_s: float = 120) -> None:
+        with self._news:
+            found = self._news.wait_for(lambda: text in self.out + self.err, timeout_s)
+        assert found, f"{text!r} did not come: {self.out}{self.err}"
+
+    def pids(self) -> list[int]:
+        return [stat.pid for _, stat in procfs.descendants(self.process.pid)]
+
+    def end(self, *, timeout_s: float = 300) -> int:
+        code = self.process.wait(timeout_s)
+        for reader in self._readers:
+            reader.join(10)
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.end()
+
+
+@pytest.fixture
+def started(home: Path) -> Iterator[list[Command]]:
+    commands: list[Command] = []
+    yield commands
+    for command in commands:
+        command.close()
+
+
+def alive(pids: list[int]) -> list[int]:
+    stats = [procfs.read_stat(pid) for pid in pids]
+    return [stat.pid for stat in stats if stat is not None and stat.state != "Z"]
+
+
+def leftovers(home: Path) -> list[str]:
+    return [entry.name for entry in (home / "tmp").iterdir() if entry.name.startswith(("tm", "tr"))]
+
+
+def test_the_demo_passes_and_leaves_nothing_behind(home: Path, started: list[Command]) -> None:
+    report = home / "report.html"
+    arguments = ("--nnodes", "3:5", "--steps", "110", "--seed", "7", "--report", str(report))
+    started.append(demo := Command("demo", "--json", *arguments))
+    demo.wait_for("job.formed")
+    pids = demo.pids()
+    assert len(pids) >= 3 + 5
+    code = demo.end()
+    verdict = json.loads(demo.out.splitlines()[-1])
+    assert (code, verdict["verdict"]) == (ExitCode.OK, "pass"), (verdict["problems"], demo.err)
+    assert verdict["bitwise_equal"] is True
+    assert verdict["comparison"]["compared"] >= 3 * 110 - 1
+    planned, failure = verdict["migrations"]
+    assert (planned["kind"], planned["slot"], planned["leaver"]) == ("planned", 2, "worker-2")
+    assert (failure["kind"], failure["slot"], failure["leaver"]) == ("failure", 0, "worker-0")
+    assert planned["steps_redone"] == 0
+    assert failure["steps_redone"] <= 1
+    assert planned["trace_id"] != failure["trace_id"]
+    for move in verdict["migrations"]:
+        assert 0 <= move["pause_s"] < verdict["restart_s"]
+    assert "straggler worker-2" in demo.err
+    assert "TrainMover demo: " in report.read_text()
+    assert alive(pids) == []
+    assert registry.jobs() == []
+    assert leftovers(home) == []
+
+
+@pytest.mark.parametrize("moment", ["-- disturbed run", "job.formed", "step 2"])
+def test_ctrl_c_ends_the_demo_at_any_moment(
+    home: Path, started: list[Command], moment: str
+) -> None:
+    started.append(demo := Command("demo", "--report", str(home / "report.html")))
+    demo.wait_for(moment)
+    pids = demo.pids()
+    demo.process.send_signal(signal.SIGINT)
+    assert demo.end(timeout_s=30) == ExitCode.INTERRUPTED
+    assert alive(pids) == []
+    assert registry.jobs() == []
+    assert leftovers(home) == []
+    assert not (home / "report.html").exists()
+
+
+def test_training_finishes_without_bus_and_services(home: Path, started: list[Command]) -> None:
+    metrics = home / "metrics"
+    arguments = ("--nnodes", "2:3", "--job", "alone", "--metrics", str(metrics))
+    started.append(run := Command("run", *arguments, *PROGRAM, "--steps", "60"))
+    run.wait_for("step   10")
+    pids = run.pids()
+    record = registry.find("alone")
+    for name in ("bus", "detector", "planner"):
+        os.kill(record.processes[name], signal.SIGKILL)
+    assert run.end() == ExitCode.OK, run.err
+    for name in ("bus", "detector", "planner"):
+        assert f"the {name} is gone" in run.err
+    for rank in range(2):
+        lines = (metrics / f"rank-{rank}.jsonl").read_text().splitlines()
+        assert [json.loads(line)["step"] for line in lines] == list(range(60))
+    assert alive(pids) == []
+
+
+def test_a_program_that_fails_ends_the_job_and_says_why(home: Path, started: list[Command]) -> None:
+    script = home / "train.py"
+    script.write_text("raise ValueError('no such data set')\n")
+    started.append(run := Command("run", "--nnodes", "2", str(script)))
+    assert run.end() == ExitCode.FAILED
+    assert "error:" in run.err
+    assert "no such data set" in run.err
+    assert registry.jobs() == []
