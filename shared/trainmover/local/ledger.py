@@ -101,7 +101,9 @@ class Ledger:
             case JobFinished(step=step):
                 self._ending = Ending(ok=True, reason=f"finished after {step} steps")
             case JobFailed(reason=reason, next_step=next_step):
-                self._ending = Ending(ok=False, reason=reason, next_step=next_step)
+                # A program that raises looks like a lost machine to the planner.
+                raised = self._program_error()
+                self._ending = raised or Ending(ok=False, reason=reason, next_step=next_step)
             case _:
                 pass
 
@@ -142,14 +144,20 @@ class Ledger:
     def _program_failed(self) -> Ending | None:
         if self.membership is None:
             return None
-        if set(self._bad_ranks) != set(range(self.membership.layout.world_size)):
+        everywhere = set(self._bad_ranks) == set(range(self.membership.layout.world_size))
+        return self._program_error() if everywhere else None
+
+    def _program_error(self) -> Ending | None:
+        if not self._bad_ranks:
             return None
-        first = self._bad_ranks[min(self._bad_ranks)]
-        words = f": {first.last_words.strip()}" if first.last_words.strip() else ""
+        rank = min(self._bad_ranks)
+        exited = self._bad_ranks[rank]
+        words = exited.last_words.strip().splitlines()
         return Ending(
             ok=False,
-            reason=f"the program failed on every rank with exit code {first.exit_code}{words}",
-            next_step="Fix the program; its output is in the machines' logs.",
+            reason=f"the program of rank {rank} ended with exit code {exited.exit_code}"
+            + (f": {words[-1]}" if words else ""),
+            next_step="Fix the program; its whole output is in the log folder.",
         )
 
     def _too_few(self) -> Ending | None:

@@ -95,22 +95,34 @@ def test_fails_when_too_few_machines_are_left_to_form() -> None:
     assert "worker-1: 2" in ending.reason
 
 
+def raised(rank: int) -> WorkerExited:
+    return WorkerExited(
+        machine=f"worker-{rank}",
+        generation=0,
+        rank=rank,
+        epoch=1,
+        exit_code=1,
+        signal=None,
+        last_words="Traceback ...\nValueError: no such file\n",
+    )
+
+
 def test_fails_when_the_program_fails_on_every_rank(ledger: Ledger) -> None:
     for rank in range(2):
         assert ledger.ending() is None
-        exited = WorkerExited(
-            machine=f"worker-{rank}",
-            generation=0,
-            rank=rank,
-            epoch=1,
-            exit_code=1,
-            signal=None,
-            last_words="ValueError: no such file",
-        )
-        ledger.learn(said(exited))
+        ledger.learn(said(raised(rank)))
     ending = ledger.ending()
     assert ending is not None
-    assert "no such file" in ending.reason
+    assert ending.reason.endswith("exit code 1: ValueError: no such file")
+
+
+def test_a_program_that_raised_is_named_as_the_reason_of_a_failed_job(ledger: Ledger) -> None:
+    ledger.learn(said(raised(1)))
+    ledger.learn(said(JobFailed(reason="machine worker-1 failed", next_step="Add machines.")))
+    ending = ledger.ending()
+    assert ending is not None
+    assert "program of rank 1" in ending.reason
+    assert "Fix the program" in ending.next_step
 
 
 def test_a_dead_machine_alone_is_the_planners_business(ledger: Ledger) -> None:
