@@ -54,6 +54,8 @@ def _of_migration(turn: Turn, fact: Fact) -> None:
             _proposed(turn, proposed, fact)
         case migration.MigrationApproved(plan=plan):
             _approved(turn, plan)
+        case migration.MigrationSwitching(migration=id) if id in turn.state.migrations:
+            advance(turn, id, protocol.SwitchSeen())
         case migration.MigrationRejected() as rejected:
             _decide(turn, rejected.migration, protocol.Reject(rejected.code, rejected.reason))
             one = turn.state.migrations.get(rejected.migration)

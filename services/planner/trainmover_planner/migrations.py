@@ -68,6 +68,8 @@ def advance(turn: Turn, id: str, event: MigrationEvent) -> None:
         return
     turn.put("migrations", id, new)
     _emit(turn, new, effects)
+    if new.failures != old.failures and (new.kind == "failure" or new.phase is Phase.SWITCHING):
+        _spend_failed_joiners(turn, new)
     if new.phase is old.phase:
         return
     if not new.open and new.kind == "planned":
@@ -111,6 +113,19 @@ def _emit(turn: Turn, one: Migration, effects: tuple[protocol.Effect, ...]) -> N
             turn.publish(effect.payload, id=f"{one.id}.{phase}", trace=one.trace)
             if not turn.replay:
                 turn.commands.append(SaveMigration(one))
+
+
+def _spend_failed_joiners(turn: Turn, one: Migration) -> None:
+    """Joiners that said they cannot take part in a recovery start a new life."""
+    assert one.plan is not None  # noqa: S101 - nobody fails to carry out what has no plan
+    failed = {failure.machine for failure in one.failures}
+    for move in one.plan.moves:
+        life = life_of(one.plan.membership.members[move.slot])
+        if move.joiner not in failed or life in turn.state.spent:
+            continue
+        turn.set(spent=turn.state.spent | {life}, inventory=turn.state.inventory.spent([life]))
+        send = protocol.release(one.plan, life[0], generation=life[1], stop=False)
+        turn.send(send.machine, send.command, id=send.id, urgent=True)
 
 
 def _latest_plan(state: State) -> Plan | None:

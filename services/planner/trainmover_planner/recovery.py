@@ -161,7 +161,7 @@ def _settle(turn: Turn, one: Migration) -> None:
         if one.phase is not Phase.SWITCHING:
             advance(turn, one.id, protocol.SwitchSeen())
         stuck = _stuck(state, after, epochs=[current.epoch, after.epoch])
-        joiner_failed = _spend_failed_joiners(turn, one)
+        joiner_failed = _joiner_failed(one)
         others_failed = bool(one.failures) and _waited(turn)
         if joiner_failed or others_failed or state.dead_slots(after):
             advance(turn, one.id, protocol.Fail(_why(state, after) or "the joiner could not"))
@@ -195,7 +195,7 @@ def _judge(turn: Turn, one: Migration) -> None:
     reason = ""
     if state.dead_slots(after):
         reason = _why(state, after)
-    elif _spend_failed_joiners(turn, one):
+    elif _joiner_failed(one):
         reason = "the joiner could not take the slot"
     elif base_of(state).epoch > one.before.epoch:
         reason = "a planned move had switched before the failure"
@@ -207,20 +207,10 @@ def _judge(turn: Turn, one: Migration) -> None:
         advance(turn, one.id, protocol.Fail(reason))
 
 
-def _spend_failed_joiners(turn: Turn, one: Migration) -> bool:
-    """Joiners that said they cannot are not asked again in this life."""
-    assert one.plan is not None  # noqa: S101 - only called with a plan
-    found = False
-    for move in one.plan.moves:
-        if all(failure.machine != move.joiner for failure in one.failures):
-            continue
-        found = True
-        life = life_of(one.plan.membership.members[move.slot])
-        if life not in turn.state.spent:
-            turn.set(spent=turn.state.spent | {life}, inventory=turn.state.inventory.spent([life]))
-            send = protocol.release(one.plan, life[0], generation=life[1], stop=False)
-            turn.send(send.machine, send.command, id=send.id, urgent=True)
-    return found
+def _joiner_failed(one: Migration) -> bool:
+    """Whether a joiner said that it cannot; it is not asked again in this life."""
+    joiners = {move.joiner for move in one.plan.moves} if one.plan is not None else set()
+    return any(failure.machine in joiners for failure in one.failures)
 
 
 def _waited(turn: Turn) -> bool:

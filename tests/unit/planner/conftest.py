@@ -72,7 +72,9 @@ class World:
         stream = list(self.stream)
         own = [index for index, (_, fact) in enumerate(stream) if fact.source == "/planner"]
         for index in reversed(own[len(own) - lose :] if lose else []):
-            del stream[index]
+            # Nobody starts before it is stored that the job formed.
+            if not isinstance(stream[index][1].payload, migration.JobFormed):
+                del stream[index]
         state = core.initial("demo", self.state.settings)
         for at_s, fact in stream:
             state = core.fold(state, fact, at_s)
@@ -252,7 +254,7 @@ class World:
         return sorted(name for name, command in self.sent(commands) if command.verb == verb)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def world_class() -> type[World]:
     return World
 

@@ -124,9 +124,7 @@ class FakeAgent:
         self.membership = membership
         world = tuple(range(membership.layout.world_size))
         assert self.rank is not None
-        await self.say(
-            executor.JobLayoutKnown(machine=self.name, rank=self.rank, replicas=world)
-        )
+        await self.say(executor.JobLayoutKnown(machine=self.name, rank=self.rank, replicas=world))
 
     async def _prepare(self, plan: Plan) -> None:
         rank = plan.membership.slot_of_machine(self.name)
@@ -272,9 +270,7 @@ async def test_a_crash_is_recovered_within_milliseconds(cluster):
     await cluster.kill("w-1")
     began_s = time.monotonic()
     await agent.say(
-        machine.WorkerExited(
-            machine="w-1", generation=0, rank=1, epoch=1, exit_code=None, signal=9
-        )
+        machine.WorkerExited(machine="w-1", generation=0, rank=1, epoch=1, exit_code=None, signal=9)
     )
     committed = await cluster.until(MigrationCommitted)
     assert committed.kind == "failure"
@@ -314,9 +310,7 @@ async def test_both_services_die_and_a_machine_with_them(cluster):
     agent = cluster.agents["w-1"]
     await cluster.kill("w-1")
     await agent.say(
-        machine.WorkerExited(
-            machine="w-1", generation=0, rank=1, epoch=1, exit_code=None, signal=9
-        )
+        machine.WorkerExited(machine="w-1", generation=0, rank=1, epoch=1, exit_code=None, signal=9)
     )
     await cluster.start_service("detector")
     await cluster.start_service("planner")
