@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trainmover.detection import Verdict
+from trainmover.events import executor, machine, migration
+from trainmover.events.incident import (
+    DetectorQuarantined,
+    IncidentClosed,
+    IncidentOpened,
+    IncidentUpdated,
+)
+from trainmover.plan import Move, Plan
+from trainmover.telemetry import RECORD, Batch
+from trainmover.topology import Machine
+from trainmover_detector.backlog import Backlog
+from trainmover_detector.core import DetectorCore
+from trainmover_detector.liveness import LivenessDetector
+from trainmover_detector.registry import Guarded
+
+
+class Loud:
+    """Claims what it is told to claim, at every tick."""
+
+    api_version = 1
+
+    def __init__(self, *verdicts):
+        self.verdicts = verdicts
+        self.windows, self.seats = [], []
+
+    def observe(self, window):
+        self.windows.append(window)
+        return ()
+
+    def notice(self, evidence):
+        return ()
+
+    def membership_changed(self, membership):
+        self.seats.append(membership.epoch)
+
+    def tick(self, now_s):
+        return self.verdicts
+
+
+def slow(machine="w-1", **changes):
+    fields = {"kind": "straggler", "machine": machine, "rank": 1, "confidence": 0.9}
+    return Verdict(**{**fields, "summary": "slow", "evidence": {"lateness": 0.4}, **changes})
+
+
+def batch(machine="w-1", *, epoch=1, generation=0, count=2):
+    return Batch("demo", machine, generation, epoch, np.zeros(count, RECORD))
+
+
+def exited(machine_="w-1", generation=0):
+    return machine.WorkerExited(
+        machine=machine_, generation=generation, rank=1, epoch=1, exit_code=1, signal=None
+    )
+
+
+def plan(seats, kind, epoch=2):
+    return Plan(
+        id=f"m-{epoch}",
+        job="demo",
+        kind=kind,
+        from_epoch=1,
+        membership=seats(epoch=epoch, names=["w-0", "w-9", "w-2", "w-3"]),
+        moves=(Move(slot=1, leaver="w-1", joiner="w-9"),),
+        sources={1: 2},
+    )
+
+
+def approved(seats, kind, epoch=2):
+    return migration.MigrationApproved(
+        migration=f"m-{epoch}",
+        kind=kind,
+        slot=1,
+        leaver="w-1",
+        cause="",
+        joiner="w-9",
+        plan=plan(seats, kind, epoch),
+    )
+
+
+def committed(seats, kind="failure"):
+    return migration.MigrationCommitted(
+        migration="m-2",
+        kind=kind,
+        slot=1,
+        leaver="w-1",
+        cause="",
+        joiner="w-9",
+        epoch=2,
+        step=5,
+        membership=plan(seats, kind).membership,
+    )
+
+
+def formed(seats):
+    return migration.JobFormed(membership=seats())
+
+
+@pytest.fixture
+def loud(seats):
+    detector = Loud(slow())
+    core = DetectorCore([Guarded("loud", detector, version="2.1")])
+    core.on_fact(formed(seats), 0.0)
+    return core, detector
+
+
+def test_one_incident_however_often_it_is_claimed(loud):
+    core, _ = loud
+    (opened,) = core.tick(1.0)
+    assert isinstance(opened, IncidentOpened)
+    assert (opened.id, opened.machine, opened.slot, opened.epoch) == ("i-0001", "w-1", 1, 1)
+    assert (opened.detector, opened.detector_version, opened.mode) == ("loud", "2.1", "active")
+    assert core.tick(1.2) == []
+    (updated,) = core.tick(6.1)
+    assert isinstance(updated, IncidentUpdated)
+    assert updated.id == "i-0001"
+
+
+def test_it_closes_when_the_machine_left(loud, seats):
+    core, detector = loud
+    core.tick(1.0)
+    detector.verdicts = ()
+    assert core.on_fact(approved(seats, "failure"), 2.0) == []
+    assert core.membership.epoch == 2, "a recovery counts from its approval"
+    (closed,) = core.on_fact(committed(seats), 3.0)
+    assert isinstance(closed, IncidentClosed)
+    assert closed.id == "i-0001"
+
+
+def test_a_detector_takes_it_back(loud):
+    core, detector = loud
+    core.tick(1.0)
+    detector.verdicts = (slow(closed=True, summary="fine again"),)
+    (closed,) = core.tick(2.0)
+    assert closed == IncidentClosed(id="i-0001", reason="fine again")
+    assert core.tick(3.0) == []
+
+
+def test_claimed_again_at_a_later_epoch(loud, seats):
+    core, detector = loud
+    detector.verdicts = (slow("w-2"),)
+    core.tick(1.0)
+    core.on_fact(approved(seats, "failure"), 2.0)
+    closed, opened = core.tick(3.0)
+    assert (closed.id, opened.id, opened.epoch) == ("i-0001", "i-0002", 2)
+
+
+def test_a_planned_move_counts_when_the_first_rank_switched(loud, seats):
+    core, detector = loud
+    core.on_fact(approved(seats, "planned"), 1.0)
+    assert core.membership.epoch == 1
+    switched = executor.PlanSwitched(
+        migration="m-2", machine="w-0", rank=0, epoch=2, step=4, phases_s={}
+    )
+    core.on_fact(switched, 2.0)
+    assert core.membership.epoch == 2
+    core.on_fact(committed(seats, "planned"), 3.0)
+    assert detector.seats == [1, 2]
+
+
+def test_records_count_only_from_whom_and_when_they_should(loud):
+    core, detector = loud
+    core.on_batch(batch(), 1.0)
+    core.on_batch(batch(epoch=9), 1.0)
+    core.on_batch(batch("standby"), 1.0)
+    core.on_batch(batch(generation=7), 1.0)
+    assert [(w.machine, len(w.records)) for w in detector.windows] == [
+        ("w-1", 2),
+        ("w-1", 0),
+        ("standby", 0),
+    ]
+
+
+def test_nobody_is_asked_before_there_are_seats():
+    detector = Loud(slow())
+    core = DetectorCore([Guarded("loud", detector)])
+    assert core.tick(1.0) == []
+    assert core.on_batch(batch(), 1.0) == []
+    assert detector.windows == []
+
+
+def test_the_end_of_the_job_closes_everything(loud):
+    core, _ = loud
+    core.tick(1.0)
+    (closed,) = core.on_fact(migration.JobFinished(epoch=1, step=9), 2.0)
+    assert closed.id == "i-0001"
+    assert core.tick(3.0) == []
+
+
+def test_a_shadow_claim_does_not_hide_an_active_one(seats):
+    core = DetectorCore([Guarded("new", Loud(slow()), mode="shadow"), Guarded("old", Loud(slow()))])
+    core.on_fact(formed(seats), 0.0)
+    assert [(o.detector, o.mode) for o in core.tick(1.0)] == [
+        ("new", "shadow"),
+        ("old", "active"),
+    ]
+
+
+def test_a_broken_detector_is_named_once_and_the_others_go_on(seats):
+    class Broken(Loud):
+        def tick(self, now_s):
+            raise ZeroDivisionError("oops")
+
+    core = DetectorCore([Guarded("broken", Broken()), Guarded("loud", Loud(slow()))])
+    core.on_fact(formed(seats), 0.0)
+    first, second = core.tick(1.0)
+    assert isinstance(first, IncidentOpened)
+    assert second == DetectorQuarantined(detector="broken", reason="ZeroDivisionError: oops")
+    assert core.tick(2.0) == []
+
+
+def test_an_incident_about_a_standby_closes_when_it_starts_over(seats):
+    core = DetectorCore([Guarded("loud", Loud(slow("w-7", kind="machine_failed")))])
+    core.on_fact(formed(seats), 0.0)
+    (opened,) = core.tick(1.0)
+    assert opened.slot is None
+    again = Machine(name="w-7", generation=1, endpoints=("a:1",))
+    (closed,) = core.on_fact(
+        machine.MachineRegistered(machine=again, nnodes_min=4, nnodes_max=5, pid=1, host="h"), 2.0
+    )
+    assert closed.id == opened.id
+
+
+# -- starting over ---------------------------------------------------------------------------------
+
+
+def replay(*facts):
+    core = DetectorCore([Guarded("liveness", LivenessDetector())])
+    backlog = Backlog(core)
+    for fact in facts:
+        backlog.take(fact, 50.0)
+    return core, backlog.rest()
+
+
+def opened(id="i-0004", epoch=1):
+    return IncidentOpened(
+        id=id,
+        kind="machine_failed",
+        machine="w-1",
+        epoch=epoch,
+        confidence=1,
+        summary="",
+        detector="liveness",
+    )
+
+
+def test_evidence_that_nobody_saw_is_judged(seats):
+    _, rest = replay(formed(seats), exited())
+    (incident,) = rest
+    assert (incident.kind, incident.machine) == ("machine_failed", "w-1")
+
+
+def test_what_was_said_is_not_said_again(seats):
+    core, rest = replay(formed(seats), exited(), opened())
+    assert rest == []
+    assert [o.id for o in core.incidents] == ["i-0004"]
+
+
+def test_what_is_over_is_not_said_at_all(seats):
+    history = [formed(seats), exited(), approved(seats, "failure"), committed(seats)]
+    _, rest = replay(*history)
+    assert rest == []
+    _, rest = replay(*history[:2], opened(), *history[2:])
+    assert rest == [IncidentClosed(id="i-0004", reason="w-1 holds no slot since epoch 2")]
+    _, rest = replay(*history[:2], opened(), *history[2:], rest[0])
+    assert rest == []
+
+
+def test_ids_go_on_where_they_ended(seats):
+    core, _ = replay(formed(seats), exited(), opened("i-0041"))
+    said = core.on_fact(
+        machine.WorkerExited(
+            machine="w-2", generation=0, rank=2, epoch=1, exit_code=1, signal=None
+        ),
+        60.0,
+    )
+    assert [o.id for o in said] == ["i-0042"]

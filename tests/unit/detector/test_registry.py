@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import numpy as np
+import pytest
+
+from trainmover.detection import CollectiveWindow, Detector, Verdict
+from trainmover.telemetry import RECORD
+from trainmover_detector.registry import GROUP, Guarded, load
+
+
+class Plugin:
+    api_version = 1
+    verdicts: tuple[object, ...] = ()
+
+    def observe(self, window):
+        return self.verdicts
+
+    def notice(self, evidence):
+        return ()
+
+    def membership_changed(self, membership):
+        return None
+
+    def tick(self, now_s):
+        return self.verdicts
+
+
+class FromTheFuture(Plugin):
+    api_version = 2
+
+
+class Explosive(Plugin):
+    def __init__(self):
+        raise RuntimeError("boom")
+
+
+class Half:
+    api_version = 1
+
+
+def point(name, attribute):
+    return EntryPoint(name, f"{__name__}:{attribute}", GROUP)
+
+
+@pytest.fixture
+def points(monkeypatch):
+    import sys
+
+    module = type(sys)(__name__)
+    module.__dict__.update(globals())
+    monkeypatch.setitem(sys.modules, __name__, module)
+    return lambda *names: [point(name.lower(), name) for name in names]
+
+
+def test_the_built_in_detectors_come_through_the_same_door():
+    loaded = load()
+    assert {"liveness", "straggler"} <= {guarded.name for guarded in loaded}
+    assert all(not guarded.quarantined for guarded in loaded)
+    assert all(isinstance(guarded.detector, Detector) for guarded in loaded)
+
+
+def test_names_and_shadow(points):
+    loaded = load(found=points("Plugin", "FromTheFuture"), names=["plugin"], shadow=["plugin"])
+    assert [(guarded.name, guarded.mode) for guarded in loaded] == [("plugin", "shadow")]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("FromTheFuture", "speaks version 2"),
+        ("Explosive", "RuntimeError: boom"),
+        ("Half", "lacks methods"),
+        ("Missing", "AttributeError"),
+    ],
+)
+def test_what_cannot_be_used_is_named(points, name, reason):
+    (guarded,) = load(found=points(name))
+    assert reason in guarded.quarantined
+    assert guarded.tick(1.0) == []
+
+
+def test_over_budget():
+    ticks = iter([0.0, 0.3])
+    guarded = Guarded("slow", Plugin(), clock=lambda: next(ticks))
+    assert guarded.tick(1.0) == []
+    assert "took 0.300 s" in guarded.quarantined
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        "a string",
+        Verdict("k", "m", 0, 1.5, "too sure"),
+        Verdict("k", "m", 0, float("nan"), "unsure"),
+        Verdict("k", "m", 0, 0.5, "no json", {"array": np.zeros(2)}),
+        Verdict("k", "m", 0, 0.5, "no json", {"value": float("nan")}),
+    ],
+)
+def test_nonsense_is_quarantined(nonsense):
+    plugin = Plugin()
+    plugin.verdicts = (nonsense,)
+    guarded = Guarded("odd", plugin)
+    assert guarded.tick(1.0) == []
+    assert guarded.quarantined
+
+
+def test_a_good_verdict_passes(seats):
+    plugin = Plugin()
+    plugin.verdicts = (Verdict("k", None, None, 0.5, "all slow", {"steps": 3}),)
+    guarded = Guarded("good", plugin)
+    window = CollectiveWindow("w-0", 1, seats(), np.zeros(0, RECORD), 1.0)
+    assert guarded.observe(window) == list(plugin.verdicts)
+    assert not guarded.quarantined

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from trainmover.commands import Prepare, Recover, command_adapter
+from trainmover.plan import Move, Plan
+from trainmover.topology import Layout, Member, Membership
+
+
+def seats(epoch, *names, ranks=2):
+    return Membership(
+        epoch=epoch,
+        layout=Layout(slots=len(names), ranks_per_slot=ranks),
+        members=tuple(
+            Member(machine=n, generation=0, endpoints=tuple(f"{n}:{i}" for i in range(ranks)))
+            for n in names
+        ),
+    )
+
+
+def fields(**changes):
+    return {
+        "id": "m-0001",
+        "job": "demo",
+        "kind": "planned",
+        "from_epoch": 1,
+        "membership": seats(2, "a", "x"),
+        "moves": (Move(slot=1, leaver="b", joiner="x"),),
+        "sources": {2: 2, 3: 3},
+    } | changes
+
+
+def test_a_plan_knows_who_joins():
+    plan = Plan(**fields())
+    assert plan.epoch == 2
+    assert plan.joining_ranks == {2, 3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"membership": seats(1, "a", "x")}, "epoch must grow: 1 -> 1"),
+        ({"from_epoch": 2}, "epoch must grow"),
+        ({"moves": (), "sources": {}}, "moves at least one slot"),
+        ({"membership": seats(2, "a", "y")}, "does not put x into slot 1"),
+        ({"sources": {2: 2}}, r"must name ranks \[2, 3\]"),
+        ({"sources": {1: 1, 2: 2, 3: 3}}, r"must name ranks \[2, 3\]"),
+    ],
+)
+def test_a_plan_is_consistent(changes, message):
+    with pytest.raises(ValidationError, match=message):
+        Plan(**fields(**changes))
+
+
+def test_a_recovery_may_move_nobody():
+    plan = Plan(**fields(kind="failure", moves=(), sources={}))
+    assert plan.joining_ranks == frozenset()
+
+
+@pytest.mark.parametrize("kind", [Prepare, Recover])
+def test_a_plan_survives_the_wire(kind):
+    command = kind(plan=Plan(**fields()))
+    assert command_adapter.validate_json(command.model_dump_json()) == command
