@@ -20,8 +20,11 @@ from trainmover.protocol.migration import (
     propose,
     release,
     standing_commands,
-    step,
 )
+from trainmover.protocol.migration import (
+    step as bare_step,
+)
+from trainmover.protocol.table import Deadlines
 from trainmover.topology import Layout, Member, Membership
 
 
@@ -31,6 +34,13 @@ def seats(epoch, *names):
         layout=Layout(slots=len(names)),
         members=tuple(Member(machine=n, generation=0, endpoints=(f"{n}:1",)) for n in names),
     )
+
+
+LIMITS = Deadlines(prepare_s=60, ready_s=60, switch_s=30)
+
+
+def step(state, event, now_s):
+    return bare_step(state, event, now_s, deadlines=LIMITS)
 
 
 BEFORE = seats(1, "a", "b", "c")

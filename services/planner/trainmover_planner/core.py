@@ -32,7 +32,7 @@ from trainmover_planner.state import (
 __all__ = ["RESUME_GAP", "fold", "initial", "next_wake_s", "resume", "step"]
 
 RESUME_GAP = 10
-"""Epochs and ids that a planner skips when it starts over.
+"""Epochs and ids that a planner skips for each time one started over.
 
 Recovery commands leave before their facts are stored, so a planner that died in between may have
 issued epochs that nothing on the bus tells of (INV-EPOCH-MONOTONE).
@@ -77,17 +77,26 @@ def fold(state: State, fact: Fact, at_s: float) -> State:
     return turn.state
 
 
-def resume(state: State, now_s: float) -> tuple[State, tuple[Command, ...]]:
+def resume(
+    state: State, now_s: float, *, incarnation: int = 1
+) -> tuple[State, tuple[Command, ...]]:
     """Go on after all stored facts were folded.
 
     Publishes what should have been published, sends again every command that may not have left,
     and decides what became due in the meantime.
+
+    Args:
+        state: What the stored facts say.
+        now_s: The time in seconds.
+        incarnation: How many planners of this job there were, this one not counted; no two may
+            be told the same number, or they might issue the same epoch.
     """
     turn = Turn(state, now_s)
     turn.set(unannounced={}, early={})
     turn.commands.extend(state.unannounced.values())
     if state.membership is not None and not state.over:
-        turn.set(issued=state.issued + RESUME_GAP, sequence=state.sequence + RESUME_GAP)
+        gap = RESUME_GAP * incarnation
+        turn.set(issued=state.issued + gap, sequence=state.sequence + gap)
         for one in state.migrations.values():
             if one.phase in (Phase.PROPOSED, Phase.APPROVED):
                 advance(turn, one.id, protocol.Abort("the planner started over"))

@@ -172,10 +172,11 @@ def _release(turn: Turn, one: Migration, old: Membership | None) -> None:
         host = state.inventory.get(machine)
         if (machine, generation) in seated or host is None or host.life != (machine, generation):
             continue
-        turn.set(
-            inventory=turn.state.inventory.spent([host.life]),
-            spent=turn.state.spent | {host.life},
-        )
+        if host.life not in turn.state.spent:
+            turn.set(
+                inventory=turn.state.inventory.spent([host.life]),
+                spent=turn.state.spent | {host.life},
+            )
         why = blamed.get(machine) if machine not in names else None
         if why is not None and machine not in state.inventory.quarantined:
             turn.set(inventory=turn.state.inventory.quarantine(machine, why.cause))

@@ -11,7 +11,7 @@ from typing import Final
 
 from trainmover import observe
 from trainmover.bus.protocol import Bus
-from trainmover.errors import BusUnavailableError
+from trainmover.errors import BusUnavailableError, ConflictError
 from trainmover.events.envelope import Envelope
 from trainmover.topology import Frozen
 from trainmover_planner import core
@@ -105,8 +105,24 @@ class Planner:
                 at_s = item.time.timestamp()
                 self._state = core.fold(self._state, _fact(item), at_s)
         self._stepped_s = self._clock()
-        self._state, commands = core.resume(self._state, self._stepped_s)
+        incarnation = await self._incarnation() if self._state.membership is not None else 1
+        self._state, commands = core.resume(self._state, self._stepped_s, incarnation=incarnation)
         self._carry_out(commands)
+
+    async def _incarnation(self) -> int:
+        """Count this start in the key-value store: no two planners get the same number."""
+        bucket, key = "tm_jobs", f"{self._job}.incarnation"
+        while True:
+            try:
+                known = await self._bus.get(bucket, key)
+                number = 1 if known is None else int(known.value) + 1
+                revision = None if known is None else known.revision
+                await self._bus.put(bucket, key, str(number).encode(), revision=revision)
+            except (BusUnavailableError, ConflictError) as error:
+                _log.warning("planner.bus_unavailable", retry_in_s=_RETRY_S, reason=str(error))
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return number
 
     async def _loop(self) -> None:
         while True:

@@ -12,6 +12,7 @@ from trainmover.commands import Command as MachineCommand
 from trainmover.commands import MigrateRequest, Prepare, Recover
 from trainmover.events import executor, incident, machine, migration
 from trainmover.plan import Plan
+from trainmover.protocol.table import Deadlines
 from trainmover.topology import Frozen, Machine, Membership
 from trainmover_planner import core
 from trainmover_planner.state import (
@@ -33,11 +34,14 @@ class World:
 
     def __init__(self, *, slots: int = 4, spare: int = 2, ranks: int = 1, **settings: Any) -> None:
         self.slots, self.spare, self.ranks = slots, spare, ranks
+        settings.setdefault("deadlines", Deadlines(prepare_s=60, ready_s=60, switch_s=30))
         self.state: State = core.initial("demo", Settings(**settings))
         self.now_s = 100.0
         self.log: list[Command] = []
         self.stream: list[tuple[float, Fact]] = []
         self.incidents = 0
+        self.incarnation = 0
+        self.stored: set[str] = set()
 
     # -- driving ---------------------------------------------------------------------------------
 
@@ -49,11 +53,15 @@ class World:
         return list(commands)
 
     def _took(self, commands: Iterable[Command]) -> None:
+        said: list[str] = []
         for command in commands:
             self.log.append(command)
+            if isinstance(command, SendCommand) and not command.urgent:
+                self.stored.update(said)  # it left only after these were stored
             if isinstance(command, PublishFact):
                 own = Fact(command.payload, "/planner", command.id, command.trace)
                 self.stream.append((self.now_s, own))
+                said.append(command.id)
 
     def say(self, payload: Frozen, source: str = "/machine/x") -> list[Command]:
         return self.do(Fact(payload, source))
@@ -72,14 +80,15 @@ class World:
         stream = list(self.stream)
         own = [index for index, (_, fact) in enumerate(stream) if fact.source == "/planner"]
         for index in reversed(own[len(own) - lose :] if lose else []):
-            # Nobody starts before it is stored that the job formed.
-            if not isinstance(stream[index][1].payload, migration.JobFormed):
-                del stream[index]
+            if stream[index][1].id in self.stored:
+                break
+            del stream[index]
         state = core.initial("demo", self.state.settings)
         for at_s, fact in stream:
             state = core.fold(state, fact, at_s)
         self.stream = stream
-        self.state, commands = core.resume(state, self.now_s)
+        self.incarnation += 1
+        self.state, commands = core.resume(state, self.now_s, incarnation=self.incarnation)
         self._took(commands)
         return list(commands)
 

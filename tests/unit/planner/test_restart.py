@@ -80,6 +80,7 @@ def test_a_death_during_the_absence_is_recovered_at_once(world):
 
 def test_a_proposal_without_a_plan_is_given_up(world):
     world.ask("migrate", machine="w-1")
+    world.stored.clear()  # it died before the commands left
     world.restart(lose=2)
     assert world.state.migrations["m-0001"].phase == "aborted"
     assert world.ask("migrate", machine="w-1")["ok"]
@@ -108,6 +109,17 @@ def test_a_quarantine_survives(world):
     world.restart()
     world.register("w-2", generation=1)
     assert "w-2:warm" not in world.verbs()
+
+
+def test_planners_that_die_again_and_again_never_issue_an_epoch_twice(world):
+    stream = list(world.stream)
+    epochs = []
+    for _ in range(5):
+        world.stream = list(stream)
+        world.restart()
+        world.failed("w-1")  # the plan leaves, its facts are lost
+        epochs.append(world.last_plan().epoch)
+    assert len(set(epochs)) == 5
 
 
 def test_a_finished_job_stays_finished(world):
