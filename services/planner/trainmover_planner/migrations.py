@@ -9,12 +9,12 @@ from trainmover.events.machine import MachineQuarantined
 from trainmover.plan import MigrationKind, Plan
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration, MigrationEvent
-from trainmover.protocol.table import Phase
+from trainmover.protocol.table import Phase, Signal, allows
 from trainmover.topology import Membership
 from trainmover_planner.inventory import Life, life_of
 from trainmover_planner.state import SaveMigration, State, Turn
 
-__all__ = ["advance", "base_of", "propose", "resend", "start"]
+__all__ = ["advance", "base_of", "give_up", "propose", "resend", "start"]
 
 
 def propose(
@@ -76,6 +76,13 @@ def advance(turn: Turn, id: str, event: MigrationEvent) -> None:
         turn.put("cooldown", new.slot, turn.now_s + turn.state.settings.cooldown_s)
     if new.phase is Phase.COMMITTED:
         _committed(turn, new)
+
+
+def give_up(turn: Turn, id: str, reason: str) -> None:
+    """End a migration: by an abort while that is possible, as failed afterwards."""
+    one = turn.state.migrations[id]
+    abort = allows(kind=one.kind, phase=one.phase, signal=Signal.ABORT)
+    advance(turn, id, protocol.Abort(reason) if abort else protocol.Fail(reason))
 
 
 def resend(turn: Turn) -> None:
@@ -147,6 +154,9 @@ def _committed(turn: Turn, one: Migration) -> None:
         inventory=state.inventory.spent(life_of(member) for member in after.members),
         broken={who: at for who, at in state.broken.items() if at[0] >= after.epoch},
     )
+    for other in turn.state.migrations.values():
+        if other.open and other.plan is not None and other.plan.epoch < after.epoch:
+            give_up(turn, other.id, f"the job is at epoch {after.epoch} by {one.id}")
     _release(turn, one, old)
 
 

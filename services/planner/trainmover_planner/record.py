@@ -93,7 +93,11 @@ def _report(turn: Turn, fact: RankReport) -> None:
     turn.set(issued=max(state.issued, fact.epoch))
     if isinstance(fact, executor.PlanSwitched | executor.PlanCommitted):
         _seen(turn, fact.machine, fact.rank, fact.epoch, fact.step)
-    if fact.migration in state.migrations:
+    known = state.migrations.get(fact.migration)
+    current = 0 if state.membership is None else state.membership.epoch
+    if known is not None and not known.open and fact.epoch <= current:
+        return  # the job went past that plan: nobody can be at its epoch any more
+    if known is not None:
         advance(turn, fact.migration, protocol.Report(fact))
     elif turn.replay:
         turn.put("early", fact.migration, (*state.early.get(fact.migration, ()), fact))

@@ -20,7 +20,7 @@ from trainmover.protocol.table import Phase
 from trainmover.topology import Member, Membership
 from trainmover_planner.assignment import assign, sources
 from trainmover_planner.inventory import life_of
-from trainmover_planner.migrations import advance, base_of, propose, start
+from trainmover_planner.migrations import advance, base_of, give_up, propose, start
 from trainmover_planner.state import Death, State, Turn
 
 __all__ = ["announce_losses", "fail_job", "recover", "wakes_s"]
@@ -56,9 +56,7 @@ def fail_job(turn: Turn, *, reason: str, next_step: str) -> None:
     """Give the job up and stop every machine."""
     flight = turn.state.flight
     if flight is not None:
-        planned = flight.kind == "planned" and flight.phase is not Phase.SWITCHING
-        event = protocol.Abort(reason) if planned else protocol.Fail(reason)
-        advance(turn, flight.id, event)
+        give_up(turn, flight.id, reason)
     turn.set(phase="failed", reason=reason)
     turn.stop_everybody(reason)
     turn.publish(JobFailed(reason=reason, next_step=next_step), id="job.failed")
@@ -168,6 +166,9 @@ def _settle(turn: Turn, one: Migration) -> None:
         elif stuck.all and now_s >= stuck.last_s + regroup_s:
             advance(turn, one.id, protocol.Fail("the step after the switch broke on every rank"))
         return
+    if one.before != base:
+        give_up(turn, one.id, f"the ranks are at epoch {base.epoch} by an earlier plan")
+        return
     dead = state.dead_slots(current)
     stuck = _stuck(state, current, epochs=[current.epoch])
     if dead:
@@ -178,11 +179,11 @@ def _settle(turn: Turn, one: Migration) -> None:
         )
         first_s = min(death.at_s for death in _deaths_of(state, current))
         if known or now_s >= first_s + state.settings.truth_s:
-            advance(turn, one.id, protocol.Abort(_why(state, current)))
+            give_up(turn, one.id, _why(state, current))
     elif state.dead_slots(after):
-        advance(turn, one.id, protocol.Abort(_why(state, after)))
+        give_up(turn, one.id, _why(state, after))
     elif stuck.all and now_s >= stuck.last_s + regroup_s:
-        advance(turn, one.id, protocol.Abort("the step broke on every rank"))
+        give_up(turn, one.id, "the step broke on every rank")
 
 
 def _judge(turn: Turn, one: Migration) -> None:

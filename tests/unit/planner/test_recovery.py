@@ -397,3 +397,27 @@ def test_a_standby_process_exit_cools_the_slot(world):
     )
     world.failed("w-1")
     assert world.last_plan().moves[0].joiner == "w-5"
+
+
+def test_a_plan_that_the_job_went_past_stays_dead(world):
+    world.ask("migrate", machine="w-0")
+    move = world.last_plan()
+    world.failed("w-1")
+    world.ask("abort", migration=move.id)
+    world.finish(world.last_plan())
+    seats = world.membership
+    world.report(executor.PlanSwitched, move)
+    world.report(executor.PlanCommitted, move)
+    assert world.state.migrations[move.id].phase == "aborted"
+    assert world.membership == seats
+
+
+def test_a_late_truth_ends_the_move_planned_since(world):
+    world.ask("migrate", machine="w-1")
+    first = world.last_plan()
+    world.ask("abort", migration=first.id)
+    world.ask("migrate", machine="w-2")
+    second = world.last_plan()
+    world.finish(first)
+    assert world.state.migrations[second.id].phase == "aborted"
+    assert world.membership == first.membership
