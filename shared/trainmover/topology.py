@@ -11,7 +11,9 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["Frozen", "Layout", "Machine", "Member", "Membership"]
+from trainmover.errors import ConfigError
+
+__all__ = ["Frozen", "Layout", "Machine", "Member", "Membership", "parse_nnodes"]
 
 
 class Frozen(BaseModel):
@@ -137,3 +139,20 @@ class Membership(Frozen):
         return frozenset(
             rank for slot in self.changed_slots(later) for rank in self.layout.ranks_of(slot)
         )
+
+
+def parse_nnodes(text: str) -> tuple[int, int]:
+    """``"4:6"`` (slots, slots plus standbys) or ``"4"`` (no standby).
+
+    Raises:
+        ConfigError: It is neither, or the numbers make no job.
+    """
+    low, separator, high = text.partition(":")
+    numbers = low.isdecimal() and (high.isdecimal() or not separator)
+    least, most = (int(low), int(high or low)) if numbers else (0, 0)
+    if not 1 <= least <= most:
+        raise ConfigError(
+            f"--nnodes {text!r} is not a number of machines. Write SLOTS or SLOTS:MACHINES, for "
+            "example 4:6 for four slots and two standbys."
+        )
+    return least, most

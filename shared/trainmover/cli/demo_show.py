@@ -24,7 +24,7 @@ from trainmover.demo.live import live, plain
 from trainmover.demo.play import Demo, DemoSpec, Outcome, RunState
 from trainmover.demo.report import write_report
 from trainmover.errors import ConfigError
-from trainmover.local.cluster import parse_nnodes
+from trainmover.topology import parse_nnodes
 
 __all__ = ["show"]
 

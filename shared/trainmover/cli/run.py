@@ -24,13 +24,13 @@ from trainmover.local.cluster import (
     ClusterSpec,
     LocalCluster,
     Notice,
-    parse_nnodes,
     stop_on_signals,
 )
 from trainmover.local.follow import OutputFollower
 from trainmover.local.ledger import Ending
 from trainmover.subjects import validate_id
 from trainmover.summary import summarise, worth_showing
+from trainmover.topology import parse_nnodes
 
 __all__ = ["agent", "become_agent", "finish", "run", "thread_environment", "up"]
 

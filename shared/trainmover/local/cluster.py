@@ -21,7 +21,7 @@ from typing import IO, Final, Literal
 from trainmover.bus.embedded import EmbeddedServer
 from trainmover.bus.nats import NatsBus
 from trainmover.bus.protocol import Bus
-from trainmover.errors import BusError, ConfigError
+from trainmover.errors import BusError
 from trainmover.events.envelope import Envelope
 from trainmover.local import procfs, registry
 from trainmover.local.ledger import Ending, Ledger
@@ -35,7 +35,7 @@ from trainmover.local.process import (
     wait_gone,
 )
 
-__all__ = ["ClusterSpec", "LocalCluster", "Notice", "parse_nnodes", "stop_on_signals"]
+__all__ = ["ClusterSpec", "LocalCluster", "Notice", "stop_on_signals"]
 
 _GRACE_S: Final = 5.0
 """Between the polite signal and the kill."""
@@ -108,26 +108,6 @@ class ClusterSpec:
         if self.as_module:
             argv.append("-m")
         return [*argv, "--", *self.program]
-
-
-def parse_nnodes(text: str) -> tuple[int, int]:
-    """``"4:6"`` (slots, slots plus standbys) or ``"4"`` (no standby).
-
-    Raises:
-        ConfigError: It is neither, or the numbers make no job.
-    """
-    low, separator, high = text.partition(":")
-    try:
-        least = int(low)
-        most = int(high) if separator else least
-    except ValueError:
-        least = most = 0
-    if not 1 <= least <= most:
-        raise ConfigError(
-            f"--nnodes {text!r} is not a number of machines. Write SLOTS or SLOTS:MACHINES, for "
-            "example 4:6 for four slots and two standbys."
-        )
-    return least, most
 
 
 class LocalCluster:

@@ -18,10 +18,10 @@ from trainmover.bus.nats import NatsBus
 from trainmover.errors import ConfigError
 from trainmover.events.migration import JobFailed, JobFormed
 from trainmover.local import procfs, registry
-from trainmover.local.cluster import ClusterSpec, LocalCluster, Notice, parse_nnodes
+from trainmover.local.cluster import ClusterSpec, LocalCluster, Notice
 from trainmover.local.ledger import Ending
 from trainmover.observe import new_event
-from trainmover.topology import Frozen
+from trainmover.topology import Frozen, parse_nnodes
 
 MACHINE = """
 import os, pathlib, subprocess, sys, time

@@ -10,6 +10,7 @@ from pathlib import Path
 from trainmover import subjects
 from trainmover.errors import ConfigError
 from trainmover.service import ServiceOptions, add_common_options
+from trainmover.topology import parse_nnodes
 from trainmover_executor.agent.fork_frames import DEFAULT_ENTRY
 
 __all__ = ["AgentOptions", "parse"]
@@ -76,7 +77,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, AgentOptio
     parser.add_argument("program", nargs="+", help="script (or module) and its arguments, after --")
     arguments = parser.parse_args(argv)
     service = ServiceOptions.from_args("agent", arguments)
-    least, most = _nnodes(arguments.nnodes)
+    least, most = parse_nnodes(arguments.nnodes)
     if arguments.nproc_per_node < 1:
         raise ConfigError(f"--nproc-per-node {arguments.nproc_per_node} must be at least 1")
     return service, AgentOptions(
@@ -93,20 +94,6 @@ def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, AgentOptio
         log_dir=arguments.log_dir,
         worker_entry=arguments.worker_entry,
     )
-
-
-def _nnodes(text: str) -> tuple[int, int]:
-    low, separator, high = text.partition(":")
-    if not low.isdecimal() or (separator and not high.isdecimal()):
-        least = most = 0
-    else:
-        least, most = int(low), int(high or low)
-    if not 1 <= least <= most:
-        raise ConfigError(
-            f"--nnodes {text!r} is not a number of machines. Write SLOTS or SLOTS:MACHINES, for "
-            "example 4:6 for four slots and two standbys."
-        )
-    return least, most
 
 
 def _label(text: str) -> tuple[str, str]:
