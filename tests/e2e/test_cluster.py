@@ -1,0 +1,134 @@
+"""What a user does by hand: run, migrate, kill, and lose every service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import WORKLOADS
+from tests.support.cluster import ClusterJob
+
+pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
+
+StartJob = Callable[..., ClusterJob]
+GPT = ("-m", "trainmover_executor.programs.gpt")
+
+
+def gated(gate: Path, step: int) -> tuple[str, ...]:
+    return ("--hold-at", str(step), "--gate", str(gate))
+
+
+def test_moves_and_deaths_by_hand_change_no_bit(cluster: StartJob, tmp_path: Path) -> None:
+    """A planned move, then rank 0's machine by ``kill -9``, against an undisturbed run."""
+    gate = tmp_path / "gate"
+    program = (WORKLOADS, "ddp", "--steps", "60")
+    job = cluster("--nnodes", "4:6", *program, *gated(gate, 20))
+    job.until(r"job\.formed")
+    job.wait_until_ready(4)
+
+    moved = job.cli("migrate", "worker-2", "--reason", "maintenance", "--yes", "--no-wait")
+    assert moved.returncode == 0, moved.stderr
+    gate.touch()
+    job.until(r"migration\.committed .*worker-2 -> worker-[45] in slot 2")
+    job.kill("worker-0")
+    job.until(r"migration\.committed .*worker-0 -> ")
+    assert job.finish() == 0, job.output
+
+    undisturbed = cluster("--nnodes", "4", *program)
+    assert undisturbed.finish() == 0, undisturbed.output
+    assert job.finals() == undisturbed.finals()
+    for disturbed, expected in zip(job.losses(), undisturbed.losses(), strict=True):
+        missing = expected.keys() - disturbed.keys()
+        assert len(missing) <= 1  # committed by its peers, killed before it could write the line
+        assert disturbed == {step: loss for step, loss in expected.items() if step not in missing}
+
+
+@pytest.mark.parametrize(
+    ("workload", "shape"),
+    [
+        ("fsdp2", ("--nnodes", "4:5")),
+        ("tp_fsdp2", ("--nnodes", "2:3", "--nproc-per-node", "2")),
+    ],
+)
+def test_sharded_jobs_survive_a_move(
+    cluster: StartJob, tmp_path: Path, workload: str, shape: tuple[str, ...]
+) -> None:
+    gate = tmp_path / "gate"
+    program = (WORKLOADS, workload, "--steps", "40")
+    job = cluster(*shape, *program, *gated(gate, 10))
+    job.until(r"job\.formed")
+    job.wait_until_ready(int(shape[1].split(":")[0]))
+    moved = job.cli("migrate", "worker-1", "--yes", "--no-wait")
+    assert moved.returncode == 0, moved.stderr
+    gate.touch()
+    job.until(r"migration\.committed")
+    assert job.finish() == 0, job.output
+
+    undisturbed = cluster(shape[0], shape[1].split(":")[0], *shape[2:], *program)
+    assert undisturbed.finish() == 0, undisturbed.output
+    assert job.finals() == undisturbed.finals()
+    assert job.losses() == undisturbed.losses()
+
+
+def test_state_without_a_replica_is_said_to_be_lost(cluster: StartJob) -> None:
+    """Fully sharded state of a crashed machine is nowhere: no silent restart, a clear end."""
+    job = cluster("--nnodes", "2:3", WORKLOADS, "fsdp2", "--steps", "100000")
+    job.until(r"job\.formed")
+    job.wait_until_ready(2)
+    job.kill("worker-1")
+    assert job.finish() == 1
+    assert "The state of rank 1 is lost" in job.output
+    assert "latest checkpoint" in job.output
+
+
+def test_training_outlives_every_service(cluster: StartJob, tmp_path: Path) -> None:
+    """INV-NO-BUS-ON-PATH: detector, planner and bus die for good, the job goes on to its end."""
+    gate = tmp_path / "gate"
+    program = (WORKLOADS, "ddp", "--steps", "60")
+    job = cluster("--nnodes", "2:3", *program, *gated(gate, 20))
+    job.until(r"job\.formed")
+    job.wait_until_ready(2)
+    job.kill("detector", "planner", "bus")
+    job.until(r"warning: .*bus.* gone")
+    gate.touch()
+    assert job.finish() == 0, job.output
+    assert "detector is gone" in job.output
+    assert "planner is gone" in job.output
+    assert "raining continues" in job.output
+
+    undisturbed = cluster("--nnodes", "2", *program)
+    assert undisturbed.finish() == 0, undisturbed.output
+    assert job.finals() == undisturbed.finals()
+
+
+def test_refusals_change_nothing_and_say_what_to_do(cluster: StartJob, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    job = cluster("--nnodes", "2:3", WORKLOADS, "ddp", "--steps", "30", *gated(gate, 10))
+    job.until(r"job\.formed")
+    job.wait_until_ready(2)
+
+    for arguments, code, hint in [
+        (("worker-9",), "unknown_machine", "trainmover status"),
+        (("worker-2",), "not_in_slot", "Members are"),
+        (("worker-0", "--to", "worker-1"), "not_a_standby", "standby"),
+    ]:
+        refused = job.cli("migrate", *arguments, "--yes")
+        assert refused.returncode == 3, refused
+        assert code in refused.stderr
+        assert hint in refused.stderr
+
+    planned = job.cli("migrate", "worker-0", "--dry-run", "-o", "json")
+    assert planned.returncode == 0, planned
+    assert '"worker-2"' in planned.stdout
+
+    accepted = job.cli("migrate", "worker-0", "--yes", "--no-wait")
+    assert accepted.returncode == 0, accepted
+    again = job.cli("migrate", "worker-0", "--yes", "--no-wait")
+    assert again.returncode == 3, again
+    other = job.cli("migrate", "worker-1", "--yes", "--no-wait")
+    assert other.returncode == 3, other
+    gate.touch()
+    job.until(r"migration\.committed")
+    assert job.finish() == 0, job.output
+    assert "m-0002" not in job.output

@@ -1,0 +1,151 @@
+"""The whole system as a user starts it: ``trainmover run`` in one process, commands in others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from trainmover.bus.nats import NatsBus
+from trainmover.events.machine import MachineReady
+
+COMMAND = [sys.executable, "-m", "trainmover.cli"]
+
+
+class ClusterJob:
+    """A job under ``trainmover run``, with its output as it comes."""
+
+    def __init__(self, home: Path, *arguments: str, name: str = "job") -> None:
+        self.name = name
+        self.home = home
+        self.metrics = home / "metrics"
+        self.lines: list[str] = []
+        self._fresh: queue.Queue[str | None] = queue.Queue()
+        self._env = {**os.environ, "TRAINMOVER_HOME": str(home), "NO_COLOR": "1"}
+        head = ["run", "--job", name, "--metrics", str(self.metrics)]
+        self.process = subprocess.Popen(
+            [*COMMAND, *head, *arguments],
+            env=self._env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+            self._fresh.put(line.rstrip())
+        self._fresh.put(None)
+
+    @property
+    def output(self) -> str:
+        return "\n".join(self.lines)
+
+    def until(self, pattern: str, *, timeout_s: float = 120) -> str:
+        """Wait for a line that matches."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                line = self._fresh.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(
+                    f"no line like {pattern!r} in {timeout_s} s:\n{self.output}"
+                ) from None
+            if line is None:
+                raise AssertionError(f"ended before a line like {pattern!r}:\n{self.output}")
+            if re.search(pattern, line):
+                return line
+
+    def runtime(self) -> dict[str, Any]:
+        """The runtime file that the launcher keeps for other terminals."""
+        record: dict[str, Any] = json.loads((self.home / "jobs" / f"{self.name}.json").read_text())
+        return record
+
+    def kill(self, *names: str) -> None:
+        """``kill -9`` the named processes ("detector", "worker-2", ...)."""
+        processes = self.runtime()["processes"]
+        for name in names:
+            os.kill(processes[name], signal.SIGKILL)
+
+    def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command from a second terminal."""
+        return subprocess.run(
+            [*COMMAND, *arguments, "--job", self.name],
+            env=self._env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def wait_until_ready(self, slots: int, *, timeout_s: float = 120) -> None:
+        """Wait until some standby is warm for every slot."""
+        asyncio.run(self._until_ready(set(range(slots)), timeout_s))
+
+    async def _until_ready(self, wanted: set[int], timeout_s: float) -> None:
+        ready: dict[str, set[int]] = {}
+        async with (
+            asyncio.timeout(timeout_s),
+            NatsBus(self.runtime()["nats"], name="test") as bus,
+            aclosing(bus.events(self.name, entity="machine", fact="ready")) as facts,
+        ):
+            async for delivery in facts:
+                fact = delivery.payload.payload
+                assert isinstance(fact, MachineReady)
+                slots = ready.setdefault(fact.machine, set())
+                slots.add(fact.slot)
+                if slots == wanted:
+                    return
+
+    def finish(self, *, timeout_s: float = 240) -> int:
+        """Wait for the end; the exit code."""
+        code = self.process.wait(timeout=timeout_s)
+        self._reader.join(timeout=10)
+        return code
+
+    def finals(self) -> list[dict[str, Any]]:
+        """The final record of every rank."""
+        paths = sorted(self.metrics.glob("rank-*.final.json"))
+        return [json.loads(path.read_text()) for path in paths]
+
+    def losses(self) -> list[dict[int, str]]:
+        """Loss by step, bit for bit, of every rank."""
+        every = []
+        for path in sorted(self.metrics.glob("rank-*.jsonl")):
+            records = [json.loads(line) for line in path.read_text().splitlines()]
+            by_step = {record["step"]: record["loss_hex"] for record in records}
+            assert len(by_step) == len(records), f"{path.name} has a step twice"
+            every.append(by_step)
+        return every
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait(timeout=10)
+        self._reader.join(timeout=10)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def __enter__(self) -> ClusterJob:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
