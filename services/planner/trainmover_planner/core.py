@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from trainmover.events.migration import JobFinished
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.table import Phase
-from trainmover_planner import formation, policy, recovery, requests
+from trainmover_planner import formation, policy, recovery, replan, requests
 from trainmover_planner.migrations import advance, resend
 from trainmover_planner.record import record
 from trainmover_planner.state import (
@@ -134,7 +134,7 @@ def _decide(turn: Turn) -> None:
             if one.open:
                 advance(turn, one.id, protocol.Tick())
         recovery.recover(turn)
-        recovery.announce_losses(turn)
+        replan.announce_losses(turn)
         formation.warm_standbys(turn)
         policy.automate(turn)
         _finish_job(turn)

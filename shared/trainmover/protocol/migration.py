@@ -12,12 +12,27 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from trainmover.commands import AbortMigration, Command, Prepare, Recover, Release
+from trainmover.commands import AbortMigration, Prepare, Recover, Release
 from trainmover.events.executor import PlanCommitted, PlanFailed, PlanPrepared, PlanSwitched
 from trainmover.plan import MigrationKind, Plan
 from trainmover.protocol import facts
+from trainmover.protocol.inputs import (
+    Abort,
+    Approve,
+    Begin,
+    Effect,
+    Fail,
+    MigrationEvent,
+    Publish,
+    RankReport,
+    Reject,
+    Report,
+    Send,
+    SwitchSeen,
+    Tick,
+)
 from trainmover.protocol.table import OPEN, Deadlines, Phase, Signal, allows, next_phase
-from trainmover.topology import Frozen, Membership
+from trainmover.topology import Membership
 
 __all__ = [
     "Abort",
@@ -28,6 +43,7 @@ __all__ = [
     "Migration",
     "MigrationEvent",
     "Publish",
+    "RankReport",
     "Reject",
     "Report",
     "Send",
@@ -38,87 +54,6 @@ __all__ = [
     "standing_commands",
     "step",
 ]
-
-RankReport = PlanPrepared | PlanSwitched | PlanCommitted | PlanFailed
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """Make a fact known."""
-
-    payload: Frozen
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Queue a command for a machine; the same ``id`` is queued once."""
-
-    machine: str
-    command: Command
-    id: str
-
-
-Effect = Publish | Send
-
-
-@dataclass(frozen=True, slots=True)
-class Approve:
-    """Policy or an operator agreed.
-
-    Attributes:
-        plan: What is to happen.
-        before: The membership the plan starts from.
-    """
-
-    plan: Plan
-    before: Membership
-
-
-@dataclass(frozen=True, slots=True)
-class Reject:
-    """It will not happen."""
-
-    code: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """Send the commands out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What one rank said about the plan."""
-
-    fact: RankReport
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchSeen:
-    """A rank is known to be at the plan's epoch although its own report has not come."""
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """Give it up before the switch."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """The switch broke, or another plan takes its place."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time passed."""
-
-
-MigrationEvent = Approve | Reject | Begin | Report | SwitchSeen | Abort | Fail | Tick
 
 _Ranks = frozenset[tuple[str, int]]
 _NOBODY: Final[_Ranks] = frozenset()

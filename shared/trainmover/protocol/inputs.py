@@ -1,0 +1,107 @@
+"""What drives a migration, and what it answers with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainmover.commands import Command
+from trainmover.events.executor import PlanCommitted, PlanFailed, PlanPrepared, PlanSwitched
+from trainmover.plan import Plan
+from trainmover.topology import Frozen, Membership
+
+__all__ = [
+    "Abort",
+    "Approve",
+    "Begin",
+    "Effect",
+    "Fail",
+    "MigrationEvent",
+    "Publish",
+    "RankReport",
+    "Reject",
+    "Report",
+    "Send",
+    "SwitchSeen",
+    "Tick",
+]
+
+RankReport = PlanPrepared | PlanSwitched | PlanCommitted | PlanFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Make a fact known."""
+
+    payload: Frozen
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Queue a command for a machine; the same ``id`` is queued once."""
+
+    machine: str
+    command: Command
+    id: str
+
+
+Effect = Publish | Send
+
+
+@dataclass(frozen=True, slots=True)
+class Approve:
+    """Policy or an operator agreed.
+
+    Attributes:
+        plan: What is to happen.
+        before: The membership the plan starts from.
+    """
+
+    plan: Plan
+    before: Membership
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """It will not happen."""
+
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Send the commands out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one rank said about the plan."""
+
+    fact: RankReport
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchSeen:
+    """A rank is known to be at the plan's epoch although its own report has not come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Give it up before the switch."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The switch broke, or another plan takes its place."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+
+MigrationEvent = Approve | Reject | Begin | Report | SwitchSeen | Abort | Fail | Tick
