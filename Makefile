@@ -37,10 +37,11 @@ format: install ## Rewrite the sources in house style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: install ## Run the benchmarks; each prints its command and the machine it ran on
-	@set -e; found=; for file in benchmarks/bench_*.py; do \
-		[ -e "$$file" ] || continue; found=1; echo "== $$file"; $(BIN)/python "$$file" $(ARGS); \
-	done; [ -n "$$found" ] || { echo "no benchmarks/bench_*.py in this version" >&2; exit 1; }
+bench: install ## Run the benchmarks; each prints one JSON object
+	@set -e; for file in benchmarks/[a-z]*.py; do \
+		name=$$(basename $$file .py); echo "== python -m benchmarks.$$name"; \
+		$(BIN)/python -m benchmarks.$$name $(ARGS); \
+	done
 
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

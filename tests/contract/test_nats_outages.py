@@ -396,3 +396,20 @@ class TestPermissions:
         with pytest.raises(PermissionDeniedError, match="credentials"):
             async with NatsBus(urls[2]):
                 pass
+
+
+async def test_closing_while_the_server_is_gone_leaves_no_task_behind(
+    nats_server: EmbeddedServer,
+) -> None:
+    """A reconnection that swallowed its cancellation kept whole processes from ending."""
+    mine = asyncio.current_task()
+    for _ in range(5):
+        async with NatsBus(nats_server.url) as bus:
+            await bus.setup()
+            nats_server.kill()
+            with pytest.raises(BusUnavailableError):
+                await bus.publish(lost("w"))
+        async with asyncio.timeout(5):
+            while strays := [task for task in asyncio.all_tasks() if task is not mine]:
+                await asyncio.wait(strays)
+        nats_server.start()

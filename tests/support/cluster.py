@@ -111,9 +111,12 @@ class ClusterJob:
                 if slots == wanted:
                     return
 
-    def finish(self, *, timeout_s: float = 240) -> int:
+    def finish(self, *, timeout_s: float = 90) -> int:
         """Wait for the end; the exit code."""
-        code = self.process.wait(timeout=timeout_s)
+        try:
+            code = self.process.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"no end in {timeout_s} s:\n{self.output}") from None
         self._reader.join(timeout=10)
         return code
 

@@ -153,6 +153,7 @@ class Connection:
         self._up.clear()
         self._client = _Client()  # a client whose connect failed cannot be used again
         self._last_error = ""
+        self._closer: asyncio.Task[object] | None = None
         self._closing = False
         try:
             # With unlimited reconnects nats-py never gives up the first attempt: the limit is ours.
@@ -206,6 +207,7 @@ class Connection:
 
     async def _abandon(self) -> None:
         self._closing = True
+        self._closer = asyncio.current_task()
         # Never drain(): it stalls for its whole time limit after a cancelled fetch.
         with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
             async with asyncio.timeout(_CLOSE_S / 2):
@@ -328,6 +330,10 @@ class Connection:
                 await self._client.publish(subject, data, headers=headers)
 
     async def _on_error(self, error: Exception) -> None:
+        if self._closer not in (None, asyncio.current_task()):
+            # Python 3.11's wait_for can swallow the cancellation of nats-py's reconnection, which
+            # then dials for ever and keeps the event loop from ending. It asks us in each round.
+            raise asyncio.CancelledError
         text = str(error) or type(error).__name__
         if match := _VIOLATION.search(text):
             # A forbidden publish would otherwise surface as a bare time-out.

@@ -1,0 +1,1 @@
+"""Training programs that benchmarks start under ``trainmover run``."""

@@ -1,0 +1,99 @@
+"""Times the same step on Gloo alone and under TrainMover, in alternating blocks.
+
+Both models live in the same processes, so that whatever else the host does hits both alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from trainmover_executor import Session
+from trainmover_executor.programs.gpt import VOCABULARY, Gpt, SourceText
+
+
+def gloo_group() -> dist.ProcessGroup:
+    """A Gloo group of all ranks; the port of its store travels over the group under test."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    port = torch.zeros(1, dtype=torch.int64)
+    store = None
+    if rank == 0:
+        store = c10d.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        port[0] = store.port
+    dist.broadcast(port, 0)
+    store = store or c10d.TCPStore("127.0.0.1", int(port.item()), is_master=False)
+    backend = c10d.ProcessGroupGloo(store, rank, world, timedelta(seconds=60))
+    backend._set_sequence_number_for_group()
+    group = dist.ProcessGroup(store, rank, world)
+    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
+    return group
+
+
+def build(group: dist.ProcessGroup | None, width: int, context: int):
+    torch.manual_seed(0)
+    model = Gpt(width=width, layers=4, heads=4, context=context, dropout=0.0)
+    wrapped = DistributedDataParallel(model, process_group=group)
+    return wrapped, torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
+
+
+def train(model, optimizer, batch) -> None:
+    tokens, targets = batch
+    loss = functional.cross_entropy(model(tokens).view(-1, VOCABULARY), targets.reshape(-1))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--blocks", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--width", type=int, default=192)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    Session.init()
+    context = 64
+    data = SourceText(rank=dist.get_rank(), batch=4, context=context, seed=0)
+    plain, plain_optimizer = build(gloo_group(), options.width, context)
+    moved, moved_optimizer = build(None, options.width, context)
+    batches = iter(SourceText(rank=dist.get_rank(), batch=4, context=context, seed=0))
+    session = Session(model=moved, optimizer=moved_optimizer)
+    times: dict[str, list[float]] = {"gloo": [], "trainmover": []}
+    for _ in range(3):
+        train(plain, plain_optimizer, next(batches))
+    started = time.perf_counter()
+    for step in session.steps(data, max_steps=3 + options.blocks * options.steps):
+        with step as batch:
+            train(moved, moved_optimizer, batch)
+        done = step.index - 2
+        if done <= 0 or done % options.steps:
+            if done == 0:
+                dist.barrier()
+                started = time.perf_counter()
+            continue
+        times["trainmover"].append((time.perf_counter() - started) / options.steps)
+        dist.barrier()
+        started = time.perf_counter()
+        for _ in range(options.steps):
+            train(plain, plain_optimizer, next(batches))
+        times["gloo"].append((time.perf_counter() - started) / options.steps)
+        dist.barrier()
+        started = time.perf_counter()
+    if dist.get_rank() == 0:
+        parameters = sum(p.numel() for p in moved.parameters())
+        options.out.write_text(json.dumps({"parameters": parameters, **times}))
+
+
+if __name__ == "__main__":
+    main()
