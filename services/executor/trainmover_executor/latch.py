@@ -19,12 +19,14 @@ class Latch:
     """Set at most once per epoch, from any thread.
 
     Attributes:
+        surfaced: Whether its reason was raised into the program.
         protected: True while the session is inside its step loop, where a broken step is redone.
             Outside of it an error is the user's to see.
     """
 
     def __init__(self) -> None:
         self.protected = False
+        self.surfaced = False
         self._reason: str | None = None
         self._lock = threading.Lock()
         self._listeners: list[Callable[[str], None]] = []
@@ -64,6 +66,7 @@ class Latch:
             LinkBrokenError: The latch is set outside of a session's step loop.
         """
         if not self.protected:
+            self.surfaced = True
             raise LinkBrokenError(
                 f"communication broke outside of session.steps(): {self.reason}. "
                 "Only steps are redone; run collectives inside 'with step' where you can."

@@ -84,7 +84,7 @@ def _run_program(spec: WorkerSpec) -> int:
         return leaving.code or 0
     except BaseException:  # noqa: BLE001 - reported as the interpreter would
         traceback.print_exc()
-        if (latch := current_runtime().latch).is_set and not latch.protected:
+        if (latch := current_runtime().latch).surfaced:
             # Torch turns a broken collective into odd errors of its own: name the cause.
             print(  # noqa: T201 - the last word on stderr
                 f"rank {spec.rank}: communication broke before the first step: {latch.reason}. "

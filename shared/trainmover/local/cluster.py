@@ -138,6 +138,7 @@ class LocalCluster:
         self._services: dict[str, Child] = {}
         self._machines: dict[str, Child] = {}
         self._bus_pid: int | None = None
+        self._bystanders: frozenset[int] = frozenset()
         self._ledger = Ledger(nnodes_min=spec.nnodes_min, running=set(spec.machines))
         self._changed = asyncio.Event()
         self._interrupted: str | None = None
@@ -173,7 +174,7 @@ class LocalCluster:
             ConfigError: A job of this name already runs here.
             BusError: The bus cannot be started or reached.
         """
-        adopt_orphans()
+        self._bystanders = adopt_orphans()
         self.spec.log_dir.mkdir(parents=True, exist_ok=True)
         async with self._bus() as (url, bus), _scratch() as scratch:
             record = self._record(url)
@@ -204,7 +205,7 @@ class LocalCluster:
                 try:
                     await end_all(list(self._machines.values()), grace_s=_GRACE_S)
                     await end_all(list(self._services.values()), grace_s=_GRACE_S)
-                    end_orphans(self._pids().values())
+                    end_orphans(self._known())
                 finally:
                     registry.remove(record)
 
@@ -245,6 +246,10 @@ class LocalCluster:
 
     def _log(self, name: str) -> IO[bytes]:
         return (self.spec.log_dir / f"{name}.log").open("ab")
+
+    def _known(self) -> frozenset[int]:
+        """Children of ours that are no orphans."""
+        return self._bystanders | frozenset(self._pids().values())
 
     def _pids(self) -> dict[str, int]:
         pids = {} if self._bus_pid is None else {"bus": self._bus_pid}
@@ -288,7 +293,7 @@ class LocalCluster:
 
     async def _watch_machine(self, child: Child) -> None:
         await child.exited.wait()
-        reap_orphans(self._pids().values())
+        reap_orphans(self._known())
         self._ledger.agent_exited(child.name, child.exit_code or 0)
         if child.exit_code:
             where = "" if child.exit_code < 0 else f"; see {self.spec.log_dir / child.name}.log"

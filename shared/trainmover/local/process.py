@@ -33,9 +33,15 @@ def _die_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def adopt_orphans() -> None:
-    """Make orphans below us our children, so that none escapes when an agent is killed."""
+def adopt_orphans() -> frozenset[int]:
+    """Make orphans below us our children, so that none escapes when an agent is killed.
+
+    Returns:
+        The children that we have already: somebody else's business, never orphans.
+    """
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    me = os.getpid()
+    return frozenset(stat.pid for stat in procfs.snapshot().values() if stat.parent == me)
 
 
 def reap_orphans(known: Iterable[int]) -> None:
