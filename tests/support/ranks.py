@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ class Process:
 class Nursery:
     """One fork server for all tests of a session: ranks start in milliseconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, environment: Mapping[str, str] | None = None) -> None:
         self._peer, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._server = subprocess.Popen(
             [
@@ -71,6 +72,7 @@ class Nursery:
                 *("-W", "ignore", "-m", "trainmover_executor.forkserver"),
                 *("--fd", str(theirs.fileno()), "--parent", str(os.getpid())),
             ],
+            env={**os.environ, **(environment or {})},
             pass_fds=[theirs.fileno()],
         )
         theirs.close()

@@ -66,9 +66,11 @@ class Feed:
 
     def position(self) -> dict[str, Any]:
         """Where it is: small, portable, taken once a step."""
-        position: dict[str, Any] = {"epoch": self._epoch, "consumed": self._consumed}
-        if self._iterator is None:
-            return position
+        position: dict[str, Any] = {
+            "epoch": self._epoch,
+            "consumed": self._consumed,
+            "begun": self._iterator is not None,
+        }
         if isinstance(self._loader, Stateful):
             position["loader"] = self._loader.state_dict()
         else:
@@ -78,16 +80,20 @@ class Feed:
     def seek(self, position: dict[str, Any]) -> None:
         """Go to where ``position`` was taken; leaves the torch generator wherever that leads."""
         self._epoch = position["epoch"]
-        self._consumed = 0
+        self._consumed = position["consumed"]
         self._iterator = None
-        if "loader" in position and isinstance(self._loader, Stateful):
+        if isinstance(self._loader, Stateful):
             self._loader.load_state_dict(position["loader"])
-            self._iterator = iter(self._loader)
-            self._consumed = position["consumed"]
-        elif "start_rng" in position:
+            if position["begun"]:
+                self._iterator = iter(self._loader)
+        elif position["begun"]:
             torch.set_rng_state(position["start_rng"])
             self._begin()
             assert self._iterator is not None  # noqa: S101 - _begin made it
-            for _ in range(position["consumed"]):
+            for _ in range(self._consumed):
                 next(self._iterator)
-            self._consumed = position["consumed"]
+
+    def rewind(self) -> None:
+        """Begin the data anew: a shadow iteration ran out of it."""
+        self._epoch = self._consumed = 0
+        self._iterator = None

@@ -61,7 +61,10 @@ class StepLog:
         return self._folder is not None
 
     def final(self, *, steps: int, digest: str) -> None:
-        """Write what the whole run ended with."""
+        """Write what the whole run ended with, and close the step lines."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
         if self._folder is None:
             return
         self._folder.mkdir(parents=True, exist_ok=True)

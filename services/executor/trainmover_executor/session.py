@@ -220,7 +220,7 @@ class Session:
         for index in range(SHADOW_ITERATIONS):
             more, batch = feed.draw()
             if not more:
-                feed.seek({"epoch": 0, "consumed": 0})
+                feed.rewind()
                 more, batch = feed.draw()
             if not more:
                 raise ConfigError("the loader is empty: a standby cannot warm up")

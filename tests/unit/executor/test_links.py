@@ -1,0 +1,214 @@
+"""Handshakes, the book of links and watch links: who is let in, and what is kept when."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+
+import pytest
+from tests.support.fabric import Fabric, everywhere, membership, socket_pair
+
+from trainmover.errors import ProtocolError, StaleEpochError
+from trainmover_executor.links.endpoint import Endpoint, dial
+from trainmover_executor.links.handshake import (
+    REQUEST_SIZE,
+    Hail,
+    Reply,
+    pack_reply,
+    parse_reply,
+)
+from trainmover_executor.links.link import Link, LinkBrokenError, pump
+from trainmover_executor.links.watch import Notice, NoticeKind, WatchLink
+
+
+@pytest.fixture
+def fabric() -> Iterator[Fabric]:
+    fabric = Fabric(3)
+    yield fabric
+    fabric.close()
+
+
+class TestHandshake:
+    def test_a_hail_survives_the_wire(self):
+        hail = Hail(job="j", epoch=2**40, group="mesh_dp", source=7, target=9)
+        assert Hail.parse(hail.pack(), job="j") == (hail, True)
+        assert len(hail.pack()) == REQUEST_SIZE
+
+    def test_another_job_is_told_apart(self):
+        hail = Hail(job="other", epoch=1, group="g", source=0, target=1)
+        assert Hail.parse(hail.pack(), job="j")[1] is False
+
+    def test_group_names_of_any_length_fit_and_stay_apart(self):
+        names = ["x" * 300, "y" * 10 + "x" * 290]
+        packed = {Hail(job="j", epoch=1, group=n, source=0, target=1).pack() for n in names}
+        assert len(packed) == 2
+        assert {len(data) for data in packed} == {REQUEST_SIZE}
+
+    @pytest.mark.parametrize(
+        "data", [b"\0" * REQUEST_SIZE, b"GET / HTTP/1.1\r\n".ljust(REQUEST_SIZE)]
+    )
+    def test_strangers_are_refused(self, data):
+        with pytest.raises(ProtocolError, match="stranger"):
+            Hail.parse(data, job="j")
+        with pytest.raises(ProtocolError, match="not a TrainMover rank"):
+            parse_reply(data[:8])
+        assert parse_reply(pack_reply(Reply.STALE_EPOCH)) is Reply.STALE_EPOCH
+
+
+class TestEndpoint:
+    async def run(self, hail: Hail, *, opened: bool = True, epoch: int = 5):
+        """Call an endpoint of job j, rank 1, at ``epoch``; what it accepted, what the call gave."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        accepted: list[Hail] = []
+        endpoint = Endpoint(
+            listener,
+            job="j",
+            rank=1,
+            is_stale=lambda e: e < epoch,
+            accept=lambda hail, sock: (accepted.append(hail), sock.close()),
+        )
+        if opened:
+            endpoint.open()
+        serving = asyncio.ensure_future(endpoint.serve())
+        try:
+            call = asyncio.ensure_future(dial(f"127.0.0.1:{listener.getsockname()[1]}", hail))
+            if not opened:
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(asyncio.shield(call), 0.05)
+                endpoint.open()
+            (await call).close()
+        finally:
+            serving.cancel()
+            listener.close()
+        return accepted
+
+    async def test_its_own_peers_are_accepted(self):
+        hail = Hail(job="j", epoch=5, group="g", source=0, target=1)
+        assert await self.run(hail) == [hail]
+
+    async def test_a_standby_answers_when_it_is_warm(self):
+        hail = Hail(job="j", epoch=6, group="g", source=0, target=1)
+        assert await self.run(hail, opened=False) == [hail]
+
+    async def test_a_stale_epoch_is_refused(self):
+        """INV-ONE-OWNER: a machine believed dead cannot come back under its old epoch."""
+        with pytest.raises(StaleEpochError, match="refused epoch 4"):
+            await self.run(Hail(job="j", epoch=4, group="g", source=0, target=1))
+
+    @pytest.mark.parametrize(
+        ("job", "target", "why"), [("x", 1, "WRONG_JOB"), ("j", 2, "WRONG_RANK")]
+    )
+    async def test_others_are_refused(self, job, target, why):
+        with pytest.raises(ProtocolError, match=why):
+            await self.run(Hail(job=job, epoch=5, group="g", source=0, target=target))
+
+    async def test_nobody_there_is_an_error(self):
+        with pytest.raises(OSError, match=r"127\.0\.0\.1"):
+            await dial("127.0.0.1:9", Hail(job="j", epoch=1, group="g", source=0, target=1))
+
+
+class TestBook:
+    def link_all(self, fabric: Fabric) -> None:
+        everywhere(
+            [0, 1, 2],
+            lambda rank, _: [
+                fabric.book(rank).link("g", peer, timeout_s=5) for peer in range(3) if peer != rank
+            ],
+        )
+
+    def test_a_switch_replaces_links_to_the_leaver_only(self, fabric):
+        self.link_all(fabric)
+        book = fabric.book(0)
+        kept, old = (book.link("g", peer, timeout_s=1) for peer in (1, 2))
+        assert book.edges_to([2]) == [("g", 2)]
+        later = membership(3, epoch=2, names=["m0", "m1", "spare"])
+        mine, theirs = socket_pair()
+        book.park(epoch=2, group="g", peer=2, sock=mine)
+
+        assert book.switch(later) == 1
+
+        assert book.link("g", 1, timeout_s=1) is kept
+        new = book.link("g", 2, timeout_s=1)
+        assert new is not old
+        assert old.socket.fileno() != -1  # the way back is open until the first vote
+        book.retire()
+        assert old.socket.fileno() == -1
+        theirs.close()
+
+    def test_an_aborted_epoch_leaves_nothing(self, fabric):
+        mine, theirs = socket_pair()
+        fabric.book(0).park(epoch=2, group="g", peer=1, sock=mine)
+        fabric.book(0).drop_parked(2)
+        assert theirs.recv(1) == b""
+        theirs.close()
+
+    def test_parking_for_a_past_epoch_is_refused(self, fabric):
+        fabric.book(0).reset(membership(3, epoch=3))
+        mine, theirs = socket_pair()
+        with pytest.raises(StaleEpochError, match="link of epoch 2 from rank 1"):
+            fabric.book(0).park(epoch=2, group="g", peer=1, sock=mine)
+        assert theirs.recv(1) == b""
+        theirs.close()
+
+    def test_a_reset_closes_the_past_and_keeps_the_future(self, fabric):
+        self.link_all(fabric)
+        book = fabric.book(0)
+        old = book.link("g", 1, timeout_s=1)
+        mine, theirs = socket_pair()
+        book.park(epoch=4, group="g", peer=1, sock=mine)
+        book.break_off("test")
+        with pytest.raises(LinkBrokenError, match="test"):
+            book.link("g", 1, timeout_s=1)
+        book.reset(membership(3, epoch=4))
+        assert old.socket.fileno() == -1
+        assert book.link("g", 1, timeout_s=1).socket is mine
+        theirs.close()
+
+
+class TestFrames:
+    def test_a_message_of_another_epoch_is_never_taken_for_ours(self):
+        one, other = socket_pair()
+        links = [Link(one, peer=1, group="g"), Link(other, peer=0, group="g")]
+        pump(frame=(1, 0, 1), out=(links[0], memoryview(b"old")), stall_timeout_s=1)
+        with pytest.raises(StaleEpochError, match="message of epoch 1 in epoch 2"):
+            pump(
+                frame=(2, 0, 1),
+                into=(links[1], 3, memoryview(bytearray(3))),
+                stall_timeout_s=1,
+            )
+        for link in links:
+            link.close()
+
+    def test_a_link_that_stalls_is_given_up(self):
+        one, other = socket_pair()
+        link = Link(one, peer=1, group="g")
+        with pytest.raises(LinkBrokenError, match=r"nothing moved on the links to ranks \[1\]"):
+            pump(frame=(1, 0, 1), into=(link, 3, memoryview(bytearray(3))), stall_timeout_s=0.05)
+        assert link.blocked_ns > 0
+        link.close()
+        other.close()
+
+
+class TestWatch:
+    async def watch(self, *, goodbye: bool) -> tuple[list[Notice], list[int]]:
+        one, other = socket_pair()
+        one.setblocking(False)
+        heard: list[Notice] = []
+        lost: list[int] = []
+        watch = WatchLink(one, peer=3, heard=heard.append, lost=lost.append)
+        listening = asyncio.ensure_future(watch.listen())
+        abort = Notice(NoticeKind.ABORT, 7, 2, "links ended")
+        other.sendall(abort.pack())
+        if goodbye:
+            other.sendall(Notice(NoticeKind.GOODBYE, 7, 3).pack())
+        other.close()
+        await listening
+        assert heard == [abort]
+        return heard, lost
+
+    async def test_an_end_without_goodbye_is_a_death(self):
+        assert (await self.watch(goodbye=False))[1] == [3]
+
+    async def test_an_end_after_goodbye_is_none(self):
+        assert (await self.watch(goodbye=True))[1] == []

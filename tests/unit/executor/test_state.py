@@ -1,0 +1,198 @@
+"""State as it travels: described without pickle, received in place, checked, put back."""
+
+from __future__ import annotations
+
+import collections
+import json
+import math
+import random
+import threading
+import zlib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.fabric import everywhere, socket_pair
+from torch import nn
+
+from trainmover.errors import ConfigError, ProtocolError
+from trainmover_executor.capsule import _pack, open_capsule
+from trainmover_executor.links.link import Link
+from trainmover_executor.state.codec import StateNotPortableError, TensorSpec, decode, encode
+from trainmover_executor.state.rng import capture_rng, restore_rng
+from trainmover_executor.state.training import TrainingState
+from trainmover_executor.state.transfer import StateCorruptError, receive_tree, send_tree
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(max_size=20)
+)
+TREES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+class TestCodec:
+    @given(TREES)
+    def test_every_tree_comes_back_as_it_was(self, tree):
+        skeleton, tensors = encode(tree)
+        back = decode(json.loads(json.dumps(skeleton)), [tensor for _, tensor in tensors])
+        assert back == tree
+        assert repr(back) == repr(tree)  # tuples stay tuples, 1 stays 1, -0.0 stays -0.0
+
+    def test_tensors_arrays_and_counters_come_back(self):
+        tree = {
+            "t": torch.randn(2, 3),
+            "bf16": torch.ones(2, dtype=torch.bfloat16),
+            "n": np.arange(3),
+            "c": collections.Counter("aab"),
+            "inf": math.inf,
+        }
+        skeleton, tensors = encode(tree)
+        back = decode(json.loads(json.dumps(skeleton)), [tensor.clone() for _, tensor in tensors])
+        assert torch.equal(back["t"], tree["t"])
+        assert back["bf16"].dtype == torch.bfloat16
+        assert np.array_equal(back["n"], tree["n"])
+        assert back["c"] == tree["c"]
+        assert type(back["c"]) is collections.Counter
+        assert back["inf"] == math.inf
+
+    def test_what_would_need_pickle_is_named_with_its_place(self):
+        with pytest.raises(
+            StateNotPortableError, match=r"state at /scheduler/fn is a builtins\.func"
+        ):
+            encode({"scheduler": {"fn": lambda: None}})
+
+    @pytest.mark.parametrize(
+        "value", [["p", "float32", [-1]], ["p", "object", [1]], ["p", "int8", [2**50]], 7, ["p"]]
+    )
+    def test_a_broken_peer_cannot_describe_anything_it_likes(self, value):
+        with pytest.raises((ValueError, TypeError)):
+            TensorSpec.from_json(value)
+
+    @pytest.mark.parametrize("data", [b"", b"\xff\xff\xff\xff{}", b"\x02\0\0\0[]", b"\x02\0\0\0{}"])
+    def test_a_broken_capsule_is_an_error(self, data):
+        with pytest.raises(ProtocolError, match="capsule does not parse"):
+            open_capsule(data)
+
+    def test_a_capsule_comes_back(self):
+        content = {"rng": torch.arange(5), "feed": {"epoch": 1, "start": None}}
+        back = open_capsule(_pack({"step": 3, "content": content}))
+        assert torch.equal(back["rng"], content["rng"])
+        assert back["feed"] == content["feed"]
+
+
+def test_random_generators_are_put_back_exactly():
+    random.seed(1), np.random.seed(2), torch.manual_seed(3)
+    random.gauss(0, 1), np.random.standard_normal()  # both keep a spare value
+    kept = capture_rng()
+    skeleton, tensors = encode(kept)
+    portable = decode(json.loads(json.dumps(skeleton)), [tensor.clone() for _, tensor in tensors])
+
+    def draw():
+        return random.gauss(0, 1), np.random.standard_normal(), torch.rand(3).tolist()
+
+    expected = draw()
+    restore_rng(portable)
+    assert draw() == expected
+
+
+def program(*, steps: int, optimizer=torch.optim.AdamW, **options) -> TrainingState:
+    torch.manual_seed(steps)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    trained = optimizer(model.parameters(), lr=0.1, **options)
+    scheduler = torch.optim.lr_scheduler.StepLR(trained, step_size=2)
+    for _ in range(steps):
+        model(torch.randn(8, 4)).sum().backward()
+        trained.step()
+        scheduler.step()
+    return TrainingState(models=[model], optimizers=[trained], others={"scheduler": scheduler})
+
+
+def hand_over(giver: TrainingState, taker: TrainingState):
+    one, other = socket_pair()
+    links = [Link(one, peer=1, group="s"), Link(other, peer=0, group="s")]
+
+    def act(rank, link):
+        if rank == 0:
+            return send_tree(link, {"state": giver.tree()}, epoch=3)
+        tree, received = receive_tree(
+            link, epoch=3, live={"state": taker.tree()}, first_timeout_s=5
+        )
+        taker.load(tree["state"])
+        return received
+
+    try:
+        return everywhere(links, act)
+    finally:
+        for link in links:
+            link.close()
+
+
+class TestHandOver:
+    @pytest.mark.parametrize(
+        ("optimizer", "options"),
+        [
+            (torch.optim.AdamW, {}),
+            (torch.optim.AdamW, {"amsgrad": True}),
+            (torch.optim.SGD, {"momentum": 0.9}),
+            (torch.optim.SGD, {}),
+            (torch.optim.Adagrad, {}),
+        ],
+    )
+    def test_the_taker_ends_bitwise_equal(self, optimizer, options):
+        giver = program(steps=5, optimizer=optimizer, **options)
+        taker = program(steps=3, optimizer=optimizer, **options)
+        assert giver.digest() != taker.digest()
+        sent, received = hand_over(giver, taker)
+        assert giver.digest() == taker.digest()
+        assert sent.checksum == received.checksum
+        assert taker.others["scheduler"].last_epoch == 5
+
+    def test_a_warm_taker_receives_everything_in_place(self):
+        giver, taker = program(steps=5), program(steps=3)
+        addresses = [p.data_ptr() for p in taker.parameters()]
+        _, received = hand_over(giver, taker)
+        assert received.in_place == len(encode({"state": giver.tree()})[1])
+        assert [p.data_ptr() for p in taker.parameters()] == addresses
+
+    def test_a_taker_that_never_stepped_works_too(self):
+        giver, taker = program(steps=2), program(steps=0)
+        hand_over(giver, taker)
+        assert giver.digest() == taker.digest()
+
+    def test_programs_that_differ_are_told_apart(self):
+        giver, taker = program(steps=2), program(steps=2)
+        taker.models = (nn.Linear(4, 4),)
+        with pytest.raises(ConfigError, match=r"the models differ: parameters \['0\.bias'"):
+            taker.load(giver.tree())
+
+    def test_damage_on_the_way_is_noticed_by_both(self, monkeypatch):
+        giver, taker = program(steps=2), program(steps=2)
+        honest = zlib.crc32
+
+        def differs_by_thread(view, old=0):
+            return honest(view, old) ^ (threading.get_ident() & 0xFFFF)
+
+        monkeypatch.setattr(
+            "trainmover_executor.state.transfer.zlib", SimpleNamespace(crc32=differs_by_thread)
+        )
+        with pytest.raises(StateCorruptError):
+            hand_over(giver, taker)
+
+    def test_what_cannot_be_handed_over_is_refused_at_once(self):
+        with pytest.raises(ConfigError, match=r"'ema' .* has no"):
+            TrainingState(models=[], optimizers=[], others={"ema": object()})

@@ -1,0 +1,320 @@
+"""The parts of a session: steps, their start, the position in the data, plans that wait."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import numpy as np
+import pytest
+import torch
+from tests.support.fabric import membership
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from trainmover.plan import Move, Plan
+from trainmover.topology import Member
+from trainmover_executor.clock import CollectiveClock
+from trainmover_executor.latch import Latch
+from trainmover_executor.links.link import LinkBrokenError
+from trainmover_executor.loader import Feed
+from trainmover_executor.mailbox import Mailbox
+from trainmover_executor.metrics import StepLog
+from trainmover_executor.redo import StepStart
+from trainmover_executor.state.training import TrainingState
+from trainmover_executor.step import BatchChangedError, Step
+
+
+def step(*, passes: bool = True, broken: bool = False, batch=None) -> Step:
+    return Step(index=4, epoch=0, batch=batch, vote=lambda: passes, is_broken=lambda: broken)
+
+
+class TestStep:
+    def test_a_vote_in_front_of_the_optimizer_commits(self):
+        one = step()
+        with one:
+            one.before_optimizer()
+        assert one.committed
+
+    def test_a_failed_vote_leaves_the_body_before_the_optimizer(self):
+        one = step(passes=False)
+        with one:
+            try:
+                one.before_optimizer()
+            except Exception:  # noqa: BLE001 - that it is blind is the point
+                pytest.fail("no 'except Exception' of user code may catch it")
+            pytest.fail("the optimizer's step must not be taken")
+        assert not one.committed
+
+    def test_a_body_without_an_optimizer_step_votes_on_leaving(self):
+        one = step()
+        with one:
+            pass
+        assert one.committed
+
+    def test_what_a_broken_body_raises_is_swallowed(self):
+        one = step(broken=True)
+        with one:
+            raise ValueError("a consequence of dummy values")
+        assert not one.committed
+
+    def test_what_a_sound_body_raises_is_the_users(self):
+        with pytest.raises(ValueError, match="a bug"), step():
+            raise ValueError("a bug")
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+    def test_leaving_the_program_is_never_swallowed(self, error):
+        with pytest.raises(error), step(broken=True):
+            raise error
+
+    def test_microbatches_split_every_tensor(self):
+        x, y = torch.arange(8.0).view(4, 2), torch.arange(4)
+        parts = list(step(batch=(x, y)).microbatches(2))
+        assert [part[1].tolist() for part in parts] == [[0, 1], [2, 3]]
+        assert torch.equal(torch.cat([part[0] for part in parts]), x)
+
+    def test_a_batch_changed_in_place_cannot_be_redone(self):
+        batch = {"x": [torch.ones(3)]}
+        one = step(batch=batch)
+        one.check_batch()
+        batch["x"][0].mul_(2)
+        with pytest.raises(BatchChangedError, match=r"step 4 broke .* shape \(3,\)"):
+            one.check_batch()
+
+
+class TestStepStart:
+    def make(self):
+        model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
+        state = TrainingState(models=[model], optimizers=[optimizer], others={"s": scheduler})
+        return model, scheduler, state
+
+    def test_a_void_step_leaves_no_trace(self):
+        model, scheduler, state = self.make()
+        start = StepStart(state)
+        start.capture()
+        before, random = state.digest(), torch.get_rng_state()
+        model(torch.randn(4, 2)).sum().backward()
+        scheduler.last_epoch = 9
+        np.random.rand()
+        start.restore()
+        assert state.digest() == before
+        assert torch.equal(torch.get_rng_state(), random)
+        assert all(parameter.grad is None for parameter in model.parameters())
+
+    def test_gradients_that_were_there_are_zero_again(self):
+        model, _, state = self.make()
+        model(torch.randn(4, 2)).sum().backward()
+        start = StepStart(state)
+        start.capture()
+        start.restore()
+        assert all(parameter.grad.eq(0).all() for parameter in model.parameters())
+
+    def test_only_buffers_that_training_changes_are_private(self):
+        model, _, state = self.make()
+        model.register_buffer("mask", torch.ones(1000))
+        start = StepStart(state)
+        start.capture()
+        assert start.private_buffers() == []
+        model(torch.randn(4, 2))
+        changed = [state.buffers()[index].shape for index, _ in start.private_buffers()]
+        assert torch.Size([1000]) not in changed
+        assert len(changed) == 3  # mean, variance, count
+
+
+class Counter:
+    """A loader with a state of its own."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self):
+        while self.at < 5:
+            self.at += 1
+            yield self.at
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+def draw_all(feed: Feed) -> list:
+    drawn = []
+    while True:
+        more, batch = feed.draw()
+        if not more:
+            return drawn
+        drawn.append(batch[0].tolist() if isinstance(batch, list) else batch)
+
+
+class TestFeed:
+    def shuffled(self) -> DataLoader:
+        return DataLoader(TensorDataset(torch.arange(12)), batch_size=3, shuffle=True)
+
+    @pytest.mark.parametrize("taken", [0, 1, 4, 5, 11, 12])
+    def test_a_plain_loader_goes_on_where_it_was(self, taken):
+        torch.manual_seed(5)
+        feed = Feed(self.shuffled(), epochs=3)
+        for _ in range(taken):
+            feed.draw()
+        position, random = feed.position(), torch.get_rng_state()
+        expected = draw_all(feed)
+
+        torch.manual_seed(99)
+        other = Feed(self.shuffled(), epochs=3)
+        other.draw()
+        other.seek(position)
+        torch.set_rng_state(random)
+        assert draw_all(other) == expected
+        assert len(expected) == 12 - taken
+
+    @pytest.mark.parametrize("taken", [0, 2, 5, 7])
+    def test_a_stateful_loader_goes_on_by_its_own_state(self, taken):
+        feed = Feed(Counter(), epochs=2)
+        for _ in range(taken):
+            feed.draw()
+        position = feed.position()
+        other = Feed(Counter(), epochs=2)
+        other.draw()
+        other.seek(position)
+        assert draw_all(other) == draw_all(feed)
+
+    def test_samplers_hear_of_each_epoch(self):
+        heard = []
+
+        class Sampler:
+            def set_epoch(self, epoch):
+                heard.append(epoch)
+
+        class Loader(list):
+            sampler = Sampler()
+
+        draw_all(Feed(Loader([1, 2]), epochs=3))
+        assert heard == [0, 1, 2]
+
+
+def plan(epoch: int, *, kind: str = "planned") -> Plan:
+    joiner = Member(machine="spare", generation=0, endpoints=("spare:1",))
+    return Plan.model_validate(
+        {
+            "id": f"m-{epoch}",
+            "job": "test",
+            "kind": kind,
+            "from_epoch": 1,
+            "membership": membership(3).replace({2: joiner}, epoch=epoch),
+            "moves": (Move(slot=2, leaver="m2", joiner="spare"),),
+            "sources": {2: 2},
+        }
+    )
+
+
+class TestMailbox:
+    def test_an_abort_during_the_vote_waits_for_its_result(self):
+        box = Mailbox()
+        box.prepared(plan(2))
+        assert box.freeze() == plan(2)
+        assert box.abort(2) is False
+        assert box.thaw(switching=False) == plan(2)
+        assert box.freeze() is None
+
+    def test_a_vote_that_decided_to_switch_outruns_the_abort(self):
+        box = Mailbox()
+        box.prepared(plan(2))
+        box.freeze()
+        box.abort(2)
+        assert box.thaw(switching=True) is None
+        assert box.freeze() is None
+
+    def test_an_abort_of_another_epoch_touches_nothing(self):
+        box = Mailbox()
+        box.prepared(plan(3))
+        assert box.abort(2) is True
+        assert box.freeze() == plan(3)
+
+    def test_only_the_newest_recovery_counts(self):
+        box = Mailbox()
+        box.recover(plan(5, kind="failure"))
+        box.recover(plan(4, kind="failure"))
+        assert box.wait_to_recover(after_epoch=1) == plan(5, kind="failure")
+        assert box.pending_recovery(after_epoch=4)
+        assert not box.pending_recovery(after_epoch=5)
+
+    def test_a_standby_waits_until_it_is_wanted(self):
+        box = Mailbox()
+        found: list[Plan] = []
+        waiting = threading.Thread(target=lambda: found.append(box.wait_to_join(after_epoch=1)))
+        waiting.start()
+        box.join(plan(2))
+        waiting.join(timeout=5)
+        assert found == [plan(2)]
+        assert not box.withdrawn(plan(2))
+        box.abort(2)
+        assert box.withdrawn(plan(2))
+
+    def test_a_recovery_supersedes_a_planned_move(self):
+        box = Mailbox()
+        box.prepared(plan(2))
+        box.join(plan(2))
+        box.recover(plan(3, kind="failure"))
+        assert box.freeze() is None
+        assert box.withdrawn(plan(2))
+        assert box.wait_to_join(after_epoch=2) == plan(3, kind="failure")
+
+
+class TestLatch:
+    def test_only_the_first_reason_counts_until_it_is_cleared(self):
+        latch = Latch()
+        heard: list[str] = []
+        latch.listen(heard.append)
+        latch.trip("first")
+        latch.trip("second")
+        assert (latch.reason, heard) == ("first", ["first"])
+        latch.clear()
+        latch.trip("third")
+        assert heard == ["first", "third"]
+
+    def test_outside_of_the_step_loop_the_error_is_raised(self):
+        latch = Latch()
+        latch.trip("rank 2 is gone")
+        with pytest.raises(LinkBrokenError, match=r"outside of session.steps\(\): rank 2 is gone"):
+            latch.check_protected()
+        latch.protected = True
+        latch.check_protected()
+
+
+class TestClock:
+    def test_records_are_drained_once_and_in_order(self):
+        clock = CollectiveClock(rank=3)
+        group = clock.group("g")
+        clock.step = 7
+        for size in (1, 2):
+            group.record("allreduce", size=size, entered_ns=0)
+        records, dropped = clock.drain()
+        assert records["bytes"].tolist() == [1, 2]
+        assert records["sequence"].tolist() == [0, 1]
+        assert (set(records["rank"]), set(records["step"]), dropped) == ({3}, {7}, 0)
+        assert len(clock.drain()[0]) == 0
+
+    def test_a_full_ring_drops_the_oldest_and_says_how_many(self):
+        clock = CollectiveClock(rank=0, capacity=4)
+        for size in range(6):
+            clock.group("g").record("barrier", size=size, entered_ns=0)
+        records, dropped = clock.drain()
+        assert records["bytes"].tolist() == [2, 3, 4, 5]
+        assert dropped == 2
+
+
+def test_only_committed_steps_are_written(tmp_path):
+    log = StepLog(str(tmp_path), rank=1, machine="m")
+    log.note({"loss": torch.tensor(0.1)})
+    log.note({"loss": 0.25})  # the redo
+    log.commit(step=0, epoch=0)
+    (line,) = (tmp_path / "rank-1.jsonl").read_text().splitlines()
+    assert '"loss_hex": "0x1.0000000000000p-2"' in line
+    assert log.loss == 0.25
+    log.final(steps=1, digest="d")
+    assert json.loads((tmp_path / "rank-1.final.json").read_text())["steps"] == 1
