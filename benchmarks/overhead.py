@@ -10,39 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
-
-def spread(values: list[float]) -> dict[str, float]:
-    """Minimum, median and maximum."""
-    return {
-        "min": round(min(values), 4),
-        "median": round(statistics.median(values), 4),
-        "max": round(max(values), 4),
-    }
-
-
-def measure(ranks: int, blocks: int, width: int) -> dict[str, object]:
-    """One job; its blocks' times."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "times.json"
-        run = [sys.executable, "-m", "trainmover.cli", "run", "--nnodes", str(ranks)]
-        program = ["-m", "benchmarks.programs.step", "--blocks", str(blocks)]
-        program += ["--width", str(width), "--out", str(out)]
-        subprocess.run([*run, *program], check=True, stdout=sys.stderr)
-        times = json.loads(out.read_text())
-    ratios = [a / b for a, b in zip(times["trainmover"], times["gloo"], strict=True)]
-    return {
-        "ranks": ranks,
-        "parameters": times["parameters"],
-        "step_ratio": spread(ratios),
-        "gloo_step_s": spread(times["gloo"]),
-        "trainmover_step_s": spread(times["trainmover"]),
-    }
+from benchmarks.common import run_program, spread
 
 
 def main() -> None:
@@ -52,7 +21,16 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=192)
     parser.add_argument("--json", action="store_true", help="one line instead of a readable form")
     options = parser.parse_args()
-    result = measure(options.ranks, options.blocks, options.width)
+    settings = ("--blocks", str(options.blocks), "--width", str(options.width))
+    times = run_program("step", *settings, ranks=options.ranks)
+    ratios = [a / b for a, b in zip(times["trainmover"], times["gloo"], strict=True)]
+    result = {
+        "ranks": options.ranks,
+        "parameters": times["parameters"],
+        "step_ratio": spread(ratios),
+        "gloo_step_s": spread(times["gloo"]),
+        "trainmover_step_s": spread(times["trainmover"]),
+    }
     print(json.dumps(result, indent=None if options.json else 2))
 
 

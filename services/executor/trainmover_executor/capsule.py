@@ -62,7 +62,7 @@ class CapsuleKeeper:
         # The one before the latest is kept: a vote that broke after the exchange may turn out
         # void, and then the start of the step is what a joiner needs.
         kept = {k: v for k, v in self._kept.items() if k == step - 1}
-        self._kept = {**kept, step: bytes(received)}
+        self._kept = {**kept, step: received}
 
     def held(self, *, step: int) -> dict[str, Any]:
         """The kept capsule for the state after ``step`` steps, as a portable tree.

@@ -185,7 +185,7 @@ def test_bytes_of_unknown_size_are_exchanged_and_bounded():
         lambda rank, c: c.exchange_bytes(b"x" * (rank + 1), to=1 - rank, source=1 - rank, limit=9),
     )
     assert [bytes(data) for data in received] == [b"xx", b"x"]
-    with pytest.raises(ValueError, match="announces 100 bytes"):
+    with pytest.raises(ProtocolError, match="announces 100 bytes"):
         everywhere(
             communicators,
             lambda rank, c: c.exchange_bytes(b"x" * 100, to=1 - rank, source=1 - rank, limit=9),

@@ -19,7 +19,7 @@ from trainmover.telemetry import OPS
 from trainmover_executor.communicator.memory import Staging, bytes_of, flat_of, write_back
 from trainmover_executor.communicator.reduction import Reduction
 from trainmover_executor.links.book import LinkBook
-from trainmover_executor.links.link import PIECE_BYTES, Frame, Link, pump
+from trainmover_executor.links.link import PIECE_BYTES, Frame, Link, pump, swap
 
 __all__ = ["SMALL_BYTES", "LinkCommunicator"]
 
@@ -225,7 +225,7 @@ class LinkCommunicator:
         )
         write_back(tensor, flat)
 
-    def exchange_bytes(self, data: bytes, *, to: int, source: int, limit: int) -> bytearray:
+    def exchange_bytes(self, data: bytes, *, to: int, source: int, limit: int) -> bytes:
         """Send bytes to one rank and receive bytes of unknown size from another.
 
         Args:
@@ -233,22 +233,18 @@ class LinkCommunicator:
             to: Rank within the group.
             source: Rank within the group.
             limit: Most bytes the other side may announce.
+
+        Raises:
+            ProtocolError: The other side announces more than ``limit``.
         """
-        size_out = torch.tensor([len(data)], dtype=torch.int64)
-        size_in = torch.zeros(1, dtype=torch.int64)
-        frame = self._next("gather")
-        self._exchange(frame, size_out, size_in, to=to, source=source)
-        size = int(size_in.item())
-        if not 0 <= size <= limit:
-            raise ValueError(f"rank {source} announces {size} bytes, the limit is {limit}")
-        received = bytearray(size)
-        pump(
-            frame=frame,
+        received = swap(
+            frame=self._next("gather"),
             out=(self._link(to), memoryview(data)),
-            into=(self._link(source), size, memoryview(received)),
+            source=self._link(source),
+            limit=limit,
             stall_timeout_s=self._timeout_s,
         )
-        return received
+        return bytes(received)
 
     # -- algorithms ----------------------------------------------------------------------------
 

@@ -18,12 +18,13 @@ from typing import Final
 
 from trainmover.errors import ProtocolError, StaleEpochError
 
-__all__ = ["PIECE_BYTES", "Frame", "Link", "LinkBrokenError", "pump"]
+__all__ = ["PIECE_BYTES", "Frame", "Link", "LinkBrokenError", "pump", "swap"]
 
 PIECE_BYTES: Final = 512 * 1024
 """Largest staging piece; it stays in the cache (bigger pieces cost 20 % of the bandwidth)."""
 
 _SOCKET_BUFFER_BYTES: Final = 4 * 1024 * 1024
+_ONE_SEGMENT_BYTES: Final = 32 * 1024
 _HEADER: Final = struct.Struct("<IIQQ")
 
 Frame = tuple[int, int, int]
@@ -112,7 +113,17 @@ class Link:
 class _Inbound:
     """Receiving side of one message: header first, then pieces."""
 
-    __slots__ = ("_consume", "_frame", "_got_header", "done", "link", "size", "staging", "started")
+    __slots__ = (
+        "_consume",
+        "_frame",
+        "_got_header",
+        "_limit",
+        "done",
+        "link",
+        "size",
+        "staging",
+        "started",
+    )
 
     def __init__(
         self,
@@ -120,7 +131,9 @@ class _Inbound:
         frame: Frame,
         size: int,
         staging: memoryview,
-        consume: Callable[[int, int], None] | None,
+        consume: Callable[[int, int], None] | None = None,
+        *,
+        limit: int = 0,
     ) -> None:
         self.link = link
         self.size = size
@@ -130,6 +143,7 @@ class _Inbound:
         self._frame = frame
         self._consume = consume
         self._got_header = 0
+        self._limit = limit
 
     def advance(self) -> bool:
         """Take in what is there; True when something was."""
@@ -154,9 +168,20 @@ class _Inbound:
         self._got_header += got
         if self._got_header == _HEADER.size:
             epoch, tag, sequence, size = _HEADER.unpack(header)
+            if self._limit:
+                self._accept(size)
             _check(self.link, (epoch, tag, sequence, size), (*self._frame, self.size))
             self.started = True
         return got > 0
+
+    def _accept(self, size: int) -> None:
+        """The sender decides the size, up to the limit."""
+        if size > self._limit:
+            raise ProtocolError(
+                f"rank {self.link.peer} announces {size} bytes, the limit is {self._limit}"
+            )
+        self.size = size
+        self.staging = memoryview(bytearray(size))
 
     @property
     def complete(self) -> bool:
@@ -201,14 +226,50 @@ def pump(
         StaleEpochError: The peer is at another epoch.
         ProtocolError: The peer is in another collective.
     """
+    inbound = _Inbound(into[0], frame, into[1], into[2], consume) if into is not None else None
+    _run(frame, out, inbound, stall_timeout_s)
+
+
+def swap(
+    *,
+    frame: Frame,
+    out: tuple[Link, memoryview],
+    source: Link,
+    limit: int,
+    stall_timeout_s: float,
+) -> memoryview:
+    """Send one message and receive another whose size its sender decides.
+
+    Args:
+        frame: What both messages are.
+        out: Link and bytes to send.
+        source: Link to receive from.
+        limit: Most bytes that are accepted.
+        stall_timeout_s: Give up when nothing moved for so long.
+
+    Raises:
+        LinkBrokenError: A link ended or stalled.
+        StaleEpochError: The peer is at another epoch.
+        ProtocolError: The peer is in another collective, or announces more than ``limit``.
+    """
+    inbound = _Inbound(source, frame, 0, memoryview(b""), limit=limit)
+    _run(frame, out, inbound, stall_timeout_s)
+    return inbound.staging
+
+
+def _run(
+    frame: Frame,
+    out: tuple[Link, memoryview] | None,
+    inbound: _Inbound | None,
+    stall_timeout_s: float,
+) -> None:
     outbox: list[memoryview] = []
     if out is not None:
         header = _HEADER.pack(*frame, len(out[1]))
         outbox = [memoryview(header), out[1]] if len(out[1]) else [memoryview(header)]
-        if 0 < len(out[1]) <= 4096:
+        if 0 < len(out[1]) <= _ONE_SEGMENT_BYTES:
             # One segment, one wake-up of the peer: what a small message costs is its syscalls.
             outbox = [memoryview(header + bytes(out[1]))]
-    inbound = _Inbound(into[0], frame, into[1], into[2], consume) if into is not None else None
     while outbox or (inbound is not None and not inbound.complete):
         moved = False
         if outbox and out is not None:

@@ -14,19 +14,20 @@ __all__ = ["capture_rng", "restore_rng"]
 def capture_rng() -> dict[str, Any]:
     """State of the generators of Python, numpy and torch (CPU and every CUDA device in use)."""
     version, words, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    legacy = np.random.get_state(legacy=False)
+    twister = legacy["state"]
     state: dict[str, Any] = {
         "python": {
             "version": version,
-            "words": np.array(words, dtype=np.int64),
+            "words": np.array(words, dtype=np.uint32).view(np.int32),
             "gauss": gauss,
         },
         "numpy": {
-            "kind": kind,
-            "keys": np.asarray(keys).astype(np.int64),
-            "position": int(position),
-            "has_gauss": int(has_gauss),
-            "cached": float(cached),
+            "kind": legacy["bit_generator"],
+            "keys": twister["key"].view(np.int32),
+            "position": twister["pos"],
+            "has_gauss": legacy["has_gauss"],
+            "cached": legacy["gauss"],
         },
         "torch": torch.get_rng_state(),
     }
@@ -38,12 +39,12 @@ def capture_rng() -> dict[str, Any]:
 def restore_rng(state: dict[str, Any]) -> None:
     """Put back what ``capture_rng`` returned."""
     python, legacy = state["python"], state["numpy"]
-    words = tuple(int(word) for word in python["words"])
+    words = tuple(python["words"].view(np.uint32).tolist())
     random.setstate((python["version"], words, python["gauss"]))
     np.random.set_state(
         (
             legacy["kind"],
-            legacy["keys"].astype(np.uint32),
+            legacy["keys"].view(np.uint32),
             legacy["position"],
             legacy["has_gauss"],
             legacy["cached"],

@@ -1,0 +1,37 @@
+"""What the session adds to every step: the exchange of capsules and the vote.
+
+    python -m benchmarks.vote --json
+
+Measured behind a barrier, so that waiting for the slowest rank's gradients is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+
+from benchmarks.common import run_program, spread
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--json", action="store_true", help="one line instead of a readable form")
+    options = parser.parse_args()
+    times = run_program("vote", "--steps", str(options.steps), ranks=options.ranks)
+    result = {
+        "ranks": options.ranks,
+        "capsule_bytes": times["capsule_bytes"],
+        "vote_ms": spread([1000 * value for value in times["added_s"]], digits=3),
+        "step_ms": spread([1000 * value for value in times["steps_s"]], digits=1),
+        "share_of_step": round(
+            statistics.median(times["added_s"]) / statistics.median(times["steps_s"]), 4
+        ),
+    }
+    print(json.dumps(result, indent=None if options.json else 2))
+
+
+if __name__ == "__main__":
+    main()
