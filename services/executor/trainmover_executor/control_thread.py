@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import socket
 import threading
@@ -51,6 +52,7 @@ STATE_GROUP: Final = "_state"
 
 _TELEMETRY_PERIOD_S: Final = 0.5
 _AGENT_GONE: Final = 75  # EX_TEMPFAIL
+_BROKEN: Final = 70  # EX_SOFTWARE
 
 
 class ControlThread:
@@ -127,7 +129,11 @@ class ControlThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._main())
+        try:
+            self._loop.run_until_complete(self._main())
+        except BaseException:  # a rank that hears nothing any more must end, not hang
+            log.exception("the control thread broke")
+            os._exit(_BROKEN)
 
     async def _main(self) -> None:
         self._endpoint = Endpoint(
@@ -150,9 +156,10 @@ class ControlThread:
 
     async def _hear_agent(self) -> None:
         reader = FrameReader()
-        while data := await self._loop.sock_recv(self._agent, 1 << 16):
-            for header, _ in reader.feed(data):
-                self._obey(parse_to_worker(header))
+        with contextlib.suppress(ConnectionError):
+            while data := await self._loop.sock_recv(self._agent, 1 << 16):
+                for header, _ in reader.feed(data):
+                    self._obey(parse_to_worker(header))
         if not self._leaving:
             # A machine without its agent cannot be fenced or replaced in an orderly way: one fate.
             os._exit(_AGENT_GONE)

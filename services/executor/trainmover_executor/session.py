@@ -103,6 +103,7 @@ class Session:
         self._feed: Feed | None = None
         self._step: Step | None = None
         self._calls = 0
+        self._max_steps: int | None = None
         self._target: Position | None = None
         self._attempts = 0
         self._last_commit_s = time.monotonic()
@@ -170,14 +171,15 @@ class Session:
         if self._target is not None and self._target.call > self._calls:
             return  # a joiner on its way to the call of steps() that the job is in
         self._feed = Feed(source, epochs=epochs)
+        self._max_steps = max_steps
         self._runtime.latch.protected = True
         try:
-            yield from self._run(self._feed, max_steps)
+            yield from self._run(self._feed)
         finally:
             self._runtime.latch.protected = False
             self._step = None
 
-    def _run(self, feed: Feed, max_steps: int | None) -> Iterator[Step]:
+    def _run(self, feed: Feed) -> Iterator[Step]:
         if self._calls == 1:
             yield from self._begin(feed)
             if self._target is not None and self._target.call > self._calls:
@@ -187,7 +189,7 @@ class Session:
             restore_rng(self._target.rng)
             self._state.load_buffers(self._target.buffers)
             self._target = None
-        while max_steps is None or self._handover.committed < max_steps:
+        while self._max_steps is None or self._handover.committed < self._max_steps:
             self._settle()
             more, batch = feed.draw()
             if not more:
@@ -301,7 +303,7 @@ class Session:
         runtime.drain()
         if runtime.latch.is_set:
             return False
-        plan = runtime.mailbox.freeze() if self._attempts + 1 >= SHADOW_ITERATIONS else None
+        plan = runtime.mailbox.freeze() if self._may_switch() else None
         prepared = plan.epoch if plan is not None else runtime.epoch
         cast = False
         try:
@@ -318,6 +320,11 @@ class Session:
             runtime.book.drop_parked(dropped.epoch)
         handover.vote_passed(plan if switching else None)
         return True
+
+    def _may_switch(self) -> bool:
+        """Whether a switch may follow this step: wrappers are warm, and it is not the last one."""
+        last = self._max_steps is not None and self._handover.committed + 1 >= self._max_steps
+        return self._attempts + 1 >= SHADOW_ITERATIONS and not last
 
     def _exchange_capsule(self, *, step: int) -> None:
         here = self._here()

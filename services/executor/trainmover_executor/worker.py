@@ -11,8 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn
 
+import structlog
 from torch._C._distributed_c10d import TCPStore
 
+from trainmover import observe
 from trainmover_executor.control import WorkerSpec
 from trainmover_executor.runtime import Runtime, current_runtime
 
@@ -28,6 +30,8 @@ def main(spec: WorkerSpec) -> NoReturn:
     stderr.
     """
     _set_environment(spec)
+    observe.configure(service="worker")
+    structlog.contextvars.bind_contextvars(machine=spec.machine, rank=spec.rank)
     runtime = Runtime(spec)
     if spec.role == "standby":
         runtime.on_promotion(_silence(spec))
