@@ -270,7 +270,7 @@ class ControlThread:
 
     def _accepted(self, hail: Hail, sock: socket.socket) -> None:
         if hail.group == WATCH_GROUP:
-            self._watch(sock, peer=hail.source, outbound=False)
+            self._watch(sock, peer=hail.source, epoch=hail.epoch, outbound=False)
             return
         try:
             self.book.park(epoch=hail.epoch, group=hail.group, peer=hail.source, sock=sock)
@@ -305,15 +305,15 @@ class ControlThread:
                 self._latch.trip(f"rank {peer} cannot be reached at {endpoint}: {error}")
             return
         if epoch == self.book.epoch:
-            self._watch(sock, peer=peer, outbound=True)
+            self._watch(sock, peer=peer, epoch=epoch, outbound=True)
         else:
             sock.close()
 
-    def _watch(self, sock: socket.socket, *, peer: int, outbound: bool) -> None:
+    def _watch(self, sock: socket.socket, *, peer: int, epoch: int, outbound: bool) -> None:
         previous = self._watches.pop((peer, outbound), None)
         if previous is not None:
             previous.close()
-        watch = WatchLink(sock, peer=peer, heard=self._heard, lost=self._lost)
+        watch = WatchLink(sock, peer=peer, epoch=epoch, heard=self._heard, lost=self._lost)
         self._watches[peer, outbound] = watch
         self._tasks.create_task(self._listen(watch, (peer, outbound)))
 
@@ -327,9 +327,10 @@ class ControlThread:
             self._abort_origin = notice.origin
             self._latch.trip(notice.reason)
 
-    def _lost(self, peer: int) -> None:
-        if self._leaving:
-            return
+    def _lost(self, watch: WatchLink) -> None:
+        if self._leaving or watch.epoch < self.book.seated_at(watch.peer):
+            return  # the process that ended has been replaced already
+        peer = watch.peer
         self._blame(peer, "reset")
         self._latch.trip(f"rank {peer} is gone: its watch link ended without a goodbye")
 

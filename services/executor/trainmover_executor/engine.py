@@ -92,6 +92,7 @@ class GroupEngine:
         self._lanes: dict[Hashable, _Lane] = {}
         self._idle = threading.Condition()
         self._pending = 0
+        self._failed: BaseException | None = None
 
     def run(
         self,
@@ -109,6 +110,7 @@ class GroupEngine:
             result: Tensors that the Work's future resolves to.
             lane: Operations of one lane run in order.
         """
+        self._raise_failure()
         if isinstance(self.communicator, SandboxCommunicator):
             operation(self.communicator)
             return completed(result)
@@ -124,6 +126,8 @@ class GroupEngine:
             try:
                 self._execute(operation)
             except BaseException as error:  # noqa: BLE001 - belongs to whoever waits for the Work
+                # Callers in C++ ignore the error of a future: it must surface in Python as well.
+                self._failed = self._failed or error
                 self._left()
                 future.set_exception(error)  # type: ignore[arg-type]
             else:
@@ -154,15 +158,26 @@ class GroupEngine:
                 self._idle.notify_all()
 
     def _lane(self, key: Hashable) -> _Lane:
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = _Lane(f"tm-{self._group}-{key}")
-        return lane
+        with self._idle:  # forward and backward pass call from different threads
+            lane = self._lanes.get(key)
+            if lane is None:
+                lane = self._lanes[key] = _Lane(f"tm-{self._group}-{key}")
+            return lane
+
+    def _raise_failure(self) -> None:
+        if self._failed is not None:
+            raise self._failed
 
     def drain(self) -> None:
-        """Return when nothing is queued or running."""
+        """Return when nothing is queued or running.
+
+        Raises:
+            ProtocolError: An operation failed for another reason than a broken link; such errors
+                are the program's, and never redone.
+        """
         with self._idle:
             self._idle.wait_for(lambda: self._pending == 0)
+        self._raise_failure()
 
     def enter_sandbox(self) -> None:
         """Run operations in the sandbox from now on; at a step boundary only."""

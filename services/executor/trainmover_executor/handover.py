@@ -213,7 +213,7 @@ class Handover:
                 link = runtime.book.link(STATE_GROUP, joiner, timeout_s=_LINK_TIMEOUT_S)
                 tree = {"state": self._state.tree(), "committed": self.committed}
                 nbytes += send_tree(link, tree, epoch=plan.epoch).nbytes
-            if holder_of(joiner, layout) == runtime.rank:
+            if self.committed and holder_of(joiner, layout) == runtime.rank:
                 link = runtime.book.link(_CAPSULE_GROUP, joiner, timeout_s=_LINK_TIMEOUT_S)
                 capsule = self._capsules.held(step=self.committed)
                 send_tree(link, capsule, epoch=plan.epoch)
@@ -246,15 +246,19 @@ class Handover:
 
     # -- joiner ----------------------------------------------------------------------------------
 
-    def take_over(self) -> Position:
-        """Wait in the sandbox until a plan needs this standby; return where it has to go on."""
+    def take_over(self, beginning: Position) -> Position:
+        """Wait in the sandbox until a plan needs this standby; return where it has to go on.
+
+        Args:
+            beginning: This rank's position before the first step, for a job that has none yet.
+        """
         runtime = self._runtime
         tried = runtime.epoch
         while True:
             plan = runtime.mailbox.wait_to_join(after_epoch=tried)
             tried = plan.epoch
             try:
-                position = self._join(plan)
+                position = self._join(plan, beginning)
             except (LinkBrokenError, StaleEpochError, StateCorruptError) as error:
                 log.warning("could not join", migration=plan.id, error=str(error))
                 if not runtime.mailbox.withdrawn(plan):
@@ -266,7 +270,7 @@ class Handover:
             runtime.mailbox.joined(plan)
             return position
 
-    def _join(self, plan: Plan) -> Position:
+    def _join(self, plan: Plan, beginning: Position) -> Position:
         runtime = self._runtime
         started = time.perf_counter()
         planned = plan.kind == "planned"
@@ -285,7 +289,13 @@ class Handover:
         )
         self._state.load(tree["state"])
         self.committed = tree["committed"]
-        position = tree["position"] if planned else self._receive_capsule(plan)
+        if planned:
+            position = Position.from_tree(tree["position"])
+        elif self.committed:
+            position = Position.from_tree(self._receive_capsule(plan))
+        else:
+            # The same program with the same rank came to the same beginning: nobody has to tell.
+            position = beginning
         phases = {"join": time.perf_counter() - started} if not planned else {}
         self._report_switched(plan, phases, nbytes=received.nbytes)
         if planned:
@@ -298,7 +308,7 @@ class Handover:
             state_bytes=received.nbytes,
             tensors_in_place=received.in_place,
         )
-        return Position.from_tree(position)
+        return position
 
     def _receive_capsule(self, plan: Plan) -> dict[str, Any]:
         runtime = self._runtime

@@ -202,9 +202,10 @@ class Session:
     def _begin(self, feed: Feed) -> Iterator[Step]:
         runtime = self._runtime
         if runtime.sandboxed:
+            beginning = self._here()
             yield from self._shadow(feed)
             self._attempts = SHADOW_ITERATIONS
-            self._target = self._handover.take_over()
+            self._target = self._handover.take_over(beginning)
         runtime.report(
             JobLayoutKnown(
                 machine=runtime.spec.machine,
@@ -212,8 +213,6 @@ class Session:
                 replicas=replicas_of(self._state.models, rank=runtime.rank),
             )
         )
-        if self._target is None:
-            self._handover.try_or_latch(lambda: self._exchange_capsule(step=0))
         self._last_commit_s = time.monotonic()
 
     def _shadow(self, feed: Feed) -> Iterator[Step]:
@@ -249,6 +248,8 @@ class Session:
         self._start.capture()
         self._runtime.clock.step = self._handover.committed
         while True:
+            while self._handover.unconfirmed and self._attempts < SHADOW_ITERATIONS:
+                yield from self._catch_up(feed, batch)
             step = self._step = Step(
                 index=self._handover.committed,
                 epoch=feed.epoch,
@@ -269,8 +270,6 @@ class Session:
             step.check_batch()
             self._settle()
             self._handover.steps_redone += 1
-            while self._attempts < SHADOW_ITERATIONS:
-                yield from self._catch_up(feed, batch)
 
     def _catch_up(self, feed: Feed, batch: Any) -> Iterator[Step]:
         """One void attempt in the sandbox, so that lazy wrappers are as far as the joiner's."""

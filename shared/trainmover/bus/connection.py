@@ -229,6 +229,8 @@ class Connection:
         limit = self.timeout_s if timeout_s is None else timeout_s
         self._check_open(what)
         scope = asyncio.timeout(limit)
+        task = asyncio.current_task()
+        cancelled_before = task.cancelling() if task else 0
         try:
             async with scope:
                 self._calls.add(scope)
@@ -236,6 +238,10 @@ class Connection:
                     await self._up.wait()  # nothing is buffered for a server that may never return
                     self._check_open(what)
                 yield
+            if task and task.cancelling() > cancelled_before:
+                # Python 3.11's wait_for, which nats-py awaits answers with, drops a cancellation
+                # that comes in the same moment as the answer.
+                raise asyncio.CancelledError
         except (TimeoutError, nats.errors.TimeoutError) as error:
             raise BusUnavailableError(
                 f"cannot {what}: no answer from {self.url} within {limit:g} s "

@@ -196,7 +196,9 @@ class TestWatch:
         one.setblocking(False)
         heard: list[Notice] = []
         lost: list[int] = []
-        watch = WatchLink(one, peer=3, heard=heard.append, lost=lost.append)
+        watch = WatchLink(
+            one, peer=3, epoch=7, heard=heard.append, lost=lambda watch: lost.append(watch.peer)
+        )
         listening = asyncio.ensure_future(watch.listen())
         abort = Notice(NoticeKind.ABORT, 7, 2, "links ended")
         other.sendall(abort.pack())

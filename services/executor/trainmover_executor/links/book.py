@@ -45,6 +45,7 @@ class LinkBook:
         self._active: dict[tuple[str, int], Link] = {}
         self._parked: dict[tuple[int, str, int], socket.socket] = {}
         self._retired: list[Link] = []
+        self._seated_at: dict[int, int] = {}
         self._dialling: set[concurrent.futures.Future[socket.socket]] = set()
         self._broken: str | None = None
 
@@ -62,6 +63,16 @@ class LinkBook:
     def broken(self) -> str | None:
         """Why the links were broken off, or None while they are whole."""
         return self._broken
+
+    def seated_at(self, rank: int) -> int:
+        """The epoch at which the process that holds ``rank`` now took it; 0 for the first one."""
+        return self._seated_at.get(rank, 0)
+
+    def _seat(self, membership: Membership) -> frozenset[int]:
+        changed = self._membership.changed_ranks(membership)
+        self._seated_at.update(dict.fromkeys(changed, membership.epoch))
+        self._membership = membership
+        return changed
 
     def link(self, group: str, peer: int, *, timeout_s: float) -> Link:
         """The active link of ``group`` to ``peer``, made now if there is none yet.
@@ -195,8 +206,7 @@ class LinkBook:
             Number of links that were replaced by parked ones.
         """
         with self._changed:
-            changed = self._membership.changed_ranks(membership)
-            self._membership = membership
+            changed = self._seat(membership)
             replaced = 0
             for group, peer in [key for key in self._active if key[1] in changed]:
                 self._retired.append(self._active.pop((group, peer)))
@@ -219,7 +229,7 @@ class LinkBook:
         No thread may be using a link any more.
         """
         with self._changed:
-            self._membership = membership
+            self._seat(membership)
             dropped = [*self._active.values(), *self._retired]
             self._active.clear()
             self._retired = []

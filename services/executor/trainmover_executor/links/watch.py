@@ -74,6 +74,7 @@ class WatchLink:
     Args:
         sock: Connected socket.
         peer: Global rank at the other side.
+        epoch: Epoch at which the link was made: it watches the process that held the rank then.
         heard: Called with each notice.
         lost: Called when the peer's process is gone: the link ended without a goodbye.
     """
@@ -84,9 +85,11 @@ class WatchLink:
         *,
         peer: int,
         heard: Callable[[Notice], None],
-        lost: Callable[[int], None],
+        epoch: int,
+        lost: Callable[[WatchLink], None],
     ) -> None:
         self.peer = peer
+        self.epoch = epoch
         self._sock = sock
         self._heard = heard
         self._lost = lost
@@ -110,7 +113,7 @@ class WatchLink:
             pass
         finally:
             if not self._closed and not self._said_goodbye:
-                self._lost(self.peer)
+                self._lost(self)
             self.close()
 
     def tell(self, notice: Notice) -> None:

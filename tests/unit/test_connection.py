@@ -1,0 +1,34 @@
+"""What ``Connection`` adds to nats-py, without a server where none is needed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from trainmover.bus.connection import Connection
+from trainmover.testing import running_server
+
+
+async def test_a_cancellation_that_meets_the_answer_is_not_lost():
+    """``asyncio.wait_for`` of Python 3.11 returns the answer and forgets the cancellation."""
+    with running_server() as server:
+        connection = Connection(server.url, name="t", timeout_s=1.0, connect_timeout_s=2.0)
+        await connection.open()
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        went_on = False
+
+        async def call() -> None:
+            nonlocal went_on
+            async with connection.calling("wait"):
+                await asyncio.wait_for(answer, 1.0)
+            went_on = True
+
+        task = asyncio.ensure_future(call())
+        await asyncio.sleep(0)
+        answer.set_result(None)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not went_on
+        await connection.close()
