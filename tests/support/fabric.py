@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from trainmover.topology import Layout, Member, Membership
 from trainmover_executor.communicator.link import LinkCommunicator
 from trainmover_executor.links.book import LinkBook
 from trainmover_executor.links.handshake import Hail
+from trainmover_executor.links.shared import SharedMemory, SharedSocket
 
 T = TypeVar("T")
 
@@ -36,11 +38,25 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
     return one, other
 
 
-class Fabric:
-    """``world`` link books whose calls reach each other by endpoint name."""
+def shared_pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a link within a host."""
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    mine = SharedMemory.create()
+    theirs = SharedMemory([os.dup(fd) for fd in mine.fds], caller=False)
+    return SharedSocket(one, mine), SharedSocket(other, theirs)
 
-    def __init__(self, world: int) -> None:
+
+class Fabric:
+    """``world`` link books whose calls reach each other by endpoint name.
+
+    Args:
+        world: Number of ranks.
+        shared: Whether links share memory.
+    """
+
+    def __init__(self, world: int, *, shared: bool = False) -> None:
         self.world = world
+        self._pair = shared_pair if shared else socket_pair
         self.start = membership(world)
         self.books: dict[str, LinkBook] = {}
         for rank in range(world):
@@ -56,7 +72,7 @@ class Fabric:
 
     def dial(self, endpoint: str, hail: Hail) -> concurrent.futures.Future[socket.socket]:
         future: concurrent.futures.Future[socket.socket] = concurrent.futures.Future()
-        mine, theirs = socket_pair()
+        mine, theirs = self._pair()
         try:
             self.books[endpoint].park(
                 epoch=hail.epoch, group=hail.group, peer=hail.source, sock=theirs

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.support.fabric import Fabric, everywhere
+from tests.support.fabric import Fabric, everywhere, membership
+from torch._C import _distributed_c10d as c10d
 from torch.distributed import ReduceOp
 
 from trainmover.errors import ProtocolError
@@ -18,11 +20,23 @@ SUM = reduction_of(ReduceOp.SUM)
 SMALL, LARGE = 7, SMALL_BYTES // 4 * 3 + 5
 
 
-@pytest.fixture(params=[1, 2, 3, 4, 5], ids=lambda n: f"{n}-ranks")
+@pytest.fixture(params=[False, True], ids=["tcp", "shm"])
+def shared(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture(
+    params=[(n, False) for n in (1, 2, 3, 4, 5)] + [(n, True) for n in (2, 3, 4)],
+    ids=lambda p: f"{p[0]}-{'shm' if p[1] else 'tcp'}",
+)
 def fabric(request: pytest.FixtureRequest) -> Iterator[Fabric]:
-    fabric = Fabric(request.param)
+    world, shared = request.param
+    fabric = Fabric(world, shared=shared)
     yield fabric
     fabric.close()
+
+
+HALF = c10d._make_nccl_premul_sum(torch.tensor([0.5]))
 
 
 def value(rank: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -38,6 +52,7 @@ def value(rank: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Te
         (ReduceOp.AVG, lambda x: x.sum(0) / len(x)),
         (ReduceOp.MIN, lambda x: x.amin(0)),
         (ReduceOp.MAX, lambda x: x.amax(0)),
+        (c10d._make_nccl_premul_sum(0.5), lambda x: (x * 0.5).sum(0)),
     ],
 )
 def test_allreduce_combines_all_ranks(fabric: Fabric, count, op, reference):
@@ -83,18 +98,23 @@ def test_the_bits_of_a_sum_depend_on_rank_positions_only(count):
 
 
 @pytest.mark.parametrize("count", [SMALL, LARGE])
-def test_reduce_scatter_leaves_each_rank_its_chunk_and_its_inputs_alone(fabric, count):
+@pytest.mark.parametrize(("reduction", "factor"), [(SUM, 1.0), (reduction_of(HALF), 0.5)])
+def test_reduce_scatter_leaves_each_rank_its_chunk_and_its_inputs_alone(
+    fabric, count, reduction, factor
+):
     world = fabric.world
     inputs = [[value(rank * 10 + i, count) for i in range(world)] for rank in range(world)]
     kept = [[chunk.clone() for chunk in chunks] for chunks in inputs]
     outs = [torch.empty(count) for _ in range(world)]
 
     everywhere(
-        fabric.communicators(), lambda rank, c: c.reduce_scatter(outs[rank], inputs[rank], SUM)
+        fabric.communicators(),
+        lambda rank, c: c.reduce_scatter(outs[rank], inputs[rank], reduction),
     )
 
     for rank, out in enumerate(outs):
-        assert torch.equal(out, torch.stack([inputs[r][rank] for r in range(world)]).sum(0))
+        expected = torch.stack([inputs[r][rank] for r in range(world)]).mul(factor).sum(0)
+        assert torch.equal(out, expected)
         assert all(torch.equal(a, b) for a, b in zip(inputs[rank], kept[rank], strict=True))
 
 
@@ -149,8 +169,8 @@ def test_all_to_all_exchanges_parts_of_different_sizes(fabric):
             assert torch.equal(out, torch.full((1 + source,), 10.0 * source + rank))
 
 
-def test_large_messages_that_cross_do_not_wait_for_each_other():
-    fabric = Fabric(2)
+def test_large_messages_that_cross_do_not_wait_for_each_other(shared):
+    fabric = Fabric(2, shared=shared)
     outs = [[torch.empty(8_000_000) for _ in range(2)] for _ in range(2)]
     everywhere(
         fabric.communicators(),
@@ -161,8 +181,8 @@ def test_large_messages_that_cross_do_not_wait_for_each_other():
     fabric.close()
 
 
-def test_messages_of_a_pair_arrive_in_order():
-    fabric = Fabric(2)
+def test_messages_of_a_pair_arrive_in_order(shared):
+    fabric = Fabric(2, shared=shared)
     received = [torch.empty(3) for _ in range(3)]
 
     def talk(rank: int, communicator: LinkCommunicator) -> None:
@@ -177,8 +197,8 @@ def test_messages_of_a_pair_arrive_in_order():
     fabric.close()
 
 
-def test_bytes_of_unknown_size_are_exchanged_and_bounded():
-    fabric = Fabric(2)
+def test_bytes_of_unknown_size_are_exchanged_and_bounded(shared):
+    fabric = Fabric(2, shared=shared)
     communicators = fabric.communicators()
     received = everywhere(
         communicators,
@@ -193,8 +213,8 @@ def test_bytes_of_unknown_size_are_exchanged_and_bounded():
     fabric.close()
 
 
-def test_ranks_in_different_collectives_get_an_error_that_says_so():
-    fabric = Fabric(2)
+def test_ranks_in_different_collectives_get_an_error_that_says_so(shared):
+    fabric = Fabric(2, shared=shared)
 
     def disagree(rank: int, communicator: LinkCommunicator) -> None:
         if rank == 0:
@@ -207,8 +227,8 @@ def test_ranks_in_different_collectives_get_an_error_that_says_so():
     fabric.close()
 
 
-def test_breaking_off_unblocks_whoever_waits():
-    fabric = Fabric(2)
+def test_breaking_off_unblocks_whoever_waits(shared):
+    fabric = Fabric(2, shared=shared)
     first, _ = fabric.communicators()
 
     def wait_or_break(rank: int, _: object) -> None:
@@ -227,4 +247,50 @@ def test_a_peer_that_never_comes_is_given_up_after_the_timeout():
     _, second = fabric.communicators(timeout_s=0.1)
     with pytest.raises(LinkBrokenError, match="rank 0 did not open its link"):
         second.barrier()
+    fabric.close()
+
+
+def test_the_transport_changes_no_bit():
+    """A machine may be replaced by one on another host, or by one on the same."""
+    results = []
+    for shared in (False, True):
+        fabric = Fabric(3, shared=shared)
+        tensors = [
+            torch.randn(1_000_003, generator=torch.Generator().manual_seed(rank))
+            for rank in range(3)
+        ]
+        everywhere(fabric.communicators(), lambda rank, c, t=tensors: c.allreduce(t[rank], SUM))
+        results += tensors
+        fabric.close()
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_the_end_of_a_peer_unblocks_a_message_half_way(shared):
+    """A sender that has no free slot, and a receiver that has no filled one, both learn of it."""
+    fabric = Fabric(2, shared=shared)
+    sender, receiver = fabric.communicators(timeout_s=60)
+
+    def send_or_die(rank: int, _: object) -> None:
+        if rank == 0:
+            sender.send(torch.ones(16_000_000), to=1, tag=0)
+        else:
+            link = fabric.book(1).link("g/p2p", 0, timeout_s=5)
+            link.close()
+
+    with pytest.raises(LinkBrokenError, match=r"rank 1"):
+        everywhere([0, 1], send_or_die)
+
+    def receive_or_die(rank: int, _: object) -> None:
+        if rank == 1:
+            receiver.recv(torch.empty(16_000_000), source=0, tag=0)
+        else:
+            link = fabric.book(0).link("g/p2p", 1, timeout_s=5)
+            link.send_some(memoryview(struct.pack("<IIQQ", 2, 0, 0, 64_000_000)))
+            link.close()
+
+    for book in (fabric.book(0), fabric.book(1)):
+        book.break_off("again")
+        book.reset(membership(2, epoch=2))
+    with pytest.raises(LinkBrokenError, match=r"rank 0"):
+        everywhere([0, 1], receive_or_die)
     fabric.close()

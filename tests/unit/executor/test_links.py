@@ -12,13 +12,15 @@ from tests.support.fabric import Fabric, everywhere, membership, socket_pair
 from trainmover.errors import ProtocolError, StaleEpochError
 from trainmover_executor.links.endpoint import Endpoint, dial
 from trainmover_executor.links.handshake import (
+    REPLY_SIZE,
     REQUEST_SIZE,
     Hail,
     Reply,
     pack_reply,
     parse_reply,
 )
-from trainmover_executor.links.link import Link, LinkBrokenError, pump
+from trainmover_executor.links.link import Link, LinkBrokenError
+from trainmover_executor.links.pump import pump
 from trainmover_executor.links.watch import Notice, NoticeKind, WatchLink
 
 
@@ -52,8 +54,8 @@ class TestHandshake:
         with pytest.raises(ProtocolError, match="stranger"):
             Hail.parse(data, job="j")
         with pytest.raises(ProtocolError, match="not a TrainMover rank"):
-            parse_reply(data[:8])
-        assert parse_reply(pack_reply(Reply.STALE_EPOCH)) is Reply.STALE_EPOCH
+            parse_reply(data[:REPLY_SIZE])
+        assert parse_reply(pack_reply(Reply.STALE_EPOCH))[0] is Reply.STALE_EPOCH
 
 
 class TestEndpoint:

@@ -10,7 +10,7 @@ Communication Operations in MPICH" (2005).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -19,7 +19,8 @@ from trainmover.telemetry import OPS
 from trainmover_executor.communicator.memory import Staging, bytes_of, flat_of, write_back
 from trainmover_executor.communicator.reduction import Reduction
 from trainmover_executor.links.book import LinkBook
-from trainmover_executor.links.link import PIECE_BYTES, Frame, Link, pump, swap
+from trainmover_executor.links.link import Link
+from trainmover_executor.links.pump import PIECE_BYTES, Consume, Frame, pump, swap
 
 __all__ = ["SMALL_BYTES", "LinkCommunicator"]
 
@@ -81,6 +82,7 @@ class LinkCommunicator:
         """See ``Communicator.allreduce``."""
         flat = flat_of(tensor)
         frame = self._next("allreduce")
+        reduction.prepare(flat)
         if self._size > 1 and flat.numel():
             if flat.numel() * flat.element_size() <= SMALL_BYTES:
                 self._allreduce_doubling(flat, reduction, frame)
@@ -100,17 +102,21 @@ class LinkCommunicator:
         # Chunk r must end at rank r, so it starts its way at rank r + 1 and is passed on, each
         # rank adding its own: two alternating accumulators, the last of which is ``out``.
         travelling = chunks[(rank - 1) % size]
+        if reduction.factor is not None:
+            travelling = travelling.clone()
+            reduction.prepare(travelling)
         for step in range(size - 1):
             index = (rank - step - 2) % size
             last = step == size - 2
             accumulator = mine if last else self._scratch_like(chunks[index], half=step % 2)
             accumulator.copy_(chunks[index])
+            reduction.prepare(accumulator)
             self._exchange(
                 frame, travelling, accumulator, to=rank + 1, source=rank - 1, reduction=reduction
             )
             travelling = accumulator
         if size == 1:
-            mine.copy_(chunks[0])
+            mine.copy_(travelling)
         reduction.finish(mine, size=size)
         write_back(out, mine)
 
@@ -321,7 +327,7 @@ class LinkCommunicator:
             size = into.numel() * into.element_size() if into is not None else 0
             if reduction is not None and into is not None:
                 incoming = (link, size, self._staging.bytes)
-                consume = _combiner(into, self._staging.typed(into.dtype), reduction)
+                consume = _combiner(into, reduction)
             else:
                 view = bytes_of(into) if into is not None else _EMPTY
                 incoming = (link, size, view)
@@ -349,14 +355,13 @@ class LinkCommunicator:
         return self._scratch[start : start + size].view(chunk.dtype)
 
 
-def _combiner(
-    into: torch.Tensor, staged: torch.Tensor, reduction: Reduction
-) -> Callable[[int, int], None]:
-    width = into.element_size()
+def _combiner(into: torch.Tensor, reduction: Reduction) -> Consume:
+    width, dtype = into.element_size(), into.dtype
 
-    def combine(offset: int, length: int) -> None:
-        first, count = offset // width, length // width
-        reduction.combine(into[first : first + count], staged[:count])
+    def combine(offset: int, piece: memoryview) -> None:
+        values = torch.frombuffer(piece, dtype=dtype)
+        first = offset // width
+        reduction.combine(into[first : first + len(values)], values)
 
     return combine
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainmover_executor.links.link import PIECE_BYTES
+from trainmover_executor.links.pump import PIECE_BYTES
 
 __all__ = ["Staging", "bytes_of", "flat_of", "write_back"]
 
@@ -35,17 +35,12 @@ def bytes_of(flat: torch.Tensor) -> memoryview:
 class Staging:
     """The one piece of memory that a communicator receives into before it reduces."""
 
-    __slots__ = ("_bytes", "_tensor")
+    __slots__ = ("_bytes",)
 
     def __init__(self) -> None:
-        self._tensor = torch.empty(PIECE_BYTES, dtype=torch.uint8)
-        self._bytes = bytes_of(self._tensor)
+        self._bytes = bytes_of(torch.empty(PIECE_BYTES, dtype=torch.uint8))
 
     @property
     def bytes(self) -> memoryview:
         """All of it as bytes."""
         return self._bytes
-
-    def typed(self, dtype: torch.dtype) -> torch.Tensor:
-        """All of it as elements of ``dtype``."""
-        return self._tensor.view(dtype)

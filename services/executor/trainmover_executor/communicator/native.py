@@ -85,6 +85,7 @@ class NativeCommunicator:
         options = c10d.AllreduceOptions()
         options.reduceOp = _OPS[reduction.name]
         flat = flat_of(tensor)
+        reduction.prepare(flat)
         self._run("allreduce", [flat], options)
         reduction.finish(flat, size=self._size)
         write_back(tensor, flat)

@@ -21,9 +21,10 @@ class Reduction:
         combine: In-place ``accumulator, piece -> None``; commutative, so that both partners of an
             exchange get the same bits.
         averages: Whether the sum is divided by the group's size at the end.
+        factor: What every rank's contribution is multiplied with before (``PREMUL_SUM``).
     """
 
-    __slots__ = ("averages", "combine", "name")
+    __slots__ = ("averages", "combine", "factor", "name")
 
     def __init__(
         self,
@@ -31,10 +32,17 @@ class Reduction:
         combine: Callable[[torch.Tensor, torch.Tensor], Any],
         *,
         averages: bool = False,
+        factor: float | torch.Tensor | None = None,
     ) -> None:
         self.name = name
         self.combine = combine
         self.averages = averages
+        self.factor = factor
+
+    def prepare(self, contribution: torch.Tensor) -> None:
+        """Turn this rank's input into what is combined, in place."""
+        if self.factor is not None:
+            contribution.mul_(self.factor)
 
     def finish(self, total: torch.Tensor, *, size: int) -> None:
         """Turn the combined value into the result, in place."""
@@ -79,6 +87,10 @@ def reduction_of(op: ReduceOp | ReduceOp.RedOpType) -> Reduction:
     Raises:
         ProtocolError: The operation is not supported.
     """
+    if op == ReduceOp.PREMUL_SUM:
+        # torch hands the factor out by no other way than pickling's.
+        state: Any = op.__getstate__()
+        return Reduction("sum", _add, factor=state[1])
     for known, reduction in _KNOWN.items():
         if op == known:
             return reduction

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
 
 from trainmover.errors import ProtocolError, StaleEpochError
+from trainmover_executor.links import local
 from trainmover_executor.links.handshake import (
     REPLY_SIZE,
     REQUEST_SIZE,
@@ -18,6 +19,7 @@ from trainmover_executor.links.handshake import (
     pack_reply,
     parse_reply,
 )
+from trainmover_executor.links.watch import WATCH_GROUP
 
 __all__ = ["Endpoint", "dial"]
 
@@ -30,23 +32,22 @@ _PENDING_LIMIT: Final = 1024
 async def dial(endpoint: str, hail: Hail) -> socket.socket:
     """Connect to ``host:port`` and be accepted.
 
-    Waits as long as the callee wants to think: a standby answers once it is warm.
+    Waits as long as the callee wants to think: a standby answers once it is warm. On one host the
+    callee asks for shared memory; the socket is a ``SharedSocket`` then.
 
     Raises:
         OSError: Nobody listens there.
         StaleEpochError: The callee is at a later epoch.
         ProtocolError: The callee is somebody else.
     """
-    loop = asyncio.get_running_loop()
-    host, _, port = endpoint.rpartition(":")
-    address = (await loop.getaddrinfo(host, int(port), type=socket.SOCK_STREAM))[0]
-    sock = socket.socket(address[0], socket.SOCK_STREAM)
+    sock = await _connect(endpoint)
     try:
-        sock.setblocking(False)
-        await loop.sock_connect(sock, address[4])
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await loop.sock_sendall(sock, hail.pack())
-        reply = parse_reply(await _exactly(sock, REPLY_SIZE))
+        await asyncio.get_running_loop().sock_sendall(sock, hail.pack())
+        reply, name = parse_reply(await _exactly(sock, REPLY_SIZE))
+        if reply is Reply.SAME_HOST:
+            sock.close()
+            sock = await local.call(name, hail)
+            reply, _ = parse_reply(await _exactly(sock, REPLY_SIZE))
     except BaseException:
         sock.close()
         raise
@@ -56,6 +57,21 @@ async def dial(endpoint: str, hail: Hail) -> socket.socket:
     if reply is Reply.STALE_EPOCH:
         raise StaleEpochError(f"{endpoint} refused epoch {hail.epoch}: it is at a later one")
     raise ProtocolError(f"{endpoint} refused the link to rank {hail.target}: {reply.name}")
+
+
+async def _connect(endpoint: str) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    host, _, port = endpoint.rpartition(":")
+    address = (await loop.getaddrinfo(host, int(port), type=socket.SOCK_STREAM))[0]
+    sock = socket.socket(address[0], socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        await loop.sock_connect(sock, address[4])
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 async def _exactly(sock: socket.socket, count: int) -> bytes:
@@ -100,6 +116,7 @@ class Endpoint:
         self._accept = accept
         self.opened = asyncio.Event()
         self._pending = 0
+        self._local = local.LocalListener() if local.links_may_be_local() else None
 
     def open(self) -> None:
         """Answer calls from now on; before, callers wait."""
@@ -107,35 +124,77 @@ class Endpoint:
 
     async def serve(self) -> None:
         """Accept links until cancelled."""
-        loop = asyncio.get_running_loop()
-        async with asyncio.TaskGroup() as calls:
-            while True:
-                sock, _ = await loop.sock_accept(self._listener)
-                if self._pending >= _PENDING_LIMIT:
-                    sock.close()
-                    continue
-                self._pending += 1
-                calls.create_task(self._answer(sock))
+        try:
+            async with asyncio.TaskGroup() as calls:
+                calls.create_task(self._listen(self._listener, calls, self._answer_tcp))
+                if self._local is not None:
+                    calls.create_task(self._listen(self._local.socket, calls, self._answer_local))
+        finally:
+            if self._local is not None:
+                self._local.socket.close()
 
-    async def _answer(self, sock: socket.socket) -> None:
+    async def _listen(
+        self,
+        listener: socket.socket,
+        calls: asyncio.TaskGroup,
+        answer: Callable[[socket.socket], Awaitable[None]],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            sock, _ = await loop.sock_accept(listener)
+            if self._pending >= _PENDING_LIMIT:
+                sock.close()
+                continue
+            self._pending += 1
+            calls.create_task(self._guarded(sock, answer))
+
+    async def _guarded(
+        self, sock: socket.socket, answer: Callable[[socket.socket], Awaitable[None]]
+    ) -> None:
         try:
             sock.setblocking(False)
-            async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
-                hail, ours = Hail.parse(await _exactly(sock, REQUEST_SIZE), job=self._job)
-            await self.opened.wait()
-            reply = self._judge(hail, ours=ours)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await asyncio.get_running_loop().sock_sendall(sock, pack_reply(reply))
-            if reply is Reply.OK:
-                self._accept(hail, sock)
-            else:
-                log.warning("link refused", reply=reply.name, source=hail.source, epoch=hail.epoch)
-                sock.close()
+            await answer(sock)
         except (OSError, TimeoutError, ProtocolError) as error:
             log.warning("link handshake failed", error=str(error))
             sock.close()
         finally:
             self._pending -= 1
+
+    async def _answer_tcp(self, sock: socket.socket) -> None:
+        async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
+            data = await _exactly(sock, REQUEST_SIZE)
+        hail, reply = await self._heard(data)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        wanted = reply is Reply.OK and hail.group != WATCH_GROUP and _from_here(sock)
+        if wanted and self._local is not None:
+            redirect = pack_reply(Reply.SAME_HOST, name=self._local.name)
+            await asyncio.get_running_loop().sock_sendall(sock, redirect)
+            sock.close()
+        else:
+            await self._conclude(hail, reply, sock)
+
+    async def _answer_local(self, sock: socket.socket) -> None:
+        async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
+            data, linked = await local.receive_hail(sock)
+        try:
+            hail, reply = await self._heard(data)
+            await self._conclude(hail, reply, linked)
+        except BaseException:
+            linked.close()
+            raise
+
+    async def _heard(self, data: bytes) -> tuple[Hail, Reply]:
+        hail, ours = Hail.parse(data, job=self._job)
+        await self.opened.wait()
+        return hail, self._judge(hail, ours=ours)
+
+    async def _conclude(self, hail: Hail, reply: Reply, sock: socket.socket) -> None:
+        await asyncio.get_running_loop().sock_sendall(sock, pack_reply(reply))
+        if reply is Reply.OK:
+            self._accept(hail, sock)
+        else:
+            log.warning("link refused", reply=reply.name, source=hail.source, epoch=hail.epoch)
+            sock.close()
 
     def _judge(self, hail: Hail, *, ours: bool) -> Reply:
         if not ours:
@@ -145,3 +204,10 @@ class Endpoint:
         if self._is_stale(hail.epoch):
             return Reply.STALE_EPOCH
         return Reply.OK
+
+
+def _from_here(sock: socket.socket) -> bool:
+    """Whether caller and callee have the same address: the same host, or the same container."""
+    here: str = sock.getsockname()[0]
+    there: str = sock.getpeername()[0]
+    return here == there

@@ -18,7 +18,7 @@ __all__ = ["REPLY_SIZE", "REQUEST_SIZE", "Hail", "Reply", "pack_reply", "parse_r
 
 _MAGIC: Final = b"TMv1"
 _REQUEST: Final = struct.Struct("<4sIQII100s")
-_REPLY: Final = struct.Struct("<4sI")
+_REPLY: Final = struct.Struct("<4sI16s")
 
 REQUEST_SIZE: Final = _REQUEST.size
 REPLY_SIZE: Final = _REPLY.size
@@ -32,6 +32,8 @@ class Reply(enum.IntEnum):
     STALE_EPOCH = 1
     WRONG_JOB = 2
     WRONG_RANK = 3
+    SAME_HOST = 4
+    """Come again to my unix socket, whose name follows, and bring shared memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +83,23 @@ class Hail:
         return hail, job_hash == zlib.crc32(job.encode())
 
 
-def pack_reply(reply: Reply) -> bytes:
-    """The reply's bytes."""
-    return _REPLY.pack(_MAGIC, reply)
+def pack_reply(reply: Reply, *, name: bytes = b"") -> bytes:
+    """The reply's bytes.
+
+    Args:
+        reply: The answer.
+        name: With ``SAME_HOST``, the name of the callee's unix socket, at most 16 bytes.
+    """
+    return _REPLY.pack(_MAGIC, reply, name)
 
 
-def parse_reply(data: bytes) -> Reply:
-    """Parse a reply.
+def parse_reply(data: bytes) -> tuple[Reply, bytes]:
+    """Parse a reply into the answer and the name that came with it.
 
     Raises:
         ProtocolError: The callee is not a TrainMover rank.
     """
-    magic, code = _REPLY.unpack(data)
+    magic, code, name = _REPLY.unpack(data)
     if magic != _MAGIC:
         raise ProtocolError("the other side of the link is not a TrainMover rank")
-    return Reply(code)
+    return Reply(code), name

@@ -17,7 +17,8 @@ import torch
 
 from trainmover.errors import ProtocolError
 from trainmover_executor.communicator.memory import bytes_of, flat_of
-from trainmover_executor.links.link import Link, pump
+from trainmover_executor.links.link import Link
+from trainmover_executor.links.pump import pump
 from trainmover_executor.state.codec import TensorSpec, decode, encode
 
 __all__ = ["StateCorruptError", "Transferred", "receive_tree", "send_tree"]
