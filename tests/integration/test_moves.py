@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.integration.conftest import Gate, Run, outcome
-from tests.support.ranks import RanksJob
+from tests.support.ranks import Nursery, RanksJob
 
 from trainmover.commands import AbortMigration, Prepare, Recover
 from trainmover.events.executor import (
@@ -90,15 +90,20 @@ def test_a_crash_in_the_first_step_recovers(start: Start, undisturbed: Undisturb
     assert outcome(job) == undisturbed("ddp", "--steps", "15")
 
 
-def test_a_plain_loader_is_resumed_by_position(start: Start, undisturbed: Undisturbed) -> None:
-    program = ("loader", "--steps", "15", "--epochs", "4")  # 6 batches an epoch
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_plain_loader_is_resumed_by_position(
+    workers: str, start: Start, undisturbed: Undisturbed, nursery: Nursery
+) -> None:
+    """Its worker processes outlive a killed rank for seconds, and must not hide its death."""
+    program = ("loader", "--steps", "15", "--epochs", "4", "--loader-workers", workers)
     job, gate = start(*program, gate_at=8)
     standby, joiner = job.standby("spare", 2)
     standby.expect(Warmed)
     gate.wait_for(2)
-    job.ranks[2].process.kill()
-    gate.open()
-    job.ranks[1].expect(LinkLost)
+    with nursery.asleep():
+        job.ranks[2].process.kill()
+        gate.open()
+        assert job.ranks[1].expect(LinkLost, timeout_s=2).peer_rank == 2
     plan = job.recover(2, standby, joiner, source=3)
     for rank in (0, 1, 3):
         job.ranks[rank].expect(PlanCommitted)

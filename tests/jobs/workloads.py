@@ -80,6 +80,7 @@ def main() -> None:
     parser.add_argument("workload")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--epochs", type=int, default=None)
+    parser.add_argument("--loader-workers", type=int, default=0)
     parser.add_argument("--hold-at", type=int, default=-1)
     parser.add_argument("--gate", type=Path, help="file that opens the gate at step --hold-at")
     options = parser.parse_args()
@@ -95,7 +96,9 @@ def main() -> None:
     if options.workload == "loader":
         dataset = Noise()
         sampler = DistributedSampler(dataset, num_replicas=world, rank=rank, seed=3)
-        data = DataLoader(dataset, batch_size=4, sampler=sampler)
+        data = DataLoader(
+            dataset, batch_size=4, sampler=sampler, num_workers=options.loader_workers
+        )
 
     session = Session(model=model, optimizer=optimizer, scheduler=scheduler)
     for step in session.steps(data, epochs=options.epochs, max_steps=options.steps):

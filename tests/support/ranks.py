@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,15 @@ class Nursery:
         socket.send_fds(self._peer, [pack(order)], [listener.fileno()])
         listener.close()
         return process
+
+    @contextlib.contextmanager
+    def asleep(self) -> Iterator[None]:
+        """The fork server does nothing, as on a machine that died as a whole."""
+        self._server.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._server.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         self._peer.shutdown(socket.SHUT_RDWR)

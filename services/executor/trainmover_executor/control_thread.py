@@ -103,6 +103,7 @@ class ControlThread:
         """Connect to the agent and begin."""
         self._agent.connect(self._spec.control)
         self._agent.setblocking(False)
+        os.register_at_fork(after_in_child=self._forget_sockets)
         self._thread.start()
         self._started.wait()
 
@@ -124,6 +125,13 @@ class ControlThread:
         done = threading.Event()
         self._loop.call_soon_threadsafe(self._say_goodbye, pack(last), done)
         done.wait(timeout=2.0)
+
+    def _forget_sockets(self) -> None:
+        """In a data loader's worker: as long as it held our sockets, nobody would see us die."""
+        watches = [watch.socket for watch in self._watches.values()]
+        for sock in (self._agent, *self._endpoint.sockets(), *self.book.sockets(), *watches):
+            with contextlib.suppress(OSError):
+                os.close(sock.detach())  # close() alone: a shutdown would end our parent's links
 
     # -- the loop --------------------------------------------------------------------------------
 

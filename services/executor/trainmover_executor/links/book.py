@@ -240,6 +240,11 @@ class LinkBook:
         for link in dropped:
             link.close()
 
+    def sockets(self) -> list[socket.socket]:
+        """Every socket in the book, without waiting for a lock: for a child just after a fork."""
+        links = [*self._active.values(), *self._retired]
+        return [*(link.socket for link in links), *self._parked.values()]
+
     def drop_parked(self, epoch: int) -> None:
         """Close what phase 1 parked for ``epoch``: the migration was aborted."""
         with self._changed:

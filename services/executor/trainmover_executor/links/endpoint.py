@@ -122,6 +122,10 @@ class Endpoint:
         """Answer calls from now on; before, callers wait."""
         self.opened.set()
 
+    def sockets(self) -> list[socket.socket]:
+        """What it listens on."""
+        return [self._listener] + ([self._local.socket] if self._local is not None else [])
+
     async def serve(self) -> None:
         """Accept links until cancelled."""
         try:

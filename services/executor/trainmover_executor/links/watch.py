@@ -77,6 +77,9 @@ class WatchLink:
         epoch: Epoch at which the link was made: it watches the process that held the rank then.
         heard: Called with each notice.
         lost: Called when the peer's process is gone: the link ended without a goodbye.
+
+    Attributes:
+        socket: The connected socket.
     """
 
     def __init__(
@@ -90,7 +93,7 @@ class WatchLink:
     ) -> None:
         self.peer = peer
         self.epoch = epoch
-        self._sock = sock
+        self.socket = sock
         self._heard = heard
         self._lost = lost
         self._closed = False
@@ -101,7 +104,7 @@ class WatchLink:
         loop = asyncio.get_running_loop()
         data = b""
         try:
-            while piece := await loop.sock_recv(self._sock, _NOTICE.size - len(data)):
+            while piece := await loop.sock_recv(self.socket, _NOTICE.size - len(data)):
                 data += piece
                 if len(data) == _NOTICE.size:
                     notice, data = Notice.parse(data), b""
@@ -119,7 +122,7 @@ class WatchLink:
     def tell(self, notice: Notice) -> None:
         """Send a notice at once; a link that cannot take it is ending anyway."""
         try:
-            self._sock.send(notice.pack())
+            self.socket.send(notice.pack())
         except OSError:
             return
 
@@ -127,5 +130,5 @@ class WatchLink:
         """End the link without anybody being blamed on this side."""
         if not self._closed:
             self._closed = True
-            asyncio.get_running_loop().remove_reader(self._sock)
-            self._sock.close()
+            asyncio.get_running_loop().remove_reader(self.socket)
+            self.socket.close()
