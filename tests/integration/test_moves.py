@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -25,27 +26,28 @@ pytestmark = pytest.mark.job
 Start = Callable[..., tuple[RanksJob, Gate]]
 Undisturbed = Callable[..., Run]
 
+LONG = ("--steps", "400")
+"""Following a toy model takes some tens of its steps."""
+
 
 @pytest.mark.parametrize("workload", ["ddp", "fsdp2", "tp_fsdp2", "batchnorm"])
 @pytest.mark.parametrize("slot", [0, 2])
 def test_a_planned_move_changes_no_bit(
     workload: str, slot: int, start: Start, undisturbed: Undisturbed
 ) -> None:
-    job, gate = start(workload, "--steps", "15")
+    job, gate = start(workload, *LONG)
     standby, joiner = job.standby("spare", slot)
     standby.expect(Warmed)
     plan = job.move(slot, standby, joiner)
-    for rank in job.ranks:
-        rank.expect(PlanPrepared)
     gate.open()
 
     stayers = [rank for rank in job.ranks if rank.spec.rank != slot]
-    assert standby.expect(PlanSwitched).state_bytes > 0
+    assert standby.expect(PlanSwitched).copied_because == ""
     resumed = [rank.expect(StepResumed) for rank in stayers]
     job.ranks[slot].process.kill()  # what its agent does once the switch is committed
     job.took(plan, standby)
 
-    assert outcome(job) == undisturbed(workload, "--steps", "15")
+    assert outcome(job) == undisturbed(workload, *LONG)
     assert [fact.steps_redone for fact in resumed] == [0, 0, 0]  # INV-NO-LOST-STEP
     assert {fact.epoch for fact in resumed} == {2}
 
@@ -111,21 +113,72 @@ def test_a_plain_loader_is_resumed_by_position(
     assert outcome(job) == undisturbed(*program)
 
 
-def test_an_aborted_move_leaves_training_as_it_was(start: Start, undisturbed: Undisturbed) -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_an_aborted_move_leaves_training_as_it_was(
+    late: bool, start: Start, undisturbed: Undisturbed
+) -> None:
     """INV-LEAVER-WHOLE, and the aborted epoch is never used again."""
-    job, gate = start("ddp", "--steps", "15")
+    job, gate = start("ddp", *LONG)
     standby, joiner = job.standby("spare", 2)
     standby.expect(Warmed)
-    plan = job.move(2, standby, joiner)
-    for rank in job.ranks:
-        rank.expect(PlanPrepared)
+    plan = job.move(2, standby, joiner, without=0)
+    gate.open()
+    if late:
+        job.ranks[2].expect(PlanPrepared)
     abort = AbortMigration(migration=plan.id, epoch=plan.epoch, reason="the operator said so")
     for rank in [*job.ranks, standby]:
         rank.tell(abort)
-    gate.open()
-    assert outcome(job) == undisturbed("ddp", "--steps", "15")
+    assert outcome(job) == undisturbed("ddp", *LONG)
     facts = [fact for rank in job.ranks for fact in rank.seen]
-    assert not any(isinstance(fact, PlanSwitched | StepBroken) for fact in facts)
+    assert not any(isinstance(fact, PlanSwitched | PlanFailed | StepBroken) for fact in facts)
+
+
+def test_a_joiner_that_dies_while_it_follows_disturbs_nobody(
+    start: Start, undisturbed: Undisturbed
+) -> None:
+    job, gate = start("ddp", *LONG)
+    standby, joiner = job.standby("spare", 2)
+    standby.expect(Warmed)
+    job.move(2, standby, joiner, without=0)
+    standby.expect(PlanPrepared)
+    gate.open()
+    standby.process.kill()
+    assert job.ranks[2].expect(PlanFailed).step_safe
+    assert outcome(job) == undisturbed("ddp", *LONG)
+
+
+def test_what_cannot_be_followed_is_copied_at_the_switch(
+    start: Start, undisturbed: Undisturbed
+) -> None:
+    job, gate = start("adafactor", *LONG)
+    standby, joiner = job.standby("spare", 1)
+    standby.expect(Warmed)
+    plan = job.move(1, standby, joiner)
+    gate.open()
+    assert "Adafactor" in job.ranks[1].expect(PlanSwitched).copied_because
+    assert standby.expect(PlanSwitched).copied_because
+    for rank in (0, 2, 3):
+        job.ranks[rank].expect(PlanCommitted)
+    job.ranks[1].process.kill()
+    job.took(plan, standby)
+    assert outcome(job) == undisturbed("adafactor", *LONG)
+
+
+def test_parameters_changed_behind_the_optimizers_back_are_noticed(
+    start: Start, undisturbed: Undisturbed
+) -> None:
+    """Followed steps do not lead to the same bits: the comparison finds it, and state is copied."""
+    job, gate = start("clamped", *LONG)
+    standby, joiner = job.standby("spare", 3)
+    standby.expect(Warmed)
+    plan = job.move(3, standby, joiner)
+    gate.open()
+    assert "differs after a followed step" in job.ranks[3].expect(PlanSwitched).copied_because
+    for rank in (0, 1, 2):
+        job.ranks[rank].expect(PlanCommitted)
+    job.ranks[3].process.kill()
+    job.took(plan, standby)
+    assert outcome(job) == undisturbed("clamped", *LONG)
 
 
 def test_a_joiner_that_dies_in_phase_one_disturbs_nobody(
@@ -149,19 +202,23 @@ def test_a_joiner_that_dies_in_the_switch_gives_the_slot_back_to_the_leaver(
     start: Start, undisturbed: Undisturbed
 ) -> None:
     """The way back stays open until the first vote of the new epoch has passed."""
-    job, gate = start("ddp", "--steps", "15")
+    job, gate = start("ddp", *LONG)
     standby, joiner = job.standby("spare", 2)
     standby.expect(Warmed)
-    plan = job.move(2, standby, joiner)
-    for rank in job.ranks:
-        rank.expect(PlanPrepared)
-    standby.process.kill()
+    plan = job.move(2, standby, joiner, without=0)
     gate.open()
+    job.ranks[2].expect(PlanPrepared)
+    job.ranks[1].process.kill(signal.SIGSTOP)  # no vote can pass meanwhile
+    job.ranks[0].tell(Prepare(plan=plan))
+    job.ranks[0].expect(PlanPrepared)
+    standby.process.kill()
+    standby.process.wait(timeout_s=10)
+    job.ranks[1].process.kill(signal.SIGCONT)
     broken = job.ranks[1].expect(StepBroken)
     back = job.give_back(plan)
     for rank in job.ranks:
         rank.tell(Recover(plan=back))
-    assert outcome(job) == undisturbed("ddp", "--steps", "15")
+    assert outcome(job) == undisturbed("ddp", *LONG)
     assert broken.epoch in {1, 2}
 
 

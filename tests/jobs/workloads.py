@@ -59,8 +59,10 @@ def mlp(*, batch_norm: bool = False) -> nn.Sequential:
 
 
 def build(workload: str, world: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    if workload in {"ddp", "loader", "batchnorm"}:
+    if workload in {"ddp", "loader", "batchnorm", "adafactor", "clamped"}:
         model: nn.Module = DistributedDataParallel(mlp(batch_norm=workload == "batchnorm"))
+        if workload == "adafactor":
+            return model, torch.optim.Adafactor(model.parameters(), 1e-2)
         return model, torch.optim.AdamW(model.parameters(), 1e-2)
     model = mlp()
     if workload == "fsdp2":
@@ -113,6 +115,10 @@ def main() -> None:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             scheduler.step()
+            if options.workload == "clamped":
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter.clamp_(-0.2, 0.2)
             session.log(loss=loss)
 
 

@@ -254,11 +254,12 @@ class RanksJob:
             }
         )
 
-    def move(self, slot: int, standby: Rank, joiner: Member) -> Plan:
-        """Tell everybody to prepare a planned move."""
+    def move(self, slot: int, standby: Rank, joiner: Member, *, without: int | None = None) -> Plan:
+        """Tell everybody to prepare a planned move; it cannot happen ``without`` a stayer."""
         plan = self.plan("planned", slot, joiner)
         for rank in [*self.ranks, standby]:
-            rank.tell(Prepare(plan=plan))
+            if rank is standby or rank.spec.rank != without:
+                rank.tell(Prepare(plan=plan))
         return plan
 
     def recover(self, slot: int, standby: Rank, joiner: Member, *, source: int) -> Plan:

@@ -223,6 +223,9 @@ class ControlThread:
                 async with asyncio.TaskGroup() as dials:
                     for group, peer in edges:
                         dials.create_task(self._dial_and_park(plan, group, peer))
+                if leaver:
+                    self._mailbox.lead(plan)
+                    return  # it is prepared once its joiner's state is up to date
                 self._mailbox.prepared(plan)
             self.post(
                 PlanPrepared(

@@ -10,6 +10,7 @@ Three parts are played here, each by the training thread of a rank:
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,18 +21,28 @@ import structlog
 import torch.distributed as dist
 
 from trainmover.errors import ProtocolError, StaleEpochError
-from trainmover.events.executor import PlanFailed, PlanSwitched, StepBroken
+from trainmover.events.executor import PlanFailed, PlanPrepared, PlanSwitched, StepBroken
 from trainmover.plan import Plan
 from trainmover_executor.capsule import CapsuleKeeper, holder_of, open_capsule
 from trainmover_executor.control_thread import STATE_GROUP
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.runtime import Runtime
+from trainmover_executor.state.follow import StateFollower
+from trainmover_executor.state.lead import StateLead
 from trainmover_executor.state.training import TrainingState
-from trainmover_executor.state.transfer import StateCorruptError, receive_tree, send_tree
+from trainmover_executor.state.transfer import (
+    StateCorruptError,
+    live_tensors,
+    receive_tree,
+    send_tree,
+)
 
 __all__ = ["Handover", "Position"]
 
 log = structlog.get_logger(__name__)
+
+FOLLOW_VARIABLE: Final = "TRAINMOVER_FOLLOW"
+"""``off`` copies state at the switch instead of following, for comparison."""
 
 _CAPSULE_GROUP: Final = "_capsule"
 _LINK_TIMEOUT_S: Final = 60.0
@@ -89,6 +100,8 @@ class Handover:
         self._recovering: Plan | None = None
         self._unconfirmed: Plan | None = None
         self._confirmed: Plan | None = None
+        self._leading: tuple[Plan, StateLead] | None = None
+        self._follower: StateFollower | None = None
         self.committed = 0
         self.steps_redone = 0
         self.is_joiner = False
@@ -122,6 +135,63 @@ class Handover:
             self._runtime.latch.trip(str(error))
             return False
         return True
+
+    # -- following, while training runs ----------------------------------------------------------
+
+    def look_after_lead(self) -> None:
+        """Between two steps: begin to bring a joiner up to date, or end it; usually nothing."""
+        plan = self._runtime.mailbox.leading
+        if self._leading is not None and self._leading[0] != plan:
+            self.end_lead()
+        if plan is not None and self._leading is None:
+            self._begin_lead(plan)
+
+    def end_lead(self) -> None:
+        """Stop bringing a joiner up to date."""
+        if self._leading is not None:
+            _, lead = self._leading
+            self._leading = None
+            lead.cancel()
+
+    def before_optimizer(self, index: int) -> None:
+        """A step that was voted for is about to be taken by optimizer ``index``."""
+        if self._leading is not None:
+            self._leading[1].before_optimizer(index)
+
+    def after_optimizer(self) -> None:
+        """It has been taken."""
+        if self._leading is not None:
+            self._leading[1].after_optimizer()
+
+    def _begin_lead(self, plan: Plan) -> None:
+        runtime = self._runtime
+        started = time.monotonic()
+
+        def current() -> None:
+            if runtime.mailbox.led(plan):
+                about = {"migration": plan.id, "machine": runtime.spec.machine}
+                prepared = {"rank": runtime.rank, "epoch": plan.epoch}
+                took = {"prepare_s": time.monotonic() - started}
+                runtime.report(PlanPrepared.model_validate({**about, **prepared, **took}))
+
+        try:
+            link = runtime.book.parked_link(epoch=plan.epoch, group=STATE_GROUP, peer=runtime.rank)
+        except LinkBrokenError as error:
+            self._report_failed(plan, str(error))
+            runtime.mailbox.abort(plan.epoch)
+            return
+        lead = StateLead(
+            link,
+            self._state,
+            epoch=plan.epoch,
+            wanted=lambda: runtime.mailbox.leading == plan,
+            current=current,
+            lost=partial(self._report_failed, plan),
+        )
+        if os.environ.get(FOLLOW_VARIABLE) == "off":
+            lead.obstacle = f"switched off by {FOLLOW_VARIABLE}"
+        self._leading = (plan, lead)
+        lead.start()
 
     # -- stayers and survivors -------------------------------------------------------------------
 
@@ -225,24 +295,38 @@ class Handover:
         """Hand everything to the joiner; then wait to be released, or to be taken back."""
         runtime = self._runtime
         started = time.perf_counter()
-        tree = {
-            "state": self._state.tree(),
-            "committed": self.committed,
-            "position": here.to_tree(),
-        }
+        if self._leading is None or self._leading[0] != plan:
+            runtime.latch.trip("the joiner was lost when the switch was decided")
+            return
+        _, lead = self._leading
         try:
-            link = runtime.book.parked_link(epoch=plan.epoch, group=STATE_GROUP, peer=runtime.rank)
-            sent = send_tree(link, tree, epoch=plan.epoch)
+            sent = lead.finish({"committed": self.committed, "position": here.to_tree()})
         except (LinkBrokenError, StateCorruptError) as error:
+            self.end_lead()
             runtime.latch.trip(f"state hand-over to the joiner broke: {error}")
             return
         self._report_switched(
-            plan, {"state": time.perf_counter() - started}, nbytes=sent.nbytes, epoch=plan.epoch
+            plan,
+            {"state": time.perf_counter() - started},
+            nbytes=lead.nbytes + sent.nbytes,
+            epoch=plan.epoch,
+            copied=lead.obstacle,
         )
+        if not lead.obstacle and not self._proved(lead):
+            log.warning("the joiner ended before its state could be compared", migration=plan.id)
         log.info("handed over", migration=plan.id, joiner=plan.moves[0].joiner)
         while runtime.mailbox.wait_to_recover(after_epoch=plan.epoch) is None:
             pass  # our agent ends this process once the switch is committed
+        self.end_lead()
         runtime.latch.trip("the slot was given back")
+
+    @staticmethod
+    def _proved(lead: StateLead) -> bool:
+        try:
+            lead.prove()
+        except (LinkBrokenError, StaleEpochError, ProtocolError):
+            return False
+        return True
 
     # -- joiner ----------------------------------------------------------------------------------
 
@@ -276,28 +360,12 @@ class Handover:
         planned = plan.kind == "planned"
         runtime.reset(plan.membership, watch=not planned)
         if planned:
-            if runtime.mailbox.withdrawn(plan):
-                raise LinkBrokenError("the migration was aborted")
-            source = runtime.rank
+            position, nbytes, copied = self._follow(plan)
         else:
-            runtime.agree([_UNBORN], op=dist.ReduceOp.MAX)
-            source = plan.sources[runtime.rank]
-        patience = _PATIENCE_S if planned else _LINK_TIMEOUT_S
-        link = runtime.book.link(STATE_GROUP, source, timeout_s=patience)
-        tree, received = receive_tree(
-            link, epoch=plan.epoch, live={"state": self._state.tree()}, first_timeout_s=patience
-        )
-        self._state.load(tree["state"])
-        self.committed = tree["committed"]
-        if planned:
-            position = Position.from_tree(tree["position"])
-        elif self.committed:
-            position = Position.from_tree(self._receive_capsule(plan))
-        else:
-            # The same program with the same rank came to the same beginning: nobody has to tell.
-            position = beginning
+            position, nbytes = self._inherit(plan, beginning)
+            copied = "the leaver is dead"
         phases = {"join": time.perf_counter() - started} if not planned else {}
-        self._report_switched(plan, phases, nbytes=received.nbytes)
+        self._report_switched(plan, phases, nbytes=nbytes, copied=copied)
         if planned:
             runtime.rewatch()
         log.info(
@@ -305,22 +373,70 @@ class Handover:
             migration=plan.id,
             epoch=plan.epoch,
             committed=self.committed,
-            state_bytes=received.nbytes,
-            tensors_in_place=received.in_place,
+            state_bytes=nbytes,
+            copied=copied,
         )
         return position
+
+    def _follow(self, plan: Plan) -> tuple[Position, int, str]:
+        """Be brought up to date by the leaver, until the switch."""
+        runtime = self._runtime
+        if runtime.mailbox.withdrawn(plan):
+            raise LinkBrokenError("the migration was aborted")
+        link = runtime.book.link(STATE_GROUP, runtime.rank, timeout_s=_PATIENCE_S)
+        follower = StateFollower(link, self._state, epoch=plan.epoch, patience_s=_PATIENCE_S)
+        message, received = follower.follow()
+        self.committed = message["committed"]
+        follower.begin_proof()
+        self._follower = follower
+        copied = "" if not follower.copied else "following was not possible"
+        return Position.from_tree(message["position"]), received.nbytes, copied
+
+    def _inherit(self, plan: Plan, beginning: Position) -> tuple[Position, int]:
+        """Take the state from a replica, and what only the dead rank knew from its capsule."""
+        runtime = self._runtime
+        runtime.agree([_UNBORN], op=dist.ReduceOp.MAX)
+        link = runtime.book.link(STATE_GROUP, plan.sources[runtime.rank], timeout_s=_LINK_TIMEOUT_S)
+        tree, received = receive_tree(
+            link,
+            epoch=plan.epoch,
+            live=live_tensors({"state": self._state.tree()}),
+            first_timeout_s=_LINK_TIMEOUT_S,
+        )
+        self._state.load(tree["state"])
+        self.committed = tree["committed"]
+        if not self.committed:
+            # The same program with the same rank came to the same beginning: nobody has to tell.
+            return beginning, received.nbytes
+        return Position.from_tree(self._receive_capsule(plan)), received.nbytes
+
+    def check_proof(self) -> None:
+        """Before a joiner's first vote: its state must be the leaver's.
+
+        Raises:
+            StateCorruptError: It is not.
+        """
+        if self._follower is not None:
+            follower, self._follower = self._follower, None
+            follower.check_proof()
 
     def _receive_capsule(self, plan: Plan) -> dict[str, Any]:
         runtime = self._runtime
         holder = holder_of(runtime.rank, runtime.membership.layout)
         link = runtime.book.link(_CAPSULE_GROUP, holder, timeout_s=_LINK_TIMEOUT_S)
-        tree, _ = receive_tree(link, epoch=plan.epoch, live=None, first_timeout_s=_LINK_TIMEOUT_S)
+        tree, _ = receive_tree(link, epoch=plan.epoch, live={}, first_timeout_s=_LINK_TIMEOUT_S)
         return open_capsule(tree["capsule"])
 
     # -- reports ---------------------------------------------------------------------------------
 
     def _report_switched(
-        self, plan: Plan, phases_s: dict[str, float], *, nbytes: int, epoch: int | None = None
+        self,
+        plan: Plan,
+        phases_s: dict[str, float],
+        *,
+        nbytes: int,
+        epoch: int | None = None,
+        copied: str = "",
     ) -> None:
         runtime = self._runtime
         runtime.report(
@@ -332,6 +448,7 @@ class Handover:
                 step=self.committed,
                 phases_s=phases_s,
                 state_bytes=nbytes,
+                copied_because=copied,
             )
         )
 

@@ -18,6 +18,7 @@ class Mailbox:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._prepared: Plan | None = None
+        self._leading: Plan | None = None
         self._frozen = False
         self._abort_pending = False
         self._joining: Plan | None = None
@@ -30,6 +31,24 @@ class Mailbox:
         with self._changed:
             self._prepared = plan
             self._changed.notify_all()
+
+    def lead(self, plan: Plan) -> None:
+        """This rank is a leaver of ``plan`` and has to bring its joiner's state up to date."""
+        with self._changed:
+            self._leading = plan
+
+    @property
+    def leading(self) -> Plan | None:
+        """The plan whose joiner this rank has to bring up to date."""
+        return self._leading
+
+    def led(self, plan: Plan) -> bool:
+        """The joiner is up to date: vote for the switch; False when the plan is off by now."""
+        with self._changed:
+            if self._leading != plan:
+                return False
+            self._prepared = plan
+            return True
 
     def freeze(self) -> Plan | None:
         """The plan to vote for; it cannot be aborted until ``thaw``."""
@@ -54,6 +73,7 @@ class Mailbox:
                 return None
             if aborted:
                 dropped, self._prepared = self._prepared, None
+                self._leading = None
                 return dropped
             return None
 
@@ -63,6 +83,8 @@ class Mailbox:
             if self._joining is not None and self._joining.epoch == epoch:
                 self._joining = None
                 self._changed.notify_all()
+            if self._leading is not None and self._leading.epoch == epoch and not self._frozen:
+                self._leading = None
             if self._prepared is None or self._prepared.epoch != epoch:
                 return True
             if self._frozen:
@@ -113,7 +135,7 @@ class Mailbox:
         with self._changed:
             if self._recover is None or plan.epoch > self._recover.epoch:
                 self._recover = plan
-                self._prepared = None
+                self._prepared = self._leading = None
                 self._joining = None
             self._changed.notify_all()
 

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -108,8 +109,9 @@ class Session:
         self._attempts = 0
         self._last_commit_s = time.monotonic()
         self._durations: deque[float] = deque(maxlen=32)
-        for each in self._state.optimizers:
-            each.register_step_pre_hook(self._before_optimizer)
+        for index, each in enumerate(self._state.optimizers):
+            each.register_step_pre_hook(partial(self._before_optimizer, index))
+            each.register_step_post_hook(self._after_optimizer)
 
     @staticmethod
     def init() -> None:
@@ -178,6 +180,7 @@ class Session:
         finally:
             self._runtime.latch.protected = False
             self._step = None
+            self._handover.end_lead()
 
     def _run(self, feed: Feed) -> Iterator[Step]:
         if self._calls == 1:
@@ -191,6 +194,7 @@ class Session:
             self._target = None
         while self._max_steps is None or self._handover.committed < self._max_steps:
             self._settle()
+            self._handover.look_after_lead()
             more, batch = feed.draw()
             if not more:
                 break
@@ -292,9 +296,13 @@ class Session:
 
     # -- the vote --------------------------------------------------------------------------------
 
-    def _before_optimizer(self, *_: Any) -> None:
+    def _before_optimizer(self, index: int, *_: Any) -> None:
         if self._step is not None:
             self._step.before_optimizer()
+        self._handover.before_optimizer(index)
+
+    def _after_optimizer(self, *_: Any) -> None:
+        self._handover.after_optimizer()
 
     def _vote(self) -> bool:
         """Commit the step everywhere or nowhere; decides a planned switch by the way."""
@@ -302,6 +310,7 @@ class Session:
         runtime.drain()
         if runtime.latch.is_set:
             return False
+        handover.check_proof()
         plan = runtime.mailbox.freeze() if self._may_switch() else None
         prepared = plan.epoch if plan is not None else runtime.epoch
         cast = False

@@ -49,6 +49,8 @@ class PlanSwitched(Frozen):
         step: Number of completed steps at the switch.
         phases_s: Seconds of each part of phase 2 ("links", "state", "verify", ...).
         state_bytes: Bytes of state that this rank sent or received.
+        copied_because: Why the state was copied at the switch instead of followed before it; empty
+            where it was followed, and at ranks that handed nothing over.
     """
 
     migration: str
@@ -58,6 +60,7 @@ class PlanSwitched(Frozen):
     step: int
     phases_s: Mapping[str, float]
     state_bytes: int = 0
+    copied_because: str = ""
 
 
 class PlanCommitted(Frozen):

@@ -130,14 +130,15 @@ class Deadlines:
     """How long a phase may last, in seconds.
 
     Attributes:
-        prepare_s: A planned migration, from the plan to the last rank prepared.
+        prepare_s: A planned migration, from the plan to the last rank prepared. Long: the joiner's
+            state is brought up to date meanwhile, at a fraction of the link's speed.
         ready_s: A planned migration whose ranks are all prepared but do not vote. Long: the vote
             comes with the end of a step, and nothing is lost by waiting for a slow one.
         switch_s: From the first switched rank to the commit; for a recovery from its plan on. It
             holds one whole step; deaths are noticed long before by other means.
     """
 
-    prepare_s: float = 60.0
+    prepare_s: float = 600.0
     ready_s: float = 600.0
     switch_s: float = 120.0
 

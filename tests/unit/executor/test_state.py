@@ -24,7 +24,12 @@ from trainmover_executor.links.link import Link
 from trainmover_executor.state.codec import StateNotPortableError, TensorSpec, decode, encode
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import TrainingState
-from trainmover_executor.state.transfer import StateCorruptError, receive_tree, send_tree
+from trainmover_executor.state.transfer import (
+    StateCorruptError,
+    live_tensors,
+    receive_tree,
+    send_tree,
+)
 
 SCALARS = (
     st.none()
@@ -130,7 +135,7 @@ def hand_over(giver: TrainingState, taker: TrainingState):
         if rank == 0:
             return send_tree(link, {"state": giver.tree()}, epoch=3)
         tree, received = receive_tree(
-            link, epoch=3, live={"state": taker.tree()}, first_timeout_s=5
+            link, epoch=3, live=live_tensors({"state": taker.tree()}), first_timeout_s=5
         )
         taker.load(tree["state"])
         return received

@@ -19,7 +19,15 @@ from trainmover.errors import ConfigError
 from trainmover_executor.communicator.memory import bytes_of, flat_of
 from trainmover_executor.state.codec import encode
 
-__all__ = ["Stateful", "TrainingState"]
+__all__ = [
+    "Stateful",
+    "TrainingState",
+    "like_parameter",
+    "load_entries",
+    "load_settings",
+    "local_of",
+    "settings_of",
+]
 
 
 @runtime_checkable
@@ -94,9 +102,28 @@ class TrainingState:
             _load_optimizer(optimizer, state)
         self.load_small(tree["others"])
 
+    def rest(self) -> dict[str, Any]:
+        """What is left when the parameters and what optimizers keep of them is handed over."""
+        return {
+            "buffers": [_module_tree(model)["buffers"] for model in self.models],
+            "settings": [settings_of(optimizer) for optimizer in self.optimizers],
+            "others": self.small(),
+        }
+
+    @torch.no_grad()
+    def load_rest(self, tree: dict[str, Any]) -> None:
+        """Take over what another rank's ``rest`` returned."""
+        for model, buffers in zip(self.models, tree["buffers"], strict=True):
+            live = dict(model.named_buffers())
+            for name, value in buffers.items():
+                _assign(local_of(live[name]), value)
+        for optimizer, settings in zip(self.optimizers, tree["settings"], strict=True):
+            load_settings(optimizer, settings)
+        self.load_small(tree["others"])
+
     def buffers(self) -> list[torch.Tensor]:
         """Live module buffers: what a forward pass may change besides gradients."""
-        return [_local(buffer) for model in self.models for buffer in model.buffers()]
+        return [local_of(buffer) for model in self.models for buffer in model.buffers()]
 
     @torch.no_grad()
     def load_buffers(self, values: list[list[Any]]) -> None:
@@ -119,7 +146,8 @@ class TrainingState:
         return digest.hexdigest()
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a tensor: its shard of a DTensor, else all of it."""
     to_local = getattr(tensor, "to_local", None)
     local: torch.Tensor = tensor.detach() if to_local is None else to_local().detach()
     return local
@@ -127,8 +155,8 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 def _module_tree(model: nn.Module) -> dict[str, Any]:
     return {
-        "parameters": {name: _local(value) for name, value in model.named_parameters()},
-        "buffers": {name: _local(value) for name, value in model.named_buffers()},
+        "parameters": {name: local_of(value) for name, value in model.named_parameters()},
+        "buffers": {name: local_of(value) for name, value in model.named_buffers()},
     }
 
 
@@ -142,7 +170,7 @@ def _load_module(model: nn.Module, state: dict[str, Any]) -> None:
             different = sorted(received.keys() ^ live.keys())[:5]
             raise ConfigError(f"the models differ: {kind} {different} exist on one side only")
         for name, value in received.items():
-            _assign(_local(live[name]), value)
+            _assign(local_of(live[name]), value)
 
 
 def _assign(live: torch.Tensor, value: torch.Tensor) -> None:
@@ -151,31 +179,43 @@ def _assign(live: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def _optimizer_tree(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    groups = []
-    states = []
-    for group in optimizer.param_groups:
-        groups.append({key: value for key, value in group.items() if key != "params"})
-        states.append([dict(optimizer.state.get(parameter, {})) for parameter in group["params"]])
-    return {"groups": groups, "states": states}
+    states = [
+        [dict(optimizer.state.get(parameter, {})) for parameter in group["params"]]
+        for group in optimizer.param_groups
+    ]
+    return {"groups": settings_of(optimizer), "states": states}
 
 
-def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    for group, settings, states in zip(
-        optimizer.param_groups, state["groups"], state["states"], strict=True
-    ):
-        for key, value in settings.items():
+def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Learning rate and the like of each parameter group."""
+    return [
+        {key: value for key, value in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    ]
+
+
+def load_settings(optimizer: torch.optim.Optimizer, settings: list[dict[str, Any]]) -> None:
+    """Take over what ``settings_of`` returned."""
+    for group, received in zip(optimizer.param_groups, settings, strict=True):
+        for key, value in received.items():
             live = group.get(key)
             if isinstance(live, torch.Tensor) and isinstance(value, torch.Tensor):
                 _assign(live, value)
             else:
                 group[key] = value
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    load_settings(optimizer, state["groups"])
+    for group, states in zip(optimizer.param_groups, state["states"], strict=True):
         for parameter, entries in zip(group["params"], states, strict=True):
-            _load_entries(optimizer, parameter, entries)
+            load_entries(optimizer, parameter, entries)
 
 
-def _load_entries(
-    optimizer: torch.optim.Optimizer, parameter: torch.Tensor, entries: dict[str, Any]
+def load_entries(
+    optimizer: torch.optim.Optimizer, parameter: torch.Tensor, entries: Mapping[str, Any]
 ) -> None:
+    """Make ``entries`` what the optimizer keeps of ``parameter``, in place where possible."""
     if not entries:
         optimizer.state.pop(parameter, None)
         return
@@ -185,14 +225,14 @@ def _load_entries(
     for key, value in entries.items():
         present = live.get(key)
         if isinstance(value, torch.Tensor) and isinstance(present, torch.Tensor):
-            _assign(_local(present), value)
+            _assign(local_of(present), value)
         elif isinstance(value, torch.Tensor) and value.shape != torch.Size([]):
-            live[key] = _like_parameter(parameter, value)
+            live[key] = like_parameter(parameter, value)
         else:
             live[key] = value
 
 
-def _like_parameter(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def like_parameter(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Wrap a received shard as the parameter is wrapped (DTensor), so that they can be combined."""
     if not isinstance(parameter, DTensor):
         return value

@@ -21,7 +21,7 @@ from trainmover_executor.links.link import Link
 from trainmover_executor.links.pump import pump
 from trainmover_executor.state.codec import TensorSpec, decode, encode
 
-__all__ = ["StateCorruptError", "Transferred", "receive_tree", "send_tree"]
+__all__ = ["StateCorruptError", "Transferred", "live_tensors", "receive_tree", "send_tree"]
 
 _HEAD_LIMIT_BYTES: Final = 256 * 1024 * 1024
 _STALL_TIMEOUT_S: Final = 60.0
@@ -50,9 +50,10 @@ class Transferred:
 class _Channel:
     """Messages of one transfer, numbered."""
 
-    def __init__(self, link: Link, *, epoch: int) -> None:
+    def __init__(self, link: Link, *, epoch: int, stall_timeout_s: float) -> None:
         self._link = link
         self._epoch = epoch
+        self._stall_timeout_s = stall_timeout_s
         self._count = 0
 
     def send(self, tag: int, data: memoryview) -> None:
@@ -60,36 +61,56 @@ class _Channel:
         pump(
             frame=(self._epoch, tag, self._count),
             out=(self._link, data),
-            stall_timeout_s=_STALL_TIMEOUT_S,
+            stall_timeout_s=self._stall_timeout_s,
         )
 
-    def receive(self, tag: int, into: memoryview, *, timeout_s: float = _STALL_TIMEOUT_S) -> None:
+    def receive(self, tag: int, into: memoryview, *, timeout_s: float | None = None) -> None:
         self._count += 1
         pump(
             frame=(self._epoch, tag, self._count),
             into=(self._link, len(into), into),
-            stall_timeout_s=timeout_s,
+            stall_timeout_s=self._stall_timeout_s if timeout_s is None else timeout_s,
         )
 
     def send_int(self, tag: int, value: int) -> None:
         self.send(tag, memoryview(value.to_bytes(8, "little")))
 
-    def receive_int(self, tag: int, *, timeout_s: float = _STALL_TIMEOUT_S) -> int:
+    def receive_int(self, tag: int, *, timeout_s: float | None = None) -> int:
         data = bytearray(8)
         self.receive(tag, memoryview(data), timeout_s=timeout_s)
         return int.from_bytes(data, "little")
 
 
-def send_tree(link: Link, tree: Mapping[str, Any], *, epoch: int) -> Transferred:
+def live_tensors(tree: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The tensors of one's own tree by path, to receive another rank's into."""
+    return {spec.path: tensor for spec, tensor in encode(dict(tree))[1]}
+
+
+def send_tree(
+    link: Link,
+    tree: Mapping[str, Any],
+    *,
+    epoch: int,
+    checked: bool = True,
+    stall_timeout_s: float = _STALL_TIMEOUT_S,
+) -> Transferred:
     """Send ``tree`` and wait until the receiver confirmed it.
+
+    Args:
+        link: Link to the receiver.
+        tree: What to send, straight from its live tensors.
+        epoch: Epoch both sides are at or about to enter.
+        checked: Compute a CRC-32 over all tensors; without it the caller compares by other means.
+        stall_timeout_s: Give up when nothing moved for so long.
 
     Raises:
         LinkBrokenError: The receiver went away.
         StateCorruptError: The receiver got other bytes.
     """
-    channel = _Channel(link, epoch=epoch)
+    channel = _Channel(link, epoch=epoch, stall_timeout_s=stall_timeout_s)
     skeleton, tensors = encode(dict(tree))
-    head = json.dumps({"tree": skeleton, "tensors": [spec.to_json() for spec, _ in tensors]})
+    specs = [spec.to_json() for spec, _ in tensors]
+    head = json.dumps({"tree": skeleton, "tensors": specs, "checked": checked})
     data = memoryview(head.encode())
     channel.send_int(_TAG_SIZE, len(data))
     channel.send(_TAG_HEAD, data)
@@ -98,7 +119,7 @@ def send_tree(link: Link, tree: Mapping[str, Any], *, epoch: int) -> Transferred
     for _, tensor in tensors:
         view = bytes_of(flat_of(tensor))
         channel.send(_TAG_TENSOR, view)
-        checksum = zlib.crc32(view, checksum)
+        checksum = zlib.crc32(view, checksum) if checked else 0
         nbytes += len(view)
     channel.send_int(_TAG_CHECK, checksum)
     if channel.receive_int(_TAG_VERDICT) != checksum:
@@ -107,14 +128,14 @@ def send_tree(link: Link, tree: Mapping[str, Any], *, epoch: int) -> Transferred
 
 
 def receive_tree(
-    link: Link, *, epoch: int, live: Mapping[str, Any] | None, first_timeout_s: float
+    link: Link, *, epoch: int, live: Mapping[str, torch.Tensor], first_timeout_s: float
 ) -> tuple[Any, Transferred]:
     """Receive a tree, into the tensors of ``live`` where they agree.
 
     Args:
         link: Link to the sender.
         epoch: Epoch both sides are at or about to enter.
-        live: This rank's own tree, or None to receive into fresh memory.
+        live: Tensors to receive into, by path; others are received into fresh memory.
         first_timeout_s: How long the sender may take to begin.
 
     Raises:
@@ -122,7 +143,7 @@ def receive_tree(
         StateCorruptError: The checksum does not hold; the live tensors are garbage now.
         ProtocolError: The sender's description does not parse.
     """
-    channel = _Channel(link, epoch=epoch)
+    channel = _Channel(link, epoch=epoch, stall_timeout_s=_STALL_TIMEOUT_S)
     size = channel.receive_int(_TAG_SIZE, timeout_s=first_timeout_s)
     if size > _HEAD_LIMIT_BYTES:
         raise ProtocolError(f"rank {link.peer} describes its state in {size} bytes")
@@ -131,18 +152,18 @@ def receive_tree(
     try:
         head = json.loads(data)
         specs = [TensorSpec.from_json(value) for value in head["tensors"]]
+        checked = bool(head["checked"])
     except (ValueError, KeyError, TypeError) as error:
         raise ProtocolError(f"state description of rank {link.peer}: {error}") from error
-    own = {spec.path: tensor for spec, tensor in encode(dict(live))[1]} if live else {}
     tensors = []
     checksum = nbytes = in_place = 0
     for spec in specs:
-        tensor, reused = _target(own.get(spec.path), spec)
+        tensor, reused = _target(live.get(spec.path), spec)
         view = bytes_of(tensor.view(-1))
         if len(view) != spec.nbytes:
             raise ProtocolError(f"tensor {spec.path}: {len(view)} bytes for {spec}")
         channel.receive(_TAG_TENSOR, view)
-        checksum = zlib.crc32(view, checksum)
+        checksum = zlib.crc32(view, checksum) if checked else 0
         nbytes += len(view)
         in_place += reused
         tensors.append(tensor)

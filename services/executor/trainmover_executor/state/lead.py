@@ -1,0 +1,239 @@
+"""The leaver's side of following: the joiner is kept current while training runs.
+
+A thread hands over unit after unit between optimizer steps, at a fraction of the link's speed. In
+front of each optimizer step the training thread sends the gradients and settings of the units that
+were handed over, so the joiner takes the same step. When every unit is over and one step has been
+followed by all of them, fingerprints are compared, and the rank may vote for the switch: what is
+left then does not grow with the model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import structlog
+
+from trainmover.errors import ProtocolError, StaleEpochError
+from trainmover_executor.links.link import Link, LinkBrokenError
+from trainmover_executor.state.training import TrainingState, settings_of
+from trainmover_executor.state.transfer import (
+    StateCorruptError,
+    Transferred,
+    receive_tree,
+    send_tree,
+)
+from trainmover_executor.state.units import StateUnits
+
+__all__ = ["StateLead"]
+
+log = structlog.get_logger(__name__)
+
+_DUTY: Final = 0.25
+"""Share of the time in which the thread may move bytes: it competes with training for memory."""
+
+_STALL_TIMEOUT_S: Final = 10.0
+"""A joiner that takes longer than this to take a message in is given up; training goes on."""
+
+_BROKEN: Final = (LinkBrokenError, StaleEpochError, StateCorruptError, ProtocolError)
+
+
+class _NotEqualError(ProtocolError):
+    """The joiner's state is not this rank's."""
+
+
+class StateLead:
+    """Keeps one joiner current; made by the training thread between two steps.
+
+    Args:
+        link: Link to the joiner, this object's own from now on.
+        state: This rank's state.
+        epoch: Epoch the joiner is to enter.
+        wanted: Whether the migration is still on; asked between messages.
+        current: Called once the joiner is current, or once it is known that state must be copied
+            at the switch instead; by the thread.
+        lost: Called with the reason when the joiner is out of reach; by either thread.
+
+    Attributes:
+        obstacle: Why state is copied at the switch, for people; empty while it is followed.
+        nbytes: Bytes sent so far.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        state: TrainingState,
+        *,
+        epoch: int,
+        wanted: Callable[[], bool],
+        current: Callable[[], None],
+        lost: Callable[[str], None],
+    ) -> None:
+        self._link = link
+        self._state = state
+        self._units = StateUnits(state)
+        self._epoch = epoch
+        self._wanted = wanted
+        self._current = current
+        self._lost = lost
+        self._sent: set[str] = set()
+        self._turn = threading.Lock()
+        self._stepping = threading.Event()
+        self._followed = threading.Condition()
+        self._steps_followed = 0
+        self._over = threading.Event()
+        self.obstacle = self._units.obstacle()
+        self.nbytes = 0
+        self._thread = threading.Thread(target=self._run, name="tm-lead", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    # -- the training thread ---------------------------------------------------------------------
+
+    def before_optimizer(self, index: int) -> None:
+        """Optimizer ``index`` is about to take a step that was voted for."""
+        if self._over.is_set() or self.obstacle:
+            return
+        self._stepping.set()
+        self._turn.acquire()
+        if not self._over.is_set() and not self.obstacle:
+            self._hand_gradients(index)
+
+    def after_optimizer(self) -> None:
+        """The step has been taken."""
+        if self._turn.locked() and self._stepping.is_set():
+            self._stepping.clear()
+            self._turn.release()
+
+    def finish(self, tree: dict[str, Any]) -> Transferred:
+        """Hand over what is left at the switch: everything where following did not work.
+
+        Args:
+            tree: Position and committed steps.
+
+        Raises:
+            LinkBrokenError: The joiner is gone.
+            StateCorruptError: What arrived is not what was sent.
+        """
+        with self._turn:
+            if self.obstacle:
+                content = {"kind": "copy", "state": self._state.tree(), **tree}
+            else:
+                content = {"kind": "rest", "rest": self._state.rest(), **tree}
+            return send_tree(self._link, content, epoch=self._epoch)
+
+    def prove(self) -> None:
+        """After ``finish``: tell the joiner what its state must look like.
+
+        Raises:
+            LinkBrokenError: The joiner is gone.
+        """
+        with self._turn:
+            prints = {name: self._units.fingerprint(name) for name in self._units.names}
+            self._send({"kind": "prints", "prints": prints})
+
+    def cancel(self) -> None:
+        """End it; the link is closed. Again does nothing."""
+        self._over.set()
+        self._link.shutdown()
+        with self._followed:
+            self._followed.notify_all()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._link.close()
+
+    def _hand_gradients(self, index: int) -> None:
+        try:
+            gradients = self._units.gradients(index, self._sent)
+            settings = settings_of(self._state.optimizers[index])
+            self._send(
+                {"kind": "step", "optimizer": index, "settings": settings, "gradients": gradients}
+            )
+        except (LinkBrokenError, StaleEpochError) as error:
+            self._give_up(str(error))
+            return
+        except ProtocolError as error:
+            self.obstacle = str(error)
+        with self._followed:
+            self._steps_followed += len(self._sent) == len(self._units.names)
+            self._followed.notify_all()
+
+    # -- the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            if not self.obstacle:
+                self._hand_units()
+                self._await_followed_step()
+                self._compare()
+        except _NotEqualError as error:
+            self.obstacle = str(error)
+        except _BROKEN as error:
+            self._give_up(str(error))
+            return
+        if self._over.is_set():
+            return
+        if self.obstacle:
+            log.warning("state is copied at the switch, not followed", reason=self.obstacle)
+        self._current()
+
+    def _hand_units(self) -> None:
+        for name in self._units.names:
+            with self._between_steps():
+                started = time.perf_counter()
+                self._send({"kind": "unit", "units": {name: self._units.tree(name)}})
+                self._sent.add(name)
+                took = time.perf_counter() - started
+            self._over.wait(took * (1 / _DUTY - 1))
+
+    def _await_followed_step(self) -> None:
+        """Wait until one step has been followed by every unit, so that a comparison means it."""
+        with self._followed:
+            while self._steps_followed == 0 and not self.obstacle:
+                self._check_wanted()
+                self._followed.wait(timeout=0.5)
+
+    def _compare(self) -> None:
+        for name in self._units.names:
+            with self._between_steps():
+                started = time.perf_counter()
+                own = self._units.fingerprint(name)
+                self._send({"kind": "compare", "unit": name})
+                answer, _ = receive_tree(
+                    self._link, epoch=self._epoch, live={}, first_timeout_s=_STALL_TIMEOUT_S
+                )
+                took = time.perf_counter() - started
+            if answer != {"fingerprint": own}:
+                raise _NotEqualError(f"{name} differs after a followed step")
+            self._over.wait(took * (1 / _DUTY - 1))
+
+    @contextlib.contextmanager
+    def _between_steps(self) -> Iterator[None]:
+        while self._stepping.is_set() and not self._over.is_set():
+            time.sleep(0.001)  # the training thread goes first; a lock alone is not fair
+        with self._turn:
+            self._check_wanted()
+            yield
+
+    def _check_wanted(self) -> None:
+        if self._over.is_set() or not self._wanted():
+            raise LinkBrokenError("the migration is off")
+
+    def _send(self, tree: dict[str, Any]) -> None:
+        sent = send_tree(
+            self._link, tree, epoch=self._epoch, checked=False, stall_timeout_s=_STALL_TIMEOUT_S
+        )
+        self.nbytes += sent.nbytes
+
+    def _give_up(self, reason: str) -> None:
+        if self._over.is_set():
+            return
+        self._over.set()
+        self._link.shutdown()
+        if self._wanted():
+            self._lost(reason)

@@ -1,0 +1,163 @@
+"""The state of a rank as units: a parameter together with what its optimizer keeps of it.
+
+A unit can be handed over alone, between two steps. From then on it is kept current by the gradients
+and settings of each further step, which the joiner feeds to its own optimizer: an optimizer that
+treats every element by itself comes to the same bits, whichever parameters it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import optim
+
+from trainmover.errors import ProtocolError
+from trainmover_executor.communicator.memory import bytes_of, flat_of
+from trainmover_executor.state.training import TrainingState, like_parameter, load_entries, local_of
+
+__all__ = ["StateUnits"]
+
+_ELEMENTWISE: Final = (
+    optim.SGD,
+    optim.Adam,
+    optim.AdamW,
+    optim.NAdam,
+    optim.RAdam,
+    optim.Adamax,
+    optim.Adagrad,
+    optim.Adadelta,
+    optim.RMSprop,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    parameter: torch.Tensor
+    optimizer: int | None
+
+
+class StateUnits:
+    """Reads and writes units of a rank's state.
+
+    Args:
+        state: The whole state; its tensors stay where they are.
+
+    Attributes:
+        names: All units, in a fixed order that is equal at leaver and joiner.
+    """
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+        owner = {
+            id(parameter): index
+            for index, optimizer in enumerate(state.optimizers)
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        self._units = {
+            f"{index}:{name}": _Unit(parameter, owner.get(id(parameter)))
+            for index, model in enumerate(state.models)
+            for name, parameter in model.named_parameters()
+        }
+        self.names = tuple(self._units)
+
+    def obstacle(self) -> str:
+        """Why this state cannot be followed, for people; empty when it can."""
+        scaled = any(
+            isinstance(other, torch.amp.GradScaler) for other in self._state.others.values()
+        )
+        known = {id(unit.parameter) for unit in self._units.values()}
+        for optimizer in self._state.optimizers:
+            kind = type(optimizer).__name__
+            if type(optimizer) not in _ELEMENTWISE:
+                return f"{kind} is not known to treat every element by itself"
+            if scaled and getattr(optimizer, "_step_supports_amp_scaling", False):
+                return f"the gradient scaler reaches into fused {kind}"
+            for group in optimizer.param_groups:
+                if any(id(parameter) not in known for parameter in group["params"]):
+                    return f"{kind} holds parameters that belong to none of the session's models"
+        return ""
+
+    def tree(self, name: str) -> dict[str, Any]:
+        """A unit with live tensors."""
+        unit = self._units[name]
+        entries: Mapping[str, Any] = {}
+        if unit.optimizer is not None:
+            entries = self._state.optimizers[unit.optimizer].state.get(unit.parameter, {})
+        return {"value": local_of(unit.parameter), "entries": dict(entries)}
+
+    @torch.no_grad()
+    def load(self, name: str, tree: Mapping[str, Any]) -> None:
+        """Take over what another rank's ``tree`` returned.
+
+        Raises:
+            ProtocolError: This rank has no such unit.
+        """
+        unit = self._unit(name)
+        live = local_of(unit.parameter)
+        if live.data_ptr() != tree["value"].data_ptr():
+            live.copy_(tree["value"])
+        if unit.optimizer is not None:
+            load_entries(self._state.optimizers[unit.optimizer], unit.parameter, tree["entries"])
+
+    def gradients(self, optimizer: int, names: Collection[str]) -> dict[str, torch.Tensor]:
+        """Local gradients of those of ``names`` that ``optimizer`` is about to use.
+
+        Raises:
+            ProtocolError: A gradient is sparse.
+        """
+        found = {}
+        for name in self.names:
+            unit = self._units[name]
+            if name not in names or unit.optimizer != optimizer or unit.parameter.grad is None:
+                continue
+            if unit.parameter.grad.is_sparse:
+                raise ProtocolError(f"the gradient of {name} is sparse")
+            found[name] = local_of(unit.parameter.grad)
+        return found
+
+    def step(self, optimizer: int, gradients: Mapping[str, torch.Tensor]) -> None:
+        """Take one step of ``optimizer`` with exactly these gradients.
+
+        Raises:
+            ProtocolError: This rank has no such unit.
+        """
+        for name in self.names:
+            unit = self._units[name]
+            if unit.optimizer == optimizer:
+                unit.parameter.grad = None
+        for name, gradient in gradients.items():
+            parameter = self._unit(name).parameter
+            parameter.grad = like_parameter(parameter, gradient)
+        self._state.optimizers[optimizer].step()
+
+    def gradient_buffers(self) -> dict[str, torch.Tensor]:
+        """Fresh memory for the gradient of every unit."""
+        return {name: torch.empty_like(local_of(u.parameter)) for name, u in self._units.items()}
+
+    def fingerprint(self, name: str) -> int:
+        """A number that differs when any bit of the unit's tensors does (but for bad luck).
+
+        The sum of each tensor's 64-bit words, modulo 2**64: it is computed at the speed of memory,
+        and finds what it is for, an optimizer that went another way. Links check their own bytes.
+        """
+        tree = self.tree(name)
+        tensors = [tree["value"]] + [
+            value for _, value in sorted(tree["entries"].items()) if isinstance(value, torch.Tensor)
+        ]
+        total = 0
+        for position, tensor in enumerate(tensors, start=1):
+            raw = np.frombuffer(bytes_of(flat_of(local_of(tensor))), np.uint8)
+            whole = len(raw) // 8 * 8
+            words = int(raw[:whole].view(np.uint64).sum()) + int.from_bytes(raw[whole:], "little")
+            total = (total * 31 + position * words) % 2**64
+        return total
+
+    def _unit(self, name: str) -> _Unit:
+        if name not in self._units:
+            raise ProtocolError(f"the leaver sent {name!r}, which this rank's model does not have")
+        return self._units[name]
