@@ -29,13 +29,17 @@ Undisturbed = Callable[..., Run]
 LONG = ("--steps", "400")
 """Following a toy model takes some tens of its steps."""
 
+SLOW_LONG = ("--steps", "100")
+"""The same for workloads whose steps take ten times as long."""
+
 
 @pytest.mark.parametrize("workload", ["ddp", "fsdp2", "tp_fsdp2", "batchnorm"])
 @pytest.mark.parametrize("slot", [0, 2])
 def test_a_planned_move_changes_no_bit(
     workload: str, slot: int, start: Start, undisturbed: Undisturbed
 ) -> None:
-    job, gate = start(workload, *LONG)
+    program = (workload, *(SLOW_LONG if "fsdp" in workload else LONG))
+    job, gate = start(*program)
     standby, joiner = job.standby("spare", slot)
     standby.expect(Warmed)
     plan = job.move(slot, standby, joiner)
@@ -47,7 +51,7 @@ def test_a_planned_move_changes_no_bit(
     job.ranks[slot].process.kill()  # what its agent does once the switch is committed
     job.took(plan, standby)
 
-    assert outcome(job) == undisturbed(workload, *LONG)
+    assert outcome(job) == undisturbed(*program)
     assert [fact.steps_redone for fact in resumed] == [0, 0, 0]  # INV-NO-LOST-STEP
     assert {fact.epoch for fact in resumed} == {2}
 
@@ -130,7 +134,9 @@ def test_an_aborted_move_leaves_training_as_it_was(
         rank.tell(abort)
     assert outcome(job) == undisturbed("ddp", *LONG)
     facts = [fact for rank in job.ranks for fact in rank.seen]
-    assert not any(isinstance(fact, PlanSwitched | PlanFailed | StepBroken) for fact in facts)
+    assert not any(isinstance(fact, PlanSwitched | StepBroken) for fact in facts)
+    failed = [fact for fact in facts if isinstance(fact, PlanFailed)]
+    assert all(fact.step_safe for fact in failed)  # the leaver may notice the joiner's end first
 
 
 def test_a_joiner_that_dies_while_it_follows_disturbs_nobody(

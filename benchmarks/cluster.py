@@ -1,0 +1,138 @@
+"""A job under ``trainmover run``, steered and observed over its bus."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from trainmover.bus.nats import NatsBus
+from trainmover.commands import MigrateRequest
+from trainmover.local import registry
+from trainmover.view import JobView, MigrationView
+
+JOB = "bench"
+
+
+class Cluster:
+    """Start it as an asynchronous context; what happens is folded into ``view``."""
+
+    def __init__(
+        self, *, nnodes: str, program: list[str], environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.view = JobView(JOB)
+        self._nnodes = nnodes
+        self._program = program
+        self._home = tempfile.TemporaryDirectory()
+        self._environment = {**(environment or {}), "TRAINMOVER_HOME": self._home.name}
+        self._changed = asyncio.Condition()
+
+    async def __aenter__(self) -> Self:
+        command = [sys.executable, "-m", "trainmover.cli", "run", "--job", JOB]
+        self._process = subprocess.Popen(  # noqa: ASYNC220 - started once, nothing else runs yet
+            [*command, "--nnodes", self._nnodes, *self._program],
+            env={**os.environ, **self._environment},
+            stdout=sys.stderr,
+            start_new_session=True,
+        )
+        self._bus = NatsBus((await self._record()).nats, name="benchmark")
+        await self._bus.__aenter__()
+        self._reading = asyncio.ensure_future(self._read())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._reading.cancel()
+        await self._bus.__aexit__(kind, error, traceback)
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._home.cleanup()
+
+    async def _record(self) -> registry.JobRecord:
+        path = Path(self._home.name) / "jobs" / f"{JOB}.json"
+        deadline = time.monotonic() + 60
+        while True:
+            if path.exists():
+                record = registry.JobRecord.model_validate_json(path.read_text())
+                if record.processes:
+                    return record
+            assert time.monotonic() < deadline, "the cluster did not start"
+            await asyncio.sleep(0.1)
+
+    async def _read(self) -> None:
+        async with aclosing(self._bus.events(JOB)) as facts:
+            async for delivery in facts:
+                async with self._changed:
+                    self.view.apply(delivery.payload)
+                    self._changed.notify_all()
+
+    async def until(self, reached: Callable[[JobView], Any], *, limit_s: float = 600) -> Any:
+        """Wait until ``reached`` returns something true, and return it."""
+        async with asyncio.timeout(limit_s), self._changed:
+            while not (found := reached(self.view)):
+                await self._changed.wait()
+            return found
+
+    async def warm(self, *, slot: int) -> None:
+        """Wait until a standby is warm for ``slot``."""
+        await self.until(
+            lambda view: any(
+                one.role == "standby" and slot in one.ready_slots for one in view.machines.values()
+            )
+        )
+
+    def holder(self, slot: int) -> str:
+        """The machine that fills ``slot`` now."""
+        assert self.view.membership is not None
+        return self.view.membership.members[slot].machine
+
+    async def steps(self, count: int) -> None:
+        """Wait for so many more steps."""
+        goal = self.view.step + count
+        await self.until(lambda view: view.step >= goal)
+
+    async def migrate(self, slot: int) -> MigrationView:
+        """Move ``slot`` by plan."""
+        before = set(self.view.migrations)
+        request = MigrateRequest(machine=self.holder(slot), reason="benchmark")
+        reply = json.loads(await self._bus.request(JOB, "migrate", request))
+        assert reply.get("migration"), reply
+        return await self._next_committed(before)
+
+    async def crash(self, slot: int) -> MigrationView:
+        """Kill every process of the machine that fills ``slot``."""
+        before = set(self.view.migrations)
+        os.kill((await self._record()).processes[self.holder(slot)], signal.SIGKILL)
+        return await self._next_committed(before)
+
+    async def _next_committed(self, before: set[str]) -> MigrationView:
+        def over(view: JobView) -> MigrationView | None:
+            for id, move in view.migrations.items():
+                if id in before:
+                    continue
+                assert move.state not in {"aborted", "failed", "rejected"}, (id, move.reason)
+                stayers = view.membership.layout.slots - 1 if view.membership else 1
+                if move.state == "committed" and len(move.pauses_s) >= stayers:
+                    return move
+            return None
+
+        found: MigrationView = await self.until(over)
+        return found

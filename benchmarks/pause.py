@@ -1,0 +1,132 @@
+"""How long training pauses when a machine is replaced, by size of the model.
+
+    python -m benchmarks.pause --json
+
+``planned``: state is followed while training runs. ``planned_direct``: it is copied at the switch.
+``crash``: every process of a machine is killed. ``torchrun_restart``: the same job with plain DDP
+on Gloo under torchrun, one worker killed, until it is past the step it had reached (a checkpoint
+every 5 steps). A pause is what the step around it took beyond the median step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.cluster import Cluster
+from benchmarks.common import spread
+
+SHAPES = {  # millions of parameters: width, layers, batch, context
+    1: (144, 4, 4, 64),
+    10: (456, 4, 2, 64),
+    100: (1024, 8, 1, 32),
+}
+
+
+def options_of(shape: tuple[int, int, int, int]) -> list[str]:
+    names = ("--width", "--layers", "--batch", "--context")
+    return [text for name, value in zip(names, shape, strict=True) for text in (name, str(value))]
+
+
+async def moves(shape: tuple[int, int, int, int], *, kind: str, count: int) -> list:
+    machines = 3 if kind != "crash" else 2 + count
+    program = ["-m", "trainmover_executor.programs.gpt", "--steps", "1000000", *options_of(shape)]
+    environment = {"TRAINMOVER_FOLLOW": "off"} if kind == "planned_direct" else {}
+    found = []
+    async with Cluster(nnodes=f"2:{machines}", program=program, environment=environment) as cluster:
+        for index in range(count):
+            slot = index % 2
+            await cluster.warm(slot=slot)
+            await cluster.steps(12)
+            act = cluster.crash if kind == "crash" else cluster.migrate
+            found.append(await act(slot))
+            print(kind, found[-1].as_data(), file=sys.stderr)
+    return found
+
+
+def restart(shape: tuple[int, int, int, int]) -> tuple[float, int]:
+    """(seconds lost beyond a step, steps redone) by one restart under torchrun."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += ["--nproc-per-node", "2", "--max-restarts", "1"]
+        command += ["-m", "benchmarks.programs.restart", "--steps", "1000000"]
+        process = subprocess.Popen(
+            [*command, "--folder", name, *options_of(shape)], stdout=sys.stderr
+        )
+        try:
+            before = steps_in(folder, at_least=13)
+            os.kill(int((folder / "pid-1").read_text()), signal.SIGKILL)
+            killed, reached = time.time(), before[-1][0]
+            while True:
+                after = steps_in(folder, at_least=1)
+                fresh = [at for step, at in after if at > killed + 0.5 and step > reached]
+                if fresh:
+                    break
+                time.sleep(0.05)
+            redone = sum(1 for step, at in after if at > killed + 0.5 and step <= reached)
+            gaps = [b[1] - a[1] for a, b in itertools.pairwise(before)]
+            return fresh[0] - before[-1][1] - statistics.median(gaps), redone
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+def steps_in(folder: Path, *, at_least: int) -> list[tuple[int, float]]:
+    """Wait until the job has logged so many steps; (step, time) of each."""
+    path = folder / "steps"
+    deadline = time.monotonic() + 600
+    while True:
+        lines = path.read_text().splitlines() if path.exists() else []
+        if len(lines) >= at_least:
+            return [(int(line.split()[0]), float(line.split()[1])) for line in lines]
+        assert time.monotonic() < deadline, "the job under torchrun makes no steps"
+        time.sleep(0.05)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--millions", type=int, nargs="+", default=list(SHAPES), choices=SHAPES)
+    kinds = ["planned", "planned_direct", "crash", "torchrun_restart"]
+    parser.add_argument("--kinds", nargs="+", default=kinds, choices=kinds)
+    parser.add_argument("--count", type=int, default=5, help="measurements of each kind")
+    parser.add_argument("--json", action="store_true", help="one line instead of a readable form")
+    options = parser.parse_args()
+    runs = []
+    for millions in options.millions:
+        for kind in options.kinds:
+            if kind == "torchrun_restart":
+                measured = [restart(SHAPES[millions]) for _ in range(2)]
+                pauses, redone = [m[0] for m in measured], [m[1] for m in measured]
+                extra = {}
+            else:
+                count = min(options.count, 2) if kind == "crash" else options.count
+                found = asyncio.run(moves(SHAPES[millions], kind=kind, count=count))
+                pauses = [move.pause_s or 0.0 for move in found]
+                redone = [max(move.steps_redone.values(), default=0) for move in found]
+                extra = {"preparing_s": spread([m.spans_s().get("preparing", 0.0) for m in found])}
+            runs.append(
+                {
+                    "params": millions * 1_000_000,
+                    "kind": kind,
+                    "pause_s": spread(pauses),
+                    "steps_redone": max(redone),
+                    **extra,
+                }
+            )
+            print(runs[-1], file=sys.stderr)
+    print(json.dumps({"ranks": 2, "runs": runs}, indent=None if options.json else 2))
+
+
+if __name__ == "__main__":
+    main()
