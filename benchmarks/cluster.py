@@ -18,10 +18,21 @@ from typing import Any, Self
 
 from trainmover.bus.nats import NatsBus
 from trainmover.commands import MigrateRequest
-from trainmover.local import registry
+from trainmover.local import procfs, registry
 from trainmover.view import JobView, MigrationView
 
 JOB = "bench"
+
+
+def memory(pid: int) -> dict[str, int]:
+    """kB in the lines of /proc/PID/status that end so: VmHWM (the peak), VmRSS, ..."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith(" kB")}
+
+
+def forget_peak(pid: int) -> None:
+    """Let VmHWM begin anew."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 class Cluster:
@@ -122,6 +133,12 @@ class Cluster:
         before = set(self.view.migrations)
         os.kill((await self._record()).processes[self.holder(slot)], signal.SIGKILL)
         return await self._next_committed(before)
+
+    async def worker(self, slot: int) -> int:
+        """Process id of the largest process of the machine that fills ``slot``: its rank."""
+        agent = (await self._record()).processes[self.holder(slot)]
+        below = procfs.descendants(agent, procfs.snapshot())
+        return max((stat.pid for _, stat in below), key=lambda pid: memory(pid)["VmRSS"])
 
     async def _next_committed(self, before: set[str]) -> MigrationView:
         def over(view: JobView) -> MigrationView | None:

@@ -4,14 +4,44 @@
 
 Everything is on: DDP on the trainmover backend, session, capsule, vote, telemetry, agent, services.
 Ratios of alternating blocks in the same processes; below 1.0 TrainMover is faster.
+``stayer_peak_ratio`` is the peak resident memory of a stayer over a planned move, phase 1 and 2,
+divided by its peak while training (10 M parameters, 3 machines): the largest of the stayers.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import sys
 
+from benchmarks.cluster import Cluster, forget_peak, memory
 from benchmarks.common import run_program, spread
+
+PROGRAM = ["-m", "trainmover_executor.programs.gpt", "--steps", "1000000"]
+PROGRAM += ["--width", "456", "--batch", "2"]
+
+
+async def stayer_peaks(*, moves: int, steps: int) -> list[float]:
+    """Peak memory of each stayer over each of some moves, by its peak in training."""
+    ratios = []
+    async with Cluster(nnodes="3:4", program=PROGRAM) as cluster:
+        await cluster.warm(slot=2)
+        for _ in range(moves):
+            await cluster.warm(slot=2)
+            stayers = [await cluster.worker(slot) for slot in (0, 1)]
+            peaks = []
+            for act in (False, True):
+                for pid in stayers:
+                    forget_peak(pid)
+                await cluster.steps(steps)
+                if act:
+                    await cluster.migrate(2)
+                    await cluster.steps(steps)
+                peaks.append([memory(pid)["VmHWM"] for pid in stayers])
+            print("peaks in training and over the move, kB:", peaks, file=sys.stderr)
+            ratios += [moved / still for still, moved in zip(*peaks, strict=True)]
+    return ratios
 
 
 def main() -> None:
@@ -19,15 +49,18 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--blocks", type=int, default=12)
     parser.add_argument("--width", type=int, default=192)
+    parser.add_argument("--moves", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="one line instead of a readable form")
     options = parser.parse_args()
     settings = ("--blocks", str(options.blocks), "--width", str(options.width))
     times = run_program("step", *settings, ranks=options.ranks)
     ratios = [a / b for a, b in zip(times["trainmover"], times["gloo"], strict=True)]
+    peaks = asyncio.run(stayer_peaks(moves=options.moves, steps=15))
     result = {
         "ranks": options.ranks,
         "parameters": times["parameters"],
         "step_ratio": spread(ratios),
+        "stayer_peak_ratio": round(max(peaks), 4),
         "gloo_step_s": spread(times["gloo"]),
         "trainmover_step_s": spread(times["trainmover"]),
     }
