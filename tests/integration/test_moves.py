@@ -9,7 +9,7 @@ import pytest
 from tests.integration.conftest import Gate, Run, outcome
 from tests.support.ranks import Nursery, RanksJob
 
-from trainmover.commands import AbortMigration, Prepare, Recover
+from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover
 from trainmover.events.executor import (
     PlanCommitted,
     PlanFailed,
@@ -54,6 +54,41 @@ def test_a_planned_move_changes_no_bit(
     assert outcome(job) == undisturbed(*program)
     assert [fact.steps_redone for fact in resumed] == [0, 0, 0]  # INV-NO-LOST-STEP
     assert {fact.epoch for fact in resumed} == {2}
+
+
+@pytest.mark.parametrize("slot", [0, 1, 3])
+def test_every_stage_of_a_pipeline_can_move(
+    slot: int, start: Start, undisturbed: Undisturbed
+) -> None:
+    """A standby learns from a recording which shapes its neighbours send."""
+    job, gate = start("pp", *LONG)
+    gate.open()  # the recording ends with the first committed step
+    standby, joiner = job.standby("spare", slot)
+    standby.expect(Warmed)
+    plan = job.move(slot, standby, joiner)
+    assert standby.expect(PlanSwitched).copied_because == ""
+    for rank in job.ranks:
+        if rank.spec.rank != slot:
+            rank.expect(PlanCommitted)
+    job.ranks[slot].process.kill()
+    job.took(plan, standby)
+    assert outcome(job) == undisturbed("pp", *LONG)
+
+
+def test_a_broken_step_of_a_pipeline_is_redone(start: Start, undisturbed: Undisturbed) -> None:
+    """Messages of the void step never pair with the redo's."""
+    job, gate = start("pp", *LONG, "--hold-rank", "3", gate_at=3)
+    gate.wait_for(3)  # the stages before it have sent already
+    job.ranks[1].tell(BreakStep(epoch=1, reason="a test says so"))
+    for rank in (0, 1, 2):
+        job.ranks[rank].expect(StepBroken)
+    gate.open()
+    again = job.same_again()
+    for rank in job.ranks:
+        rank.tell(Recover(plan=again))
+    resumed = [rank.expect(StepResumed) for rank in job.ranks]
+    assert [fact.steps_redone for fact in resumed] == [1, 1, 1, 1]
+    assert outcome(job) == undisturbed("pp", *LONG)
 
 
 @pytest.mark.parametrize("workload", ["ddp", "batchnorm"])

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -77,6 +78,36 @@ def build(workload: str, world: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.AdamW(model.parameters(), 1e-2, foreach=workload == "fsdp2")
 
 
+class Pipeline:
+    """1F1B over all ranks; the first stage has the input, the last one the target."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        torch.manual_seed(rank)
+        self.layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.1), nn.Tanh())
+        stage = PipelineStage(self.layers, rank, world, torch.device("cpu"), group=dist.group.WORLD)
+        self._schedule = Schedule1F1B(stage, 4, loss_fn=lambda y, t: (y - t).pow(2).mean())
+        self._first, self._last = rank == 0, rank == world - 1
+
+    def step(self, batch: torch.Tensor) -> torch.Tensor:
+        """Forward and backward; the loss, 0 on all stages but the last."""
+        losses: list[torch.Tensor] = []
+        if self._first:
+            self._schedule.step(batch)
+        elif self._last:
+            self._schedule.step(target=batch, losses=losses)
+        else:
+            self._schedule.step()
+        return torch.stack(losses).mean() if losses else torch.zeros(())
+
+
+def wait_at_gate(options: argparse.Namespace, rank: int) -> None:
+    """Say that this rank is there, and wait until the test opens the gate."""
+    if options.hold_rank in {None, rank}:
+        options.gate.with_suffix(f".{rank}").touch()
+        while not options.gate.exists():
+            time.sleep(0.005)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("workload")
@@ -84,15 +115,23 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=None)
     parser.add_argument("--loader-workers", type=int, default=0)
     parser.add_argument("--hold-at", type=int, default=-1)
+    parser.add_argument("--hold-rank", type=int, help="only this rank; every rank when omitted")
     parser.add_argument("--gate", type=Path, help="file that opens the gate at step --hold-at")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("trainmover")
     rank, world = dist.get_rank(), dist.get_world_size()
-    model, optimizer = build(options.workload, world)
+    pipeline = Pipeline(rank, world) if options.workload == "pp" else None
+    if pipeline is not None:
+        model: nn.Module = pipeline.layers
+        optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    else:
+        model, optimizer = build(options.workload, world)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.5)
     torch.manual_seed(100 + rank)
     data: object = Stream(rank // 2 if options.workload == "tp_fsdp2" else rank)
+    if pipeline is not None:
+        data = Stream(0)
     if options.workload == "tp_fsdp2":
         torch.manual_seed(100 + rank // 2)
     if options.workload == "loader":
@@ -106,12 +145,13 @@ def main() -> None:
     for step in session.steps(data, epochs=options.epochs, max_steps=options.steps):
         with step as batch:
             if step.index == options.hold_at and not session.is_shadow:
-                options.gate.with_suffix(f".{rank}").touch()
-                while not options.gate.exists():
-                    time.sleep(0.005)
-            loss = (model(batch) - batch).pow(2).mean()
+                wait_at_gate(options, rank)
             optimizer.zero_grad()
-            loss.backward()
+            if pipeline is not None:
+                loss = pipeline.step(batch)
+            else:
+                loss = (model(batch) - batch).pow(2).mean()
+                loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             scheduler.step()

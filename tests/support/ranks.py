@@ -283,6 +283,21 @@ class RanksJob:
             }
         )
 
+    def same_again(self) -> Plan:
+        """The failure plan after a broken step that cost nobody's life."""
+        membership = self.membership.replace({}, epoch=self.membership.epoch + 1)
+        return Plan.model_validate(
+            {
+                "id": f"m-{membership.epoch}",
+                "job": "test",
+                "kind": "failure",
+                "from_epoch": self.membership.epoch,
+                "membership": membership,
+                "moves": (),
+                "sources": {},
+            }
+        )
+
     def took(self, plan: Plan, standby: Rank) -> None:
         """The joiner fills the slot from now on."""
         self.membership = plan.membership

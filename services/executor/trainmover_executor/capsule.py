@@ -8,16 +8,12 @@ step is held by another machine.
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
-
-import torch
 
 from trainmover.errors import ProtocolError
 from trainmover.topology import Layout
 from trainmover_executor.communicator.link import LinkCommunicator
-from trainmover_executor.communicator.memory import bytes_of, flat_of
-from trainmover_executor.state.codec import TensorSpec, decode, encode
+from trainmover_executor.state.portable import pack_tree, unpack_tree
 
 __all__ = ["CapsuleKeeper", "holder_of", "open_capsule"]
 
@@ -54,7 +50,7 @@ class CapsuleKeeper:
             return
         source = (self._rank - self._layout.ranks_per_slot) % self._layout.world_size
         received = self._control.exchange_bytes(
-            _pack({"step": step, "content": content}),
+            pack_tree({"step": step, "content": content}),
             to=holder_of(self._rank, self._layout),
             source=source,
             limit=_LIMIT_BYTES,
@@ -84,27 +80,5 @@ def open_capsule(data: bytes) -> dict[str, Any]:
     Raises:
         ProtocolError: It does not parse.
     """
-    try:
-        size = int.from_bytes(data[:4], "little")
-        head = json.loads(data[4 : 4 + size])
-        position = 4 + size
-        tensors = []
-        for value in head["tensors"]:
-            spec = TensorSpec.from_json(value)
-            raw = bytearray(data[position : position + spec.nbytes])
-            position += spec.nbytes
-            flat = torch.frombuffer(raw, dtype=spec.dtype) if raw else torch.empty(0)
-            tensors.append(flat.to(spec.dtype).view(spec.shape))
-        content: dict[str, Any] = decode(head["tree"], tensors)["content"]
-    except (ValueError, KeyError, TypeError, IndexError, RuntimeError) as error:
-        raise ProtocolError(f"capsule does not parse: {error}") from error
+    content: dict[str, Any] = unpack_tree(data)["content"]
     return content
-
-
-def _pack(tree: dict[str, Any]) -> bytes:
-    skeleton, tensors = encode(tree)
-    head = json.dumps({"tree": skeleton, "tensors": [spec.to_json() for spec, _ in tensors]})
-    data = head.encode()
-    parts = [len(data).to_bytes(4, "little"), data]
-    parts += [bytes(bytes_of(flat_of(tensor))) for _, tensor in tensors]
-    return b"".join(parts)

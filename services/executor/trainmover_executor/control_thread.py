@@ -26,6 +26,7 @@ from trainmover.events.machine import LinkLost
 from trainmover.plan import Plan
 from trainmover.topology import Frozen
 from trainmover_executor.clock import CollectiveClock
+from trainmover_executor.communicator.recording import Recording
 from trainmover_executor.control import (
     Fact,
     FrameReader,
@@ -39,8 +40,9 @@ from trainmover_executor.control import (
 from trainmover_executor.latch import Latch
 from trainmover_executor.links.book import LinkBook
 from trainmover_executor.links.endpoint import Endpoint, dial
-from trainmover_executor.links.handshake import Hail
-from trainmover_executor.links.watch import WATCH_GROUP, Notice, NoticeKind, WatchLink
+from trainmover_executor.links.handshake import RECORD_GROUP, WATCH_GROUP, Hail
+from trainmover_executor.links.record import fetch_recording, serve_recording
+from trainmover_executor.links.watch import Notice, NoticeKind, WatchLink
 from trainmover_executor.mailbox import Mailbox
 
 __all__ = ["STATE_GROUP", "ControlThread"]
@@ -63,6 +65,7 @@ class ControlThread:
         latch: Tripped when a neighbour is lost or aborts, or the agent says so.
         clock: Drained into telemetry.
         mailbox: Where plans for the training thread go.
+        recording: Served to standbys, and filled at one.
         progress: Called once a second for a ``StepProgress``; None while there is nothing to say.
     """
 
@@ -73,12 +76,14 @@ class ControlThread:
         latch: Latch,
         clock: CollectiveClock,
         mailbox: Mailbox,
+        recording: Recording,
         progress: Callable[[], StepProgress | None],
     ) -> None:
         self._spec = spec
         self._latch = latch
         self._clock = clock
         self._mailbox = mailbox
+        self._recording = recording
         self._progress = progress
         self.book = LinkBook(
             job=spec.job, rank=spec.rank, membership=spec.membership, dial=self._dial_soon
@@ -160,7 +165,18 @@ class ControlThread:
             if self._spec.role == "active":
                 self._endpoint.open()
                 self._rewatch(frozenset())
+            else:
+                self._tasks.create_task(self._fetch_recording())
             self._started.set()
+
+    async def _fetch_recording(self) -> None:
+        rank = self._spec.rank
+        await fetch_recording(
+            self._recording,
+            job=self._spec.job,
+            rank=rank,
+            endpoint=self._spec.membership.endpoint_of(rank),
+        )
 
     async def _hear_agent(self) -> None:
         reader = FrameReader()
@@ -282,6 +298,9 @@ class ControlThread:
     def _accepted(self, hail: Hail, sock: socket.socket) -> None:
         if hail.group == WATCH_GROUP:
             self._watch(sock, peer=hail.source, epoch=hail.epoch, outbound=False)
+            return
+        if hail.group == RECORD_GROUP:
+            self._tasks.create_task(serve_recording(sock, self._recording))
             return
         try:
             self.book.park(epoch=hail.epoch, group=hail.group, peer=hail.source, sock=sock)

@@ -25,6 +25,11 @@ from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.communicator.base import Communicator
 from trainmover_executor.communicator.link import LinkCommunicator
 from trainmover_executor.communicator.native import NativeCommunicator
+from trainmover_executor.communicator.recording import (
+    Recording,
+    RecordingCommunicator,
+    ReplayingCommunicator,
+)
 from trainmover_executor.communicator.reduction import reduction_of
 from trainmover_executor.communicator.sandbox import SandboxCommunicator
 from trainmover_executor.control import Done, WorkerSpec
@@ -89,6 +94,7 @@ class Runtime:
         self.mailbox = Mailbox()
         self.sandboxed = spec.role == "standby"
         self.progress: StepProgress | None = None
+        self.recording = Recording()
         self._native = _wants_native()
         self._on_promotion: list[Callable[[], None]] = []
         self._groups: dict[str, TrainMoverProcessGroup] = {}
@@ -99,6 +105,7 @@ class Runtime:
             latch=self.latch,
             clock=self.clock,
             mailbox=self.mailbox,
+            recording=self.recording,
             progress=self._fresh_progress,
         )
         self.book = self._control_thread.book
@@ -159,9 +166,16 @@ class Runtime:
                 size=options.group_size,
                 timeout_s=options.timeout.total_seconds(),
             )
+        first: Communicator = real
+        if self.sandboxed:
+            first = ReplayingCommunicator(
+                rank=options.group_rank, group=options.group_id, recording=self.recording
+            )
+        elif not self.recording.complete:
+            first = RecordingCommunicator(real, group=options.group_id, recording=self.recording)
         engine = GroupEngine(
             group=options.group_id,
-            communicator=sandbox if self.sandboxed else real,
+            communicator=first,
             real=real,
             sandbox=sandbox,
             latch=self.latch,
@@ -188,6 +202,13 @@ class Runtime:
         """Return when no operation of any group is running."""
         for group in self._groups.values():
             group.engine.drain()
+
+    def end_recording(self) -> None:
+        """The first step is committed: nothing is recorded from now on."""
+        if not self.recording.complete:
+            self.recording.close()
+            for group in self._groups.values():
+                group.engine.leave_sandbox()
 
     # -- agreement -------------------------------------------------------------------------------
 

@@ -237,6 +237,7 @@ class Session:
                 is_broken=lambda: False,
             )
             yield self._step
+            self._runtime.recording.wait_no_more()
         runtime = self._runtime
         runtime.report(
             Warmed(
@@ -351,6 +352,7 @@ class Session:
 
     def _committed(self, feed: Feed) -> None:
         runtime, handover = self._runtime, self._handover
+        runtime.end_recording()
         self._log.commit(step=handover.committed - 1, epoch=feed.epoch)
         if handover.unconfirmed:
             return  # its vote broke, but it counts: the pause goes on until the next one

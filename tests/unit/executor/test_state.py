@@ -19,9 +19,10 @@ from tests.support.fabric import everywhere, socket_pair
 from torch import nn
 
 from trainmover.errors import ConfigError, ProtocolError
-from trainmover_executor.capsule import _pack, open_capsule
+from trainmover_executor.capsule import open_capsule
 from trainmover_executor.links.link import Link
 from trainmover_executor.state.codec import StateNotPortableError, TensorSpec, decode, encode
+from trainmover_executor.state.portable import pack_tree
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.state.transfer import (
@@ -95,7 +96,7 @@ class TestCodec:
 
     def test_a_capsule_comes_back(self):
         content = {"rng": torch.arange(5), "feed": {"epoch": 1, "start": None}}
-        back = open_capsule(_pack({"step": 3, "content": content}))
+        back = open_capsule(pack_tree({"step": 3, "content": content}))
         assert torch.equal(back["rng"], content["rng"])
         assert back["feed"] == content["feed"]
 

@@ -12,14 +12,15 @@ import structlog
 from trainmover.errors import ProtocolError, StaleEpochError
 from trainmover_executor.links import local
 from trainmover_executor.links.handshake import (
+    RECORD_GROUP,
     REPLY_SIZE,
     REQUEST_SIZE,
+    WATCH_GROUP,
     Hail,
     Reply,
     pack_reply,
     parse_reply,
 )
-from trainmover_executor.links.watch import WATCH_GROUP
 
 __all__ = ["Endpoint", "dial"]
 
@@ -169,7 +170,8 @@ class Endpoint:
             data = await _exactly(sock, REQUEST_SIZE)
         hail, reply = await self._heard(data)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        wanted = reply is Reply.OK and hail.group != WATCH_GROUP and _from_here(sock)
+        bulky = hail.group not in {WATCH_GROUP, RECORD_GROUP}
+        wanted = reply is Reply.OK and bulky and _from_here(sock)
         if wanted and self._local is not None:
             redirect = pack_reply(Reply.SAME_HOST, name=self._local.name)
             await asyncio.get_running_loop().sock_sendall(sock, redirect)

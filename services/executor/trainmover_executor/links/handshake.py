@@ -14,7 +14,22 @@ from typing import Final
 
 from trainmover.errors import ProtocolError
 
-__all__ = ["REPLY_SIZE", "REQUEST_SIZE", "Hail", "Reply", "pack_reply", "parse_reply"]
+__all__ = [
+    "RECORD_GROUP",
+    "REPLY_SIZE",
+    "REQUEST_SIZE",
+    "WATCH_GROUP",
+    "Hail",
+    "Reply",
+    "pack_reply",
+    "parse_reply",
+]
+
+WATCH_GROUP: Final = "_watch"
+"""Links by which neighbours notice each other's death."""
+
+RECORD_GROUP: Final = "_record"
+"""Links by which a standby gets the recording of a job's first step."""
 
 _MAGIC: Final = b"TMv1"
 _REQUEST: Final = struct.Struct("<4sIQII100s")

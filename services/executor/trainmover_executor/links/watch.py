@@ -17,10 +17,7 @@ from typing import Final
 
 from trainmover.errors import ProtocolError
 
-__all__ = ["WATCH_GROUP", "Notice", "NoticeKind", "WatchLink"]
-
-WATCH_GROUP: Final = "_watch"
-"""Group name in the handshake of watch links."""
+__all__ = ["Notice", "NoticeKind", "WatchLink"]
 
 _NOTICE: Final = struct.Struct("<BIi160s")
 

@@ -1,0 +1,93 @@
+"""Carries a recording from an active rank to the standby process of the same rank."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Final
+
+import structlog
+
+from trainmover.errors import ProtocolError, TrainMoverError
+from trainmover_executor.communicator.recording import Entry, Recording
+from trainmover_executor.links.endpoint import dial
+from trainmover_executor.links.handshake import RECORD_GROUP, Hail
+from trainmover_executor.state.portable import pack_tree, unpack_tree
+
+__all__ = ["fetch_recording", "serve_recording"]
+
+log = structlog.get_logger(__name__)
+
+_ANY_EPOCH: Final = 2**64 - 1
+_FRAME_LIMIT_BYTES: Final = 1024 * 1024
+_HEAD_BYTES: Final = 4
+
+
+async def serve_recording(sock: socket.socket, recording: Recording) -> None:
+    """Send every entry, those to come included; ends when the recording does."""
+    loop = asyncio.get_running_loop()
+    more = asyncio.Event()
+    recording.listen(lambda: loop.call_soon_threadsafe(more.set))
+    sent = 0
+    try:
+        while True:
+            more.clear()
+            complete = recording.complete
+            entries = recording.since(sent)
+            for entry in entries:
+                tensors = None if entry.tensors is None else list(entry.tensors)
+                data = pack_tree({"key": entry.key, "tensors": tensors})
+                await loop.sock_sendall(sock, len(data).to_bytes(_HEAD_BYTES, "little") + data)
+            sent += len(entries)
+            if complete and not entries:
+                return
+            if not complete:
+                await more.wait()
+    except OSError:
+        return  # the standby has gone
+    finally:
+        sock.close()
+
+
+async def fetch_recording(recording: Recording, *, job: str, rank: int, endpoint: str) -> None:
+    """Fill ``recording`` with what the active rank at ``endpoint`` has; closes it at the end."""
+    try:
+        hail = Hail(job=job, epoch=_ANY_EPOCH, group=RECORD_GROUP, source=rank, target=rank)
+        sock = await dial(endpoint, hail)
+        try:
+            while (entry := await _next(sock)) is not None:
+                recording.add(entry)
+        finally:
+            sock.close()
+    except (OSError, TrainMoverError) as error:
+        # Most programs warm up without; one that does not will say what it misses.
+        log.warning("no recording of the first step", rank=rank, of=endpoint, error=str(error))
+    finally:
+        recording.close()
+        log.debug("recording", kept_bytes=recording.nbytes, too_large=recording.dropped)
+
+
+async def _next(sock: socket.socket) -> Entry | None:
+    head = await _exactly(sock, _HEAD_BYTES)
+    if head is None:
+        return None
+    size = int.from_bytes(head, "little")
+    if size > _FRAME_LIMIT_BYTES:
+        raise ProtocolError(f"an entry of {size} bytes is over the limit")
+    data = await _exactly(sock, size)
+    if data is None:
+        return None
+    tree = unpack_tree(data)
+    tensors = None if tree["tensors"] is None else tuple(tree["tensors"])
+    return Entry(str(tree["key"]), tensors)
+
+
+async def _exactly(sock: socket.socket, count: int) -> bytes | None:
+    loop = asyncio.get_running_loop()
+    data = b""
+    while len(data) < count:
+        piece = await loop.sock_recv(sock, count - len(data))
+        if not piece:
+            return None
+        data += piece
+    return data
