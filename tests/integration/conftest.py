@@ -9,9 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.jobs.practices import HABITS
 from tests.support.ranks import Nursery, RanksJob
 
-WORKLOADS = Path(__file__).parents[1] / "jobs" / "workloads.py"
+JOBS = Path(__file__).parents[1] / "jobs"
+
+
+def script_of(program: tuple[str, ...]) -> list[str]:
+    """The command line of a program of ``tests/jobs``."""
+    script = "practices.py" if program[0] in HABITS else "workloads.py"
+    return [str(JOBS / script), *program]
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +66,7 @@ def undisturbed(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> C
     def run(*program: str) -> Run:
         if program not in known:
             folder = tmp_path_factory.mktemp("undisturbed")
-            with RanksJob(nursery, [str(WORKLOADS), *program], slots=4, folder=folder) as job:
+            with RanksJob(nursery, script_of(program), slots=4, folder=folder) as job:
                 finals = job.finish()
                 known[program] = Run(finals, [job.losses(rank) for rank in range(4)])
         return known[program]
@@ -74,7 +81,7 @@ def start(nursery: Nursery, tmp_path: Path) -> Iterator[Callable[..., tuple[Rank
 
     def begin(*program: str, gate_at: int = 5) -> tuple[RanksJob, Gate]:
         gate = Gate(tmp_path / "gate", gate_at)
-        command = [str(WORKLOADS), *program, *gate.options]
+        command = [*script_of(program), *gate.options]
         jobs.append(RanksJob(nursery, command, slots=4, folder=tmp_path / "metrics"))
         return jobs[-1], gate
 

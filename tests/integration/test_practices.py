@@ -1,0 +1,47 @@
+"""INV-SAME-BITS for what real scripts do beside forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.integration.conftest import Gate, Run, outcome
+from tests.jobs.practices import HABITS
+from tests.support.ranks import RanksJob
+
+from trainmover.events.executor import PlanCommitted, PlanSwitched
+from trainmover.events.machine import LinkLost
+from trainmover_executor.control import Warmed
+
+pytestmark = pytest.mark.job
+
+Start = Callable[..., tuple[RanksJob, Gate]]
+Undisturbed = Callable[..., Run]
+STEPS = ("--steps", "300")
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_a_move_and_a_crash_change_no_bit(
+    habit: str, start: Start, undisturbed: Undisturbed
+) -> None:
+    job, gate = start(habit, *STEPS)
+    moving, joiner = job.standby("mover", 1)
+    rescuing, joiner_too = job.standby("rescuer", 3)
+    moving.expect(Warmed)
+    rescuing.expect(Warmed)
+    gate.wait_for(3)
+    job.ranks[3].process.kill()
+    gate.open()
+    assert job.ranks[2].expect(LinkLost).peer_rank == 3
+    recovery = job.recover(3, rescuing, joiner_too, source=0)
+    for rank in (0, 1, 2):
+        job.ranks[rank].expect(PlanCommitted)
+    job.took(recovery, rescuing)
+
+    plan = job.move(1, moving, joiner)
+    assert moving.expect(PlanSwitched).copied_because == ""
+    for rank in (0, 2, 3):
+        job.ranks[rank].expect(PlanCommitted)
+    job.ranks[1].process.kill()
+    job.took(plan, moving)
+    assert outcome(job) == undisturbed(habit, *STEPS)

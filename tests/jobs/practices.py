@@ -1,0 +1,176 @@
+"""What real scripts do beside forward and backward; run by tests on real ranks."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainmover_executor import Session
+from trainmover_executor.step import Step
+
+WIDTH = 16
+
+
+class Shuffled:
+    """A loader that shuffles with a generator of its own and resumes by its own state."""
+
+    def __init__(self, rank: int) -> None:
+        self._generator = torch.Generator().manual_seed(rank)
+        self._order: list[int] = []
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while True:
+            if not self._order:
+                self._order = torch.randperm(11, generator=self._generator).tolist()
+            index = self._order.pop()
+            yield torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(index))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": self._generator.get_state(), "order": list(self._order)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._generator.set_state(state["generator"])
+        self._order = list(state["order"])
+
+
+class Plain:
+    """One step of DDP; the others change one habit each."""
+
+    dtype = torch.float32
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        net = nn.Sequential(
+            nn.Linear(WIDTH, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, WIDTH)
+        ).to(self.dtype)
+        self.model: nn.Module = DistributedDataParallel(net)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-2)
+        self.extras: dict[str, Any] = {}
+
+    def loss(self, batch: torch.Tensor) -> torch.Tensor:
+        batch = batch.to(self.dtype)
+        return (self.model(batch) - batch).float().pow(2).mean()
+
+    def step(self, step: Step, batch: torch.Tensor) -> torch.Tensor:
+        self.optimizer.zero_grad()
+        loss = self.loss(batch)
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+
+class Accumulating(Plain):
+    """Two microbatches; gradients are exchanged with the second only."""
+
+    def step(self, step: Step, batch: torch.Tensor) -> torch.Tensor:
+        self.optimizer.zero_grad(set_to_none=False)
+        total = torch.zeros(())
+        for index, part in enumerate(step.microbatches(2)):
+            assert isinstance(self.model, DistributedDataParallel)
+            with self.model.no_sync() if index == 0 else contextlib.nullcontext():
+                loss = self.loss(part) / 2
+                loss.backward()
+            total = total + loss.detach()
+        self.optimizer.step()
+        return total
+
+
+class Scaling(Plain):
+    """Mixed precision with a scaler that starts so high that the first steps are skipped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40, growth_interval=20)
+        self.extras = {"scaler": self.scaler}
+
+    def step(self, step: Step, batch: torch.Tensor) -> torch.Tensor:
+        self.optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = self.loss(batch)
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return loss
+
+
+class HalfPrecision(Plain):
+    """Parameters, gradients and moments in bfloat16."""
+
+    dtype = torch.bfloat16
+
+
+class Compiled(Plain):
+    """torch.compile around DDP; standbys trace it in their shadow iterations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forward = torch.compile(self.model, backend="aot_eager")
+
+    def loss(self, batch: torch.Tensor) -> torch.Tensor:
+        return (self.forward(batch) - batch).pow(2).mean()
+
+
+class TwoOptimizers(Plain):
+    """One optimizer for each half of the model, stepped one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first, second = list(self.model.parameters())[:2], list(self.model.parameters())[2:]
+        self.optimizer = torch.optim.AdamW(first, 1e-2)
+        self.second = torch.optim.SGD(second, 1e-2, momentum=0.9, nesterov=True)
+
+    def step(self, step: Step, batch: torch.Tensor) -> torch.Tensor:
+        self.second.zero_grad()
+        loss = super().step(step, batch)
+        self.second.step()
+        return loss
+
+
+HABITS: dict[str, type[Plain]] = {
+    "stateful": Plain,
+    "accumulating": Accumulating,
+    "scaling": Scaling,
+    "bf16": HalfPrecision,
+    "compiled": Compiled,
+    "two_optimizers": TwoOptimizers,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("habit", choices=HABITS)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--hold-at", type=int, default=-1)
+    parser.add_argument("--gate", type=Path, help="file that opens the gate at step --hold-at")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("trainmover")
+    rank = dist.get_rank()
+    program = HABITS[options.habit]()
+    optimizers = [program.optimizer]
+    if isinstance(program, TwoOptimizers):
+        optimizers.append(program.second)
+    torch.manual_seed(100 + rank)
+    session = Session(model=program.model, optimizer=optimizers, **program.extras)
+    for step in session.steps(Shuffled(rank), max_steps=options.steps):
+        with step as batch:
+            if step.index == options.hold_at and not session.is_shadow:
+                options.gate.with_suffix(f".{rank}").touch()
+                while not options.gate.exists():
+                    time.sleep(0.005)
+            session.log(loss=program.step(step, batch))
+
+
+if __name__ == "__main__":
+    main()
