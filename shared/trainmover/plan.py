@@ -25,6 +25,9 @@ class Move(Frozen):
     leaver: str
     joiner: str
 
+    def __str__(self) -> str:
+        return f"{self.leaver} -> {self.joiner or '?'} in slot {self.slot}"
+
 
 class Plan(Frozen):
     """Everything the machines need to know about one migration.

@@ -82,7 +82,10 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=None)
     parser.add_argument("--hold-at", type=int, default=-1)
     parser.add_argument("--gate", type=Path, help="file that opens the gate at step --hold-at")
+    parser.add_argument("--then-hold-at", type=int, default=-1)
+    parser.add_argument("--then-gate", type=Path, help="file that opens the second gate")
     options = parser.parse_args()
+    gates = {options.hold_at: options.gate, options.then_hold_at: options.then_gate}
     torch.set_num_threads(1)
     dist.init_process_group("trainmover")
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -100,9 +103,10 @@ def main() -> None:
     session = Session(model=model, optimizer=optimizer, scheduler=scheduler)
     for step in session.steps(data, epochs=options.epochs, max_steps=options.steps):
         with step as batch:
-            if step.index == options.hold_at and not session.is_shadow:
-                options.gate.with_suffix(f".{rank}").touch()
-                while not options.gate.exists():
+            gate = None if session.is_shadow else gates.get(step.index)
+            if gate is not None:
+                gate.with_suffix(f".{rank}").touch()
+                while not gate.exists():
                     time.sleep(0.005)
             loss = (model(batch) - batch).pow(2).mean()
             optimizer.zero_grad()

@@ -90,9 +90,8 @@ def match(slots: Iterable[int], *tiers: Mapping[int, Sequence[Member]]) -> dict[
     choices: dict[int, list[Member]] = {slot: [] for slot in wanted}
 
     def place(slot: int, tried: set[str]) -> bool:
-        for member in choices[slot]:
-            if member.machine in tried:
-                continue
+        fresh = [member for member in choices[slot] if member.machine not in tried]
+        for member in sorted(fresh, key=lambda one: one.machine in seats):  # disturb nobody if free
             tried.add(member.machine)
             holder = seats.get(member.machine)
             if holder is None or place(holder[0], tried):
