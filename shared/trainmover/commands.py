@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, field_validator
 
 from trainmover.plan import Plan
 from trainmover.topology import Frozen, Membership
@@ -106,13 +106,33 @@ command_adapter: TypeAdapter[Command] = TypeAdapter(Command)
 
 
 class MigrateRequest(Frozen):
-    """An operator asks that a machine leave its slot."""
+    """An operator asks that machines leave their slots, all in one switch.
+
+    Attributes:
+        machine: The machine that leaves.
+        others: Further machines that leave with it.
+        to: The standbys that take over, in the order of the machines; where none is named the
+            planner chooses.
+    """
 
     machine: str
-    to: str | None = None
+    others: tuple[str, ...] = ()
+    to: tuple[str, ...] = ()
     reason: str = "operator request"
     dry_run: bool = False
     requested_by: str = "operator"
+
+    @field_validator("to", mode="before")
+    @classmethod
+    def _one_name_is_a_list(cls, value: object) -> object:
+        if value is None:
+            return ()
+        return (value,) if isinstance(value, str) else value
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """All machines that are to leave."""
+        return (self.machine, *self.others)
 
 
 class RequestAccepted(Frozen):

@@ -15,11 +15,18 @@ MigrationKind = Literal["planned", "failure"]
 
 
 class Move(Frozen):
-    """One slot that changes hands."""
+    """One slot that changes hands.
+
+    Attributes:
+        joiner: Empty while no plan has named one.
+    """
 
     slot: int = Field(ge=0)
     leaver: str
     joiner: str
+
+    def __str__(self) -> str:
+        return f"{self.leaver} -> {self.joiner or '?'} in slot {self.slot}"
 
 
 class Plan(Frozen):
@@ -33,7 +40,8 @@ class Plan(Frozen):
         moves: The slots that change hands; empty only in a failure plan that re-forms the links
             of an unchanged membership.
         sources: For each joining rank, the rank that hands it the replicated state. In a planned
-            move this is the leaver's own rank, that is, the same number.
+            move this is the leaver's own rank, that is, the same number. In a failure plan it is
+            never another joining rank; the same number says that its process holds it already.
     """
 
     id: str
@@ -55,12 +63,18 @@ class Plan(Frozen):
             raise ValueError(f"epoch must grow: {self.from_epoch} -> {self.epoch}")
         if self.kind == "planned" and not self.moves:
             raise ValueError("a planned migration moves at least one slot")
+        slots = [move.slot for move in self.moves]
+        if len(set(slots)) != len(slots):
+            raise ValueError(f"a slot changes hands twice: {slots}")
         for move in self.moves:
             if self.membership.members[move.slot].machine != move.joiner:
                 raise ValueError(f"membership does not put {move.joiner} into slot {move.slot}")
         wanted = {r for m in self.moves for r in self.membership.layout.ranks_of(m.slot)}
         if set(self.sources) != wanted:
             raise ValueError(f"sources {sorted(self.sources)} must name ranks {sorted(wanted)}")
+        empty = {source for rank, source in self.sources.items() if source != rank} & wanted
+        if empty:
+            raise ValueError(f"ranks {sorted(empty)} join themselves: they have no state to give")
         return self
 
     @property

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from trainmover.events import executor, incident, machine, migration
 from trainmover.events.envelope import Envelope
+from trainmover.plan import Move
 from trainmover.topology import Frozen
 
 __all__ = ["summarise", "worth_showing"]
@@ -15,17 +16,15 @@ _WORDS: Final[Mapping[type[Frozen], str]] = {
     migration.JobHeld: "{0.reason}",
     migration.JobFailed: "{0.reason} {0.next_step}",
     migration.JobFinished: "after {0.step} steps",
-    migration.MigrationProposed: "{0.leaver} is to leave slot {0.slot}: {0.cause}",
-    migration.MigrationApproved: "{0.leaver} -> {0.joiner} in slot {0.slot}",
-    migration.MigrationRejected: "{0.leaver} stays: {0.reason}",
-    migration.MigrationPreparing: "{0.leaver} -> {0.joiner}, epoch {0.epoch}",
-    migration.MigrationReady: "{0.leaver} -> {0.joiner}, epoch {0.epoch}",
-    migration.MigrationSwitching: "{0.leaver} -> {0.joiner}, epoch {0.epoch}",
-    migration.MigrationCommitted: (
-        "{0.leaver} -> {0.joiner} in slot {0.slot}, epoch {0.epoch} after step {0.step}"
-    ),
-    migration.MigrationAborted: "{0.leaver}: {0.reason}",
-    migration.MigrationFailed: "{0.leaver}: {0.reason}",
+    migration.MigrationProposed: "{leaving}: {0.cause}",
+    migration.MigrationApproved: "{moves}",
+    migration.MigrationRejected: "{leavers} stays: {0.reason}",
+    migration.MigrationPreparing: "{pairs}, epoch {0.epoch}",
+    migration.MigrationReady: "{pairs}, epoch {0.epoch}",
+    migration.MigrationSwitching: "{pairs}, epoch {0.epoch}",
+    migration.MigrationCommitted: "{moves}, epoch {0.epoch} after step {0.step}",
+    migration.MigrationAborted: "{leavers}: {0.reason}",
+    migration.MigrationFailed: "{leavers}: {0.reason}",
     machine.MachineRegistered: "{0.machine.name} on {0.host}, pid {0.pid}",
     machine.MachineReady: "{0.machine} can take slot {0.slot} (warm in {0.warm_s:.1f} s)",
     machine.MachineLost: "{0.machine}: {0.reason}",
@@ -44,7 +43,10 @@ _WORDS: Final[Mapping[type[Frozen], str]] = {
     incident.IncidentUpdated: "{0.summary}",
     incident.IncidentClosed: "{0.reason}",
 }
-"""Templates; the payload is argument 0. Where words depend on more, see ``_special``."""
+"""Templates; the payload is argument 0, the moves of a migration are in ``_move_words``.
+
+Where words depend on more, see ``_special``.
+"""
 
 _QUIET: Final = (
     executor.JobLayoutKnown,
@@ -67,13 +69,32 @@ def summarise(event: Envelope) -> str:
     words = _special(payload)
     if words is None:
         template = _WORDS.get(type(payload))
-        words = payload.model_dump_json() if template is None else template.format(payload)
+        words = payload.model_dump_json() if template is None else _fill(template, payload)
     return f"{name:<21} {words}"
 
 
 def worth_showing(event: Envelope) -> bool:
     """Whether a person who watches the job wants this line (ranks report a lot)."""
     return not isinstance(event.payload, _QUIET)
+
+
+def _fill(template: str, payload: Frozen) -> str:
+    return template.format(payload, **_move_words(payload))
+
+
+def _move_words(payload: Frozen) -> dict[str, str]:
+    """The moves of a fact about a migration; those of an older planner name only the first."""
+    fact: Any = payload
+    if not hasattr(fact, "migration") or not hasattr(fact, "leaver"):
+        return {}
+    only = Move(slot=fact.slot, leaver=fact.leaver, joiner=getattr(fact, "joiner", ""))
+    moves = fact.moves or (only,)
+    return {
+        "leaving": ", ".join(f"{move.leaver} is to leave slot {move.slot}" for move in moves),
+        "leavers": ", ".join(move.leaver for move in moves),
+        "pairs": ", ".join(f"{move.leaver} -> {move.joiner}" for move in moves),
+        "moves": ", ".join(map(str, moves)),
+    }
 
 
 def _special(payload: Frozen) -> str | None:

@@ -38,6 +38,11 @@ class Layout(Frozen):
         """Number of ranks."""
         return self.slots * self.ranks_per_slot
 
+    @property
+    def third(self) -> int:
+        """A third of the slots, rounded up: as many may change hands at once."""
+        return -(-self.slots // 3)
+
     def ranks_of(self, slot: int) -> range:
         """Ranks that ``slot`` owns."""
         if not 0 <= slot < self.slots:

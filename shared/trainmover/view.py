@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from trainmover.events import executor, incident, machine, migration
 from trainmover.events.envelope import Envelope
+from trainmover.plan import Move
 from trainmover.topology import Frozen, Membership
 
 __all__ = ["IncidentView", "JobView", "MachineView", "MigrationView", "trace_id"]
@@ -71,6 +72,8 @@ class MigrationView:
     """One migration from proposal to its end.
 
     Attributes:
+        slot: The first slot that changes hands; ``leaver`` and ``joiner`` are those of this slot.
+        told: All slots that change hands, as the planner said; see ``moves``.
         state: Latest phase; ``committed``, ``aborted``, ``failed`` and ``rejected`` are final.
         times: When each phase was announced.
         pauses_s: Pause in seconds per rank, from ``step.resumed``.
@@ -83,6 +86,7 @@ class MigrationView:
     leaver: str
     cause: str
     joiner: str | None = None
+    told: tuple[Move, ...] = ()
     state: str = "proposed"
     incident: str | None = None
     epoch: int | None = None
@@ -93,6 +97,18 @@ class MigrationView:
     pauses_s: dict[int, float] = field(default_factory=dict)
     steps_redone: dict[int, int] = field(default_factory=dict)
     phases_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """Who replaces whom, by slot; joiners are empty until a plan names them."""
+        if self.told or not self.leaver:
+            return self.told
+        return (Move(slot=self.slot, leaver=self.leaver, joiner=self.joiner or ""),)
+
+    @property
+    def words(self) -> str:
+        """``worker-1 -> worker-4 in slot 1, worker-2 -> worker-5 in slot 2``."""
+        return ", ".join(map(str, self.moves)) or "links formed again"
 
     @property
     def open(self) -> bool:
@@ -121,6 +137,7 @@ class MigrationView:
             "slot": self.slot,
             "leaver": self.leaver,
             "joiner": self.joiner,
+            "moves": [move.model_dump() for move in self.moves],
             "epoch": self.epoch,
             "step": self.step,
             "pause_s": self.pause_s,
@@ -317,6 +334,8 @@ class JobView:
         view.times.setdefault(state, event.time)
         view.trace_id = view.trace_id or trace_id(event)
         view.joiner = getattr(fact, "joiner", view.joiner)
+        if not view.told or hasattr(fact, "joiner"):  # an end without a plan names no joiners
+            view.told = fact.moves or view.told
         view.incident = getattr(fact, "incident", None) or view.incident
         view.reason = getattr(fact, "reason", view.reason)
         view.epoch = getattr(fact, "epoch", view.epoch)

@@ -19,6 +19,14 @@ def gated(gate: Path, step: int) -> tuple[str, ...]:
     return ("--hold-at", str(step), "--gate", str(gate))
 
 
+def same_bits(job: ClusterJob, undisturbed: ClusterJob) -> None:
+    assert job.finals() == undisturbed.finals()
+    for disturbed, expected in zip(job.losses(), undisturbed.losses(), strict=True):
+        missing = expected.keys() - disturbed.keys()
+        assert len(missing) <= 1  # committed by its peers, killed before it could write the line
+        assert disturbed == {step: loss for step, loss in expected.items() if step not in missing}
+
+
 def test_moves_and_deaths_by_hand_change_no_bit(cluster: StartJob, tmp_path: Path) -> None:
     """A planned move, then rank 0's machine by ``kill -9``, against an undisturbed run."""
     gate = tmp_path / "gate"
@@ -37,11 +45,58 @@ def test_moves_and_deaths_by_hand_change_no_bit(cluster: StartJob, tmp_path: Pat
 
     undisturbed = cluster("--nnodes", "4", *program)
     assert undisturbed.finish() == 0, undisturbed.output
-    assert job.finals() == undisturbed.finals()
-    for disturbed, expected in zip(job.losses(), undisturbed.losses(), strict=True):
-        missing = expected.keys() - disturbed.keys()
-        assert len(missing) <= 1  # committed by its peers, killed before it could write the line
-        assert disturbed == {step: loss for step, loss in expected.items() if step not in missing}
+    same_bits(job, undisturbed)
+
+
+def test_two_machines_move_together_and_two_die_together(cluster: StartJob, tmp_path: Path) -> None:
+    """One switch for both moves, one plan for both deaths, and no bit changes."""
+    gate, second_gate = tmp_path / "gate", tmp_path / "second"
+    program = (WORKLOADS, "ddp", "--steps", "60")
+    job = cluster(
+        *("--nnodes", "4:6", *program, *gated(gate, 20)),
+        *("--then-hold-at", "30", "--then-gate", str(second_gate)),
+    )
+    job.until(r"job\.formed")
+    job.wait_until_ready(4, standbys=2)
+    crowd = job.cli("migrate", "worker-0", "worker-1", "worker-2", "--yes")
+    assert crowd.returncode == 3, crowd
+    assert "at most a third" in crowd.stderr
+    moved = job.cli("migrate", "worker-1", "worker-2", "--yes", "--no-wait", "-o", "json")
+    assert moved.returncode == 0, moved.stderr
+    gate.touch()
+    job.until(
+        r"migration\.committed .*worker-1 -> .* in slot 1, worker-2 -> .* in slot 2, epoch 2 "
+    )
+
+    job.wait_until_ready(4, standbys=2, generation=1)  # the leavers are standbys by now
+    job.kill("worker-0", "worker-3")
+    second_gate.touch()
+    job.until(r"migration\.committed .*worker-0 -> .* in slot 0, worker-3 -> .* in slot 3, ")
+    assert job.finish() == 0, job.output
+
+    undisturbed = cluster("--nnodes", "4", *program)
+    assert undisturbed.finish() == 0, undisturbed.output
+    same_bits(job, undisturbed)
+
+
+def test_machines_of_two_ranks_move_and_die(cluster: StartJob, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    program = (WORKLOADS, "ddp", "--steps", "60")
+    shape = ("--nproc-per-node", "2")
+    job = cluster("--nnodes", "2:3", *shape, *program, *gated(gate, 20))
+    job.until(r"job\.formed")
+    job.wait_until_ready(2)
+    moved = job.cli("migrate", "worker-1", "--yes", "--no-wait")
+    assert moved.returncode == 0, moved.stderr
+    gate.touch()
+    job.until(r"migration\.committed .*worker-1 -> ")
+    job.kill("worker-0")  # the leaver takes its place once it is warm
+    job.until(r"migration\.committed .*worker-0 -> ")
+    assert job.finish() == 0, job.output
+
+    undisturbed = cluster("--nnodes", "2", *shape, *program)
+    assert undisturbed.finish() == 0, undisturbed.output
+    same_bits(job, undisturbed)
 
 
 @pytest.mark.parametrize(

@@ -61,15 +61,15 @@ class Gate:
 @pytest.fixture(scope="session")
 def undisturbed(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
     """The same program without any disturbance; each one is run once a session."""
-    known: dict[tuple[str, ...], Run] = {}
+    known: dict[tuple[int, tuple[str, ...]], Run] = {}
 
-    def run(*program: str) -> Run:
-        if program not in known:
+    def run(*program: str, world: int = 4) -> Run:
+        key = world, program
+        if key not in known:
             folder = tmp_path_factory.mktemp("undisturbed")
-            with RanksJob(nursery, script_of(program), slots=4, folder=folder) as job:
-                finals = job.finish()
-                known[program] = Run(finals, [job.losses(rank) for rank in range(4)])
-        return known[program]
+            with RanksJob(nursery, script_of(program), slots=world, folder=folder) as job:
+                known[key] = outcome(job)
+        return known[key]
 
     return run
 
@@ -79,10 +79,20 @@ def start(nursery: Nursery, tmp_path: Path) -> Iterator[Callable[..., tuple[Rank
     """Start a job that waits at a gate."""
     jobs: list[RanksJob] = []
 
-    def begin(*program: str, gate_at: int = 5) -> tuple[RanksJob, Gate]:
+    def begin(
+        *program: str, gate_at: int = 5, slots: int = 4, ranks_per_slot: int = 1
+    ) -> tuple[RanksJob, Gate]:
         gate = Gate(tmp_path / "gate", gate_at)
         command = [*script_of(program), *gate.options]
-        jobs.append(RanksJob(nursery, command, slots=4, folder=tmp_path / "metrics"))
+        jobs.append(
+            RanksJob(
+                nursery,
+                command,
+                slots=slots,
+                ranks_per_slot=ranks_per_slot,
+                folder=tmp_path / "metrics",
+            )
+        )
         return jobs[-1], gate
 
     yield begin

@@ -100,12 +100,11 @@ class Pipeline:
         return torch.stack(losses).mean() if losses else torch.zeros(())
 
 
-def wait_at_gate(options: argparse.Namespace, rank: int) -> None:
+def wait_at(gate: Path, rank: int) -> None:
     """Say that this rank is there, and wait until the test opens the gate."""
-    if options.hold_rank in {None, rank}:
-        options.gate.with_suffix(f".{rank}").touch()
-        while not options.gate.exists():
-            time.sleep(0.005)
+    gate.with_suffix(f".{rank}").touch()
+    while not gate.exists():
+        time.sleep(0.005)
 
 
 def main() -> None:
@@ -117,7 +116,10 @@ def main() -> None:
     parser.add_argument("--hold-at", type=int, default=-1)
     parser.add_argument("--hold-rank", type=int, help="only this rank; every rank when omitted")
     parser.add_argument("--gate", type=Path, help="file that opens the gate at step --hold-at")
+    parser.add_argument("--then-hold-at", type=int, default=-1)
+    parser.add_argument("--then-gate", type=Path, help="file that opens the second gate")
     options = parser.parse_args()
+    gates = {options.hold_at: options.gate, options.then_hold_at: options.then_gate}
     torch.set_num_threads(1)
     dist.init_process_group("trainmover")
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -144,8 +146,9 @@ def main() -> None:
     session = Session(model=model, optimizer=optimizer, scheduler=scheduler)
     for step in session.steps(data, epochs=options.epochs, max_steps=options.steps):
         with step as batch:
-            if step.index == options.hold_at and not session.is_shadow:
-                wait_at_gate(options, rank)
+            gate = None if session.is_shadow else gates.get(step.index)
+            if gate is not None and options.hold_rank in {None, rank}:
+                wait_at(gate, rank)
             optimizer.zero_grad()
             if pipeline is not None:
                 loss = pipeline.step(batch)

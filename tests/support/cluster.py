@@ -92,12 +92,16 @@ class ClusterJob:
             check=False,
         )
 
-    def wait_until_ready(self, slots: int, *, timeout_s: float = 120) -> None:
-        """Wait until some standby is warm for every slot."""
-        asyncio.run(self._until_ready(set(range(slots)), timeout_s))
+    def wait_until_ready(
+        self, slots: int, *, standbys: int = 1, generation: int = 0, timeout_s: float = 120
+    ) -> None:
+        """Wait until so many standbys, of at least that generation, are warm for every slot."""
+        asyncio.run(self._until_ready(set(range(slots)), standbys, generation, timeout_s))
 
-    async def _until_ready(self, wanted: set[int], timeout_s: float) -> None:
-        ready: dict[str, set[int]] = {}
+    async def _until_ready(
+        self, wanted: set[int], standbys: int, generation: int, timeout_s: float
+    ) -> None:
+        ready: dict[tuple[str, int], set[int]] = {}
         async with (
             asyncio.timeout(timeout_s),
             NatsBus(self.runtime()["nats"], name="test") as bus,
@@ -106,9 +110,11 @@ class ClusterJob:
             async for delivery in facts:
                 fact = delivery.payload.payload
                 assert isinstance(fact, MachineReady)
-                slots = ready.setdefault(fact.machine, set())
+                if fact.generation < generation:
+                    continue
+                slots = ready.setdefault((fact.machine, fact.generation), set())
                 slots.add(fact.slot)
-                if slots == wanted:
+                if [*ready.values()].count(wanted) == standbys:
                     return
 
     def finish(self, *, timeout_s: float = 90) -> int:

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -159,7 +159,7 @@ class Rank:
 
 
 class RanksJob:
-    """A job of one rank per machine, without agents, bus, detector or planner."""
+    """A job of a few ranks per machine, without agents, bus, detector or planner."""
 
     def __init__(
         self,
@@ -169,22 +169,27 @@ class RanksJob:
         slots: int,
         folder: Path,
         as_module: bool = False,
+        ranks_per_slot: int = 1,
     ) -> None:
         self._nursery = nursery
-        self.layout = Layout(slots=slots)
+        self.layout = Layout(slots=slots, ranks_per_slot=ranks_per_slot)
         self.folder = folder
         self.program = program
         self.as_module = as_module
         self.everyone: list[Rank] = []
         self._sockets = tempfile.TemporaryDirectory(prefix="tm-")
-        listeners = [self._listen() for _ in range(slots)]
+        listeners = [self._listen() for _ in range(self.layout.world_size)]
         self.membership = Membership(
             epoch=1,
             layout=self.layout,
-            members=tuple(self._member(f"m{i}", listener) for i, listener in enumerate(listeners)),
+            members=tuple(
+                self._member(f"m{i}", *(listeners[rank] for rank in self.layout.ranks_of(i)))
+                for i in range(slots)
+            ),
         )
         self.ranks = [
-            self._spawn(f"m{i}", i, "active", listener) for i, listener in enumerate(listeners)
+            self._spawn(f"m{self.layout.slot_of(rank)}", rank, "active", listener)
+            for rank, listener in enumerate(listeners)
         ]
 
     @staticmethod
@@ -195,9 +200,9 @@ class RanksJob:
         return listener
 
     @staticmethod
-    def _member(machine: str, listener: socket.socket) -> Member:
-        endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
-        return Member(machine=machine, generation=0, endpoints=(endpoint,))
+    def _member(machine: str, *listeners: socket.socket) -> Member:
+        endpoints = tuple(f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners)
+        return Member(machine=machine, generation=0, endpoints=endpoints)
 
     def _spawn(self, machine: str, rank: int, role: str, listener: socket.socket) -> Rank:
         path = f"{self._sockets.name}/{machine}-{rank}"
@@ -210,7 +215,7 @@ class RanksJob:
                 "machine": machine,
                 "generation": 0,
                 "rank": rank,
-                "local_rank": 0,
+                "local_rank": rank % self.layout.ranks_per_slot,
                 "role": role,
                 "membership": self.membership,
                 "control": path,
@@ -227,9 +232,19 @@ class RanksJob:
         return member
 
     def standby(self, machine: str, slot: int) -> tuple[Rank, Member]:
-        listener = self._listen()
-        member = self._member(machine, listener)
-        return self._spawn(machine, slot, "standby", listener), member
+        (rank,), member = self.standbys(machine, slot)
+        return rank, member
+
+    def standbys(self, machine: str, slot: int) -> tuple[list[Rank], Member]:
+        """A standby's process for each rank of ``slot``."""
+        ranks = self.layout.ranks_of(slot)
+        listeners = [self._listen() for _ in ranks]
+        member = self._member(machine, *listeners)
+        spawned = [
+            self._spawn(machine, rank, "standby", listener)
+            for rank, listener in zip(ranks, listeners, strict=True)
+        ]
+        return spawned, member
 
     def plan(
         self,
@@ -240,8 +255,20 @@ class RanksJob:
         source: int | None = None,
         epoch: int | None = None,
     ) -> Plan:
-        membership = self.membership.replace({slot: joiner}, epoch=epoch)
-        move = Move(slot=slot, leaver=self.membership.members[slot].machine, joiner=joiner.machine)
+        sources = None if source is None else {slot: source}
+        return self.plan_of(kind, {slot: joiner}, sources=sources, epoch=epoch)
+
+    def plan_of(
+        self,
+        kind: str,
+        joiners: Mapping[int, Member],
+        *,
+        sources: Mapping[int, int] | None = None,
+        epoch: int | None = None,
+    ) -> Plan:
+        """A plan for several slots; every rank's state is its own where no source is named."""
+        membership = self.membership.replace(joiners, epoch=epoch)
+        ranks = [rank for slot in joiners for rank in self.layout.ranks_of(slot)]
         return Plan.model_validate(
             {
                 "id": f"m-{membership.epoch}",
@@ -249,8 +276,15 @@ class RanksJob:
                 "kind": kind,
                 "from_epoch": self.membership.epoch,
                 "membership": membership,
-                "moves": (move,),
-                "sources": {slot: slot if source is None else source},
+                "moves": tuple(
+                    Move(
+                        slot=slot,
+                        leaver=self.membership.members[slot].machine,
+                        joiner=joiner.machine,
+                    )
+                    for slot, joiner in sorted(joiners.items())
+                ),
+                "sources": {rank: rank for rank in ranks} if sources is None else sources,
             }
         )
 
@@ -300,8 +334,13 @@ class RanksJob:
 
     def took(self, plan: Plan, standby: Rank) -> None:
         """The joiner fills the slot from now on."""
+        self.took_all(plan, [standby])
+
+    def took_all(self, plan: Plan, joined: Iterable[Rank]) -> None:
+        """The joiners fill their slots from now on."""
         self.membership = plan.membership
-        self.ranks[plan.moves[0].slot] = standby
+        for rank in joined:
+            self.ranks[rank.spec.rank] = rank
 
     def finish(self, *, timeout_s: float = 120) -> list[dict[str, Any]]:
         """Wait for the end; each rank's final record."""

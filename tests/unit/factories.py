@@ -8,6 +8,7 @@ from typing import Literal
 
 from trainmover.events import executor, incident, machine, migration
 from trainmover.events.envelope import Envelope
+from trainmover.plan import Move as PlannedMove
 from trainmover.topology import Frozen, Layout, Machine, Member, Membership
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -76,6 +77,7 @@ class Move:
         after: Membership,
         kind: Literal["planned", "failure"] = "planned",
         step: int = 40,
+        moves: tuple[PlannedMove, ...] = (),
     ) -> None:
         self._common = {
             "migration": id,
@@ -83,6 +85,7 @@ class Move:
             "slot": slot,
             "leaver": leaver,
             "cause": f"{leaver} is bad",
+            "moves": moves,
         }
         self._joiner = {"joiner": joiner, "epoch": after.epoch}
         self.after = after

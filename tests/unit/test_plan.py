@@ -45,6 +45,8 @@ def test_a_plan_knows_who_joins():
         ({"moves": (), "sources": {}}, "moves at least one slot"),
         ({"membership": seats(2, "a", "y")}, "does not put x into slot 1"),
         ({"sources": {2: 2}}, r"must name ranks \[2, 3\]"),
+        ({"sources": {2: 3, 3: 3}}, r"ranks \[3\] join themselves"),
+        ({"moves": (Move(slot=1, leaver="b", joiner="x"),) * 2}, "hands twice"),
         ({"sources": {1: 1, 2: 2, 3: 3}}, r"must name ranks \[2, 3\]"),
     ],
 )

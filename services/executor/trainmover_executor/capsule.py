@@ -1,32 +1,28 @@
-"""The capsule: what only one rank knows, kept by its buddy so that a crash does not lose it.
+"""The capsule: what only one rank knows, kept by its neighbours so that a crash does not lose it.
 
 Parameters survive a crash in a replica. Random generators and the position in the data do not:
 every rank has its own. So with each vote a rank hands its capsule, a few kilobytes, to the same
-local rank of the next slot. A vote that passes therefore implies that every capsule for the next
-step is held by another machine.
+local rank of the next slots. A vote that passes therefore implies that every capsule for the next
+step is held by as many other machines as ``trainmover.capsules`` says.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from trainmover.capsules import holders_of
 from trainmover.errors import ProtocolError
 from trainmover.topology import Layout
 from trainmover_executor.communicator.link import LinkCommunicator
 from trainmover_executor.state.portable import pack_tree, unpack_tree
 
-__all__ = ["CapsuleKeeper", "holder_of", "open_capsule"]
+__all__ = ["CapsuleKeeper", "open_capsule"]
 
 _LIMIT_BYTES: Final = 64 * 1024 * 1024
 
 
-def holder_of(rank: int, layout: Layout) -> int:
-    """The rank that keeps the capsule of ``rank``."""
-    return (rank + layout.ranks_per_slot) % layout.world_size
-
-
 class CapsuleKeeper:
-    """Exchanges capsules with the neighbouring slots and keeps the latest of the one before.
+    """Exchanges capsules with the neighbouring slots and keeps those of the slots before.
 
     Args:
         control: Communicator over all ranks.
@@ -38,40 +34,49 @@ class CapsuleKeeper:
         self._control = control
         self._layout = layout
         self._rank = rank
-        self._kept: dict[int, bytes] = {}
+        self._kept: dict[int, dict[int, bytes]] = {}
 
     def exchange(self, content: dict[str, Any], *, step: int) -> None:
-        """Hand over one's own capsule for the state after ``step`` steps; keep the other's.
+        """Hand over one's own capsule for the state after ``step`` steps; keep the others'.
 
         Raises:
             LinkBrokenError: A neighbour is gone.
         """
-        if self._layout.slots == 1:
-            return
-        source = (self._rank - self._layout.ranks_per_slot) % self._layout.world_size
-        received = self._control.exchange_bytes(
-            pack_tree({"step": step, "content": content}),
-            to=holder_of(self._rank, self._layout),
-            source=source,
-            limit=_LIMIT_BYTES,
-        )
-        # The one before the latest is kept: a vote that broke after the exchange may turn out
+        holders = holders_of(self._rank, self._layout)
+        own = pack_tree({"step": step, "content": content}) if holders else b""
+        received: dict[int, bytes] = {}
+        for holder in holders:
+            # As far before us as the holder is behind us: everybody swaps over one distance.
+            source = (2 * self._rank - holder) % self._layout.world_size
+            received[source] = self._control.exchange_bytes(
+                own, to=holder, source=source, limit=_LIMIT_BYTES
+            )
+        # The ones before the latest are kept: a vote that broke after the exchange may turn out
         # void, and then the start of the step is what a joiner needs.
         kept = {k: v for k, v in self._kept.items() if k == step - 1}
         self._kept = {**kept, step: received}
 
-    def held(self, *, step: int) -> dict[str, Any]:
-        """The kept capsule for the state after ``step`` steps, as a portable tree.
+    def held(self, rank: int, *, step: int) -> dict[str, Any]:
+        """The kept capsule of ``rank`` for the state after ``step`` steps, as a portable tree.
 
         Raises:
-            ProtocolError: There is none for that step.
+            ProtocolError: There is none.
         """
-        if step not in self._kept:
+        capsule = self._kept.get(step, {}).get(rank)
+        if capsule is None:
             raise ProtocolError(
-                f"rank {self._rank} keeps no capsule of its neighbour after {step} steps, "
-                f"only after {sorted(self._kept)}"
+                f"rank {self._rank} keeps no capsule of rank {rank} after {step} steps, only "
+                f"{ {k: sorted(v) for k, v in self._kept.items()} }"
             )
-        return {"capsule": self._kept[step]}
+        return {"capsule": capsule}
+
+    def kept(self, *, step: int) -> list[list[Any]]:
+        """(rank, capsule) of all that is kept for ``step``, for whoever takes over as holder."""
+        return [[rank, capsule] for rank, capsule in sorted(self._kept.get(step, {}).items())]
+
+    def keep(self, capsules: list[list[Any]], *, step: int) -> None:
+        """Take over what another process kept for ``step``."""
+        self._kept = {step: dict(capsules)}
 
 
 def open_capsule(data: bytes) -> dict[str, Any]:

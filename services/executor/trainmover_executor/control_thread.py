@@ -125,6 +125,10 @@ class ControlThread:
         """The processes of ranks ``changed`` changed: watch the neighbours of now."""
         self._loop.call_soon_threadsafe(self._rewatch, changed)
 
+    def unwatch(self, ranks: frozenset[int]) -> None:
+        """Say goodbye to those of ``ranks`` that are watched here."""
+        self._loop.call_soon_threadsafe(self._unwatch, ranks, self.book.epoch + 1)
+
     def leave(self, last: Frozen) -> None:
         """Say goodbye to the neighbours and ``last`` to the agent, and wait until it is said."""
         done = threading.Event()
@@ -311,14 +315,20 @@ class ControlThread:
         self._watching = True
         membership = self.book.membership
         world = membership.layout.world_size
-        goodbye = Notice(NoticeKind.GOODBYE, membership.epoch, self._spec.rank)
-        for key in [key for key in self._watches if key[0] in changed]:
-            watch = self._watches.pop(key)
-            watch.tell(goodbye)
-            watch.close()
+        self._unwatch(changed, membership.epoch)  # a joiner may have called before we got here
         following = (self._spec.rank + 1) % world
         if world > 1 and (following, True) not in self._watches:
             self._tasks.create_task(self._dial_watch(following, membership.endpoint_of(following)))
+
+    def _unwatch(self, ranks: frozenset[int], before_epoch: int) -> None:
+        for key, watch in list(self._watches.items()):
+            if key[0] in ranks and watch.epoch < before_epoch:
+                del self._watches[key]
+                self._part(watch)
+
+    def _part(self, watch: WatchLink) -> None:
+        watch.tell(Notice(NoticeKind.GOODBYE, self.book.epoch, self._spec.rank))
+        watch.close()
 
     async def _dial_watch(self, peer: int, endpoint: str) -> None:
         epoch = self.book.epoch
@@ -342,7 +352,7 @@ class ControlThread:
     def _watch(self, sock: socket.socket, *, peer: int, epoch: int, outbound: bool) -> None:
         previous = self._watches.pop((peer, outbound), None)
         if previous is not None:
-            previous.close()
+            self._part(previous)
         watch = WatchLink(sock, peer=peer, epoch=epoch, heard=self._heard, lost=self._lost)
         self._watches[peer, outbound] = watch
         self._tasks.create_task(self._listen(watch, (peer, outbound)))

@@ -15,15 +15,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import structlog
 import torch.distributed as dist
 
+from trainmover.capsules import holder_of
 from trainmover.errors import ProtocolError, StaleEpochError
 from trainmover.events.executor import PlanFailed, PlanPrepared, PlanSwitched, StepBroken
 from trainmover.plan import Plan
-from trainmover_executor.capsule import CapsuleKeeper, holder_of, open_capsule
+from trainmover_executor.capsule import CapsuleKeeper, open_capsule
 from trainmover_executor.control_thread import STATE_GROUP
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.runtime import Runtime
@@ -239,8 +240,6 @@ class Handover:
         while True:
             plan = self._await_plan()
             runtime.reset(plan.membership)
-            if runtime.rank in plan.joining_ranks:
-                self._fail(plan, "it makes this rank a joiner, but this rank holds live state")
             try:
                 (agreed,) = runtime.agree([self.committed], op=dist.ReduceOp.MAX)
             except (LinkBrokenError, StaleEpochError) as error:
@@ -275,7 +274,6 @@ class Handover:
     def _hand_out(self, plan: Plan) -> None:
         """Give joiners what this rank holds for them."""
         runtime = self._runtime
-        layout = runtime.membership.layout
         started = time.perf_counter()
         nbytes = 0
         for joiner, source in sorted(plan.sources.items()):
@@ -283,11 +281,38 @@ class Handover:
                 link = runtime.book.link(STATE_GROUP, joiner, timeout_s=_LINK_TIMEOUT_S)
                 tree = {"state": self._state.tree(), "committed": self.committed}
                 nbytes += send_tree(link, tree, epoch=plan.epoch).nbytes
-            if self.committed and holder_of(joiner, layout) == runtime.rank:
+            if self._capsule_holder(plan, joiner) == runtime.rank:
                 link = runtime.book.link(_CAPSULE_GROUP, joiner, timeout_s=_LINK_TIMEOUT_S)
-                capsule = self._capsules.held(step=self.committed)
+                capsule = self._capsules.held(joiner, step=self.committed)
                 send_tree(link, capsule, epoch=plan.epoch)
+        if plan.sources.get(runtime.rank, runtime.rank) != runtime.rank:
+            self._decline(plan)
         self._report_switched(plan, {"state": time.perf_counter() - started}, nbytes=nbytes)
+
+    def _capsule_holder(self, plan: Plan, joiner: int) -> int | None:
+        """Who hands ``joiner`` its capsule; None before the first step, or when it needs none."""
+        if not self.committed or plan.sources[joiner] == joiner:
+            return None
+        layout = plan.membership.layout
+        holder = holder_of(joiner, layout, joining=plan.joining_ranks)
+        if holder is None:
+            self._fail(plan, f"the capsule of rank {joiner} is lost with all who kept it")
+        return holder
+
+    def _decline(self, plan: Plan) -> None:
+        """Take in what a joiner is handed, and keep the own: this rank joined by an earlier plan.
+
+        The planner cannot know whether a joiner of a plan that broke had joined. One that had
+        holds the same bits already, and is in the middle of its own step.
+        """
+        runtime = self._runtime
+        peers = [(STATE_GROUP, plan.sources[runtime.rank])]
+        if (holder := self._capsule_holder(plan, runtime.rank)) is not None:
+            peers.append((_CAPSULE_GROUP, holder))
+        for group, peer in peers:
+            link = runtime.book.link(group, peer, timeout_s=_LINK_TIMEOUT_S)
+            receive_tree(link, epoch=plan.epoch, live={}, first_timeout_s=_LINK_TIMEOUT_S)
+        log.info("kept the own state: this rank had joined already", migration=plan.id)
 
     # -- leaver ----------------------------------------------------------------------------------
 
@@ -299,8 +324,15 @@ class Handover:
             runtime.latch.trip("the joiner was lost when the switch was decided")
             return
         _, lead = self._leading
+        # Another leaver may be released, hence end, before this one: that is no death.
+        runtime.unwatch(plan.joining_ranks)
+        tree = {
+            "committed": self.committed,
+            "position": here.to_tree(),
+            "capsules": self._capsules.kept(step=self.committed),
+        }
         try:
-            sent = lead.finish({"committed": self.committed, "position": here.to_tree()})
+            sent = lead.finish(tree)
         except (LinkBrokenError, StateCorruptError) as error:
             self.end_lead()
             runtime.latch.trip(f"state hand-over to the joiner broke: {error}")
@@ -314,7 +346,7 @@ class Handover:
         )
         if not lead.obstacle and not self._proved(lead):
             log.warning("the joiner ended before its state could be compared", migration=plan.id)
-        log.info("handed over", migration=plan.id, joiner=plan.moves[0].joiner)
+        log.info("handed over", migration=plan.id, joiner=plan.membership.machine_of(runtime.rank))
         while runtime.mailbox.wait_to_recover(after_epoch=plan.epoch) is None:
             pass  # our agent ends this process once the switch is committed
         self.end_lead()
@@ -346,7 +378,8 @@ class Handover:
             except (LinkBrokenError, StaleEpochError, StateCorruptError) as error:
                 log.warning("could not join", migration=plan.id, error=str(error))
                 if not runtime.mailbox.withdrawn(plan):
-                    self._report_failed(plan, str(error))
+                    broke = not isinstance(error, StateCorruptError)
+                    self._report_failed(plan, str(error), links_broke=broke)
                 continue
             runtime.promote()
             self.is_joiner = True
@@ -387,6 +420,7 @@ class Handover:
         follower = StateFollower(link, self._state, epoch=plan.epoch, patience_s=_PATIENCE_S)
         message, received = follower.follow()
         self.committed = message["committed"]
+        self._capsules.keep(message["capsules"], step=self.committed)
         follower.begin_proof()
         self._follower = follower
         copied = "" if not follower.copied else "following was not possible"
@@ -422,7 +456,8 @@ class Handover:
 
     def _receive_capsule(self, plan: Plan) -> dict[str, Any]:
         runtime = self._runtime
-        holder = holder_of(runtime.rank, runtime.membership.layout)
+        holder = self._capsule_holder(plan, runtime.rank)
+        assert holder is not None  # noqa: S101 - asked for after the first step, by fresh joiners
         link = runtime.book.link(_CAPSULE_GROUP, holder, timeout_s=_LINK_TIMEOUT_S)
         tree, _ = receive_tree(link, epoch=plan.epoch, live={}, first_timeout_s=_LINK_TIMEOUT_S)
         return open_capsule(tree["capsule"])
@@ -464,7 +499,7 @@ class Handover:
             )
         )
 
-    def _report_failed(self, plan: Plan, reason: str) -> None:
+    def _report_failed(self, plan: Plan, reason: str, *, links_broke: bool = False) -> None:
         runtime = self._runtime
         runtime.report(
             PlanFailed(
@@ -474,9 +509,10 @@ class Handover:
                 epoch=plan.epoch,
                 reason=reason,
                 step_safe=True,
+                links_broke=links_broke,
             )
         )
 
-    def _fail(self, plan: Plan, reason: str) -> None:
+    def _fail(self, plan: Plan, reason: str) -> NoReturn:
         self._report_failed(plan, reason)
         raise ProtocolError(f"migration {plan.id} cannot be carried out here: {reason}")

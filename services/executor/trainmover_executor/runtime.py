@@ -265,6 +265,10 @@ class Runtime:
         """Watch the neighbours of now."""
         self._control_thread.rewatch(frozenset())
 
+    def unwatch(self, ranks: frozenset[int]) -> None:
+        """Part from those of ``ranks`` that this rank watches, or that watch it."""
+        self._control_thread.unwatch(ranks)
+
     @contextlib.contextmanager
     def in_sandbox(self) -> Iterator[None]:
         """Run collectives in the sandbox for a while, at an active rank."""

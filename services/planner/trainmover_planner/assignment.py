@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from trainmover.capsules import holder_of, holders_of
 from trainmover.errors import RequestRefusedError
 from trainmover.topology import Layout, Member, Membership
-from trainmover_planner.inventory import Host, life_of, natural
+from trainmover_planner.inventory import Host, life_of
 from trainmover_planner.state import State
 
-__all__ = ["assign", "sources", "standbys"]
+__all__ = ["assign", "match", "sources", "standbys"]
 
 
 def standbys(state: State) -> list[Host]:
@@ -36,10 +37,10 @@ def assign(
     keep: Membership,
     fallback: Membership,
 ) -> dict[int, Member] | None:
-    """A machine for each of ``slots``: ready ones first, then warming ones.
+    """A machine for each of ``slots``: as many ready ones as possible, then warming ones.
 
-    Slots with the fewest choices are served first. A slot's former machine that still holds its
-    whole state (a leaver that was not released) is the last resort.
+    A slot's former machine that still holds its whole state (a leaver that was not released) is
+    the last resort.
 
     Args:
         state: The planner's state.
@@ -60,22 +61,51 @@ def assign(
         and host.life not in committed | state.spent
         and state.inventory.usable(host, dead=state.deaths)
     ]
-    choices: dict[int, list[Member]] = {}
+    ready: dict[int, list[Member]] = {}
+    warming: dict[int, list[Member]] = {}
+    former: dict[int, list[Member]] = {}
     for slot in wanted:
         warm = [host for host in pool if slot in host.warming]
-        warm.sort(key=lambda host: (slot not in host.ready, natural(host.machine.name)))
-        choices[slot] = [host.member(slot) for host in warm]
+        ready[slot] = [host.member(slot) for host in warm if slot in host.ready]
+        warming[slot] = [host.member(slot) for host in warm if slot not in host.ready]
         old = fallback.members[slot]
-        if life_of(old) not in state.deaths and old != keep.members[slot]:
-            choices[slot].append(old)
-    chosen: dict[int, Member] = {}
-    for slot in sorted(wanted, key=lambda s: (len(choices[s]), s)):
-        taken = {member.machine for member in chosen.values()}
-        free = [m for m in choices[slot] if m.machine not in taken]
-        if not free:
-            return None
-        chosen[slot] = free[0]
-    return chosen
+        back = life_of(old) not in state.deaths and old != keep.members[slot]
+        former[slot] = [old] if back else []
+    chosen = match(wanted, ready, warming, former)
+    return chosen if len(chosen) == len(wanted) else None
+
+
+def match(slots: Iterable[int], *tiers: Mapping[int, Sequence[Member]]) -> dict[int, Member]:
+    """Fill as many of ``slots`` as possible, no machine twice, with the best tiers possible.
+
+    A maximum bipartite matching by augmenting paths (Kuhn 1955), first over the best tier alone,
+    then with each further one: a slot once filled stays filled, though perhaps by another machine.
+
+    Args:
+        slots: Slots to fill, in order.
+        tiers: For each slot the machines that could take it, the most welcome tier first.
+    """
+    wanted = list(slots)
+    seats: dict[str, tuple[int, Member]] = {}
+    choices: dict[int, list[Member]] = {slot: [] for slot in wanted}
+
+    def place(slot: int, tried: set[str]) -> bool:
+        fresh = [member for member in choices[slot] if member.machine not in tried]
+        for member in sorted(fresh, key=lambda one: one.machine in seats):  # disturb nobody if free
+            tried.add(member.machine)
+            holder = seats.get(member.machine)
+            if holder is None or place(holder[0], tried):
+                seats[member.machine] = (slot, member)
+                return True
+        return False
+
+    for tier in tiers:
+        for slot in wanted:
+            choices[slot] += tier[slot]
+        for slot in wanted:
+            if slot not in {filled for filled, _ in seats.values()}:
+                place(slot, set())
+    return dict(sorted(seats.values(), key=lambda seat: seat[0]))
 
 
 def sources(
@@ -96,14 +126,17 @@ def sources(
         whole: Slots among them whose machine still holds its own state.
 
     Raises:
-        RequestRefusedError: With code ``no_replica``: the state of a rank is nowhere.
+        RequestRefusedError: With code ``no_replica``: the state of a rank is nowhere. With
+            ``no_capsule``: its random generators and its position in the data are nowhere.
     """
+    ranks = frozenset(rank for slot in joining for rank in layout.ranks_of(slot))
     chosen: dict[int, int] = {}
     for slot in sorted(joining):
         for rank in layout.ranks_of(slot):
             same = _replicas_of(rank, replicas)
-            alive = {r for r in same if layout.slot_of(r) not in joining}
+            alive = same - ranks
             if alive:
+                _check_capsule(layout, rank, joining=ranks)
                 chosen[rank] = min(alive, key=lambda r: _distance(layout, rank, r))
             elif slot in whole:
                 chosen[rank] = rank
@@ -116,6 +149,18 @@ def sources(
                     "model (data parallel or hybrid sharding) to survive this next time.",
                 )
     return chosen
+
+
+def _check_capsule(layout: Layout, rank: int, *, joining: Collection[int]) -> None:
+    if holder_of(rank, layout, joining=joining) is None:
+        slots = [layout.slot_of(one) for one in (rank, *holders_of(rank, layout))]
+        raise RequestRefusedError(
+            f"The random generators and the position in the data of rank {rank} are lost: slots "
+            f"{slots} were lost together, and nobody else keeps them.",
+            code="no_capsule",
+            next_step="Start the job again from its latest checkpoint; put neighbouring slots on "
+            "machines that do not fail together.",
+        )
 
 
 def _replicas_of(rank: int, replicas: Mapping[int, tuple[int, ...]]) -> set[int]:

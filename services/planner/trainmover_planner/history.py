@@ -80,6 +80,7 @@ def _proposed(turn: Turn, payload: migration.MigrationProposed, fact: Fact) -> N
             slot=payload.slot,
             leaver=payload.leaver,
             cause=payload.cause,
+            asked=payload.moves,
             incident=payload.incident,
             requested_by=payload.requested_by,
             trace=fact.trace,

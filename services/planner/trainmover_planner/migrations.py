@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trainmover.commands import Prepare
 from trainmover.events.machine import MachineQuarantined
-from trainmover.plan import MigrationKind, Plan
+from trainmover.plan import MigrationKind, Move, Plan
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration, MigrationEvent
 from trainmover.protocol.table import Phase, Signal, allows
@@ -14,28 +14,46 @@ from trainmover.topology import Membership
 from trainmover_planner.inventory import Life, life_of
 from trainmover_planner.state import SaveMigration, State, Turn
 
-__all__ = ["advance", "base_of", "give_up", "propose", "resend", "start"]
+__all__ = [
+    "advance",
+    "base_of",
+    "give_up",
+    "propose",
+    "resend",
+    "spend_failed_joiners",
+    "start",
+]
 
 
 def propose(
     turn: Turn,
     *,
     kind: MigrationKind,
-    slot: int,
-    leaver: str,
+    moves: Sequence[Move],
     cause: str,
     incident: str | None = None,
     requested_by: str = "policy",
     trace: Mapping[str, str] | None = None,
 ) -> Migration:
-    """Give a migration its id and say that it was proposed."""
+    """Give a migration its id and say that it was proposed.
+
+    Args:
+        turn: The step under construction.
+        kind: Planned or after a failure.
+        moves: Who is to leave which slot; none when only the links are formed again.
+        cause: One sentence for people.
+        incident: The incident behind it, if any.
+        requested_by: Who asked.
+        trace: W3C trace headers; the incident's when omitted.
+    """
     number = turn.state.sequence + 1
     fresh = Migration(
         id=f"m-{number:04d}",
         job=turn.state.job,
         kind=kind,
-        slot=slot,
-        leaver=leaver,
+        slot=moves[0].slot if moves else 0,
+        leaver=moves[0].leaver if moves else "",
+        asked=tuple(move.model_copy(update={"joiner": ""}) for move in moves),
         cause=cause,
         incident=incident,
         requested_by=requested_by,
@@ -69,11 +87,12 @@ def advance(turn: Turn, id: str, event: MigrationEvent) -> None:
     turn.put("migrations", id, new)
     _emit(turn, new, effects)
     if new.failures != old.failures and (new.kind == "failure" or new.phase is Phase.SWITCHING):
-        _spend_failed_joiners(turn, new)
+        spend_failed_joiners(turn, new)
     if new.phase is old.phase:
         return
     if not new.open and new.kind == "planned":
-        turn.put("cooldown", new.slot, turn.now_s + turn.state.settings.cooldown_s)
+        for slot in {move.slot for move in new.moves} or {new.slot}:
+            turn.put("cooldown", slot, turn.now_s + turn.state.settings.cooldown_s)
     if new.phase is Phase.COMMITTED:
         _committed(turn, new)
 
@@ -122,10 +141,17 @@ def _emit(turn: Turn, one: Migration, effects: tuple[protocol.Effect, ...]) -> N
                 turn.commands.append(SaveMigration(one))
 
 
-def _spend_failed_joiners(turn: Turn, one: Migration) -> None:
-    """Joiners that said they cannot take part in a recovery start a new life."""
+def spend_failed_joiners(turn: Turn, one: Migration, *, doubt: bool = False) -> None:
+    """Joiners that said they cannot take part in a recovery start a new life.
+
+    Args:
+        turn: The step under construction.
+        one: The recovery.
+        doubt: Those, too, that only lost links to others. Without a death that explains it they
+            are not asked again.
+    """
     assert one.plan is not None  # noqa: S101 - nobody fails to carry out what has no plan
-    failed = {failure.machine for failure in one.failures}
+    failed = {failure.machine for failure in one.failures if doubt or not failure.links_broke}
     for move in one.plan.moves:
         life = life_of(one.plan.membership.members[move.slot])
         if move.joiner not in failed or life in turn.state.spent:
@@ -160,20 +186,26 @@ def _committed(turn: Turn, one: Migration) -> None:
     _release(turn, one, old)
 
 
+def _blamed(one: Migration) -> dict[str, Migration]:
+    """Machines that an incident, not an operator, has taken out by plan."""
+    if one.kind != "planned" or not one.incident:
+        return {}
+    return {move.leaver: one for move in one.moves} or {one.leaver: one}
+
+
 def _release(turn: Turn, one: Migration, old: Membership | None) -> None:
     """End the ranks of everybody who filled a slot, or was told to, and has none now."""
     assert one.plan is not None  # noqa: S101 - only called for committed migrations
     plan, state = one.plan, turn.state
     since = 0 if old is None or old.epoch == plan.epoch else old.epoch
     involved: dict[Life, None] = {}
-    blamed = {one.leaver: one} if one.kind == "planned" and one.incident else {}
+    blamed = _blamed(one)
     for other in state.migrations.values():
         if other.plan is None or not since < other.plan.epoch <= plan.epoch:
             continue
         if other.phase not in (Phase.FAILED, Phase.COMMITTED):
             continue
-        if other.kind == "planned" and other.incident:
-            blamed[other.leaver] = other
+        blamed |= _blamed(other)
         lives = [*other.plan.membership.members, *(other.before.members if other.before else ())]
         involved |= dict.fromkeys(life_of(member) for member in lives)
     seated = {life_of(member) for member in plan.membership.members}

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trainmover.errors import RequestRefusedError
 from trainmover.events.incident import IncidentOpened
 from trainmover.plan import Move, Plan
 from trainmover.protocol import migration as protocol
-from trainmover.topology import Membership
-from trainmover_planner.assignment import standbys
-from trainmover_planner.inventory import Host, life_of
+from trainmover.topology import Member, Membership
+from trainmover_planner.assignment import match, standbys
+from trainmover_planner.inventory import life_of
 from trainmover_planner.migrations import advance, base_of, propose, start
 from trainmover_planner.state import State, Turn
 
-__all__ = ["Proposal", "automate", "check_move", "planned"]
+__all__ = ["Proposal", "automate", "check_moves", "planned"]
 
 _QUIET = frozenset({"migration_in_flight", "already_migrating", "recovering", "cooldown"})
 """Refusals of an automatic move that pass by themselves: it is simply tried again."""
@@ -22,62 +23,68 @@ _QUIET = frozenset({"migration_in_flight", "already_migrating", "recovering", "c
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A planned move that the state allows."""
+    """Planned moves that the state allows, all in one switch.
 
-    slot: int
-    leaver: str
-    joiner: Host
+    Attributes:
+        joiners: The new member of each slot that changes hands.
+        membership: The membership that they start from.
+    """
+
+    joiners: Mapping[int, Member]
     membership: Membership
 
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """Who replaces whom, by slot."""
+        seats = self.membership.members
+        return tuple(
+            Move(slot=slot, leaver=seats[slot].machine, joiner=joiner.machine)
+            for slot, joiner in sorted(self.joiners.items())
+        )
 
-def check_move(state: State, machine: str, *, to: str | None = None) -> Proposal:
-    """Whether ``machine`` can leave its slot now.
+
+def check_moves(state: State, machines: Sequence[str], *, to: Sequence[str] = ()) -> Proposal:
+    """Whether ``machines`` can leave their slots now, all in one switch.
+
+    Args:
+        state: The planner's state.
+        machines: Who is to leave.
+        to: Standbys for the first of them, in this order; the others are chosen.
 
     Raises:
-        RequestRefusedError: It cannot; code, reason and next step say why.
+        RequestRefusedError: They cannot; code, reason and next step say why.
     """
     membership = _running(state)
-    slot = membership.slot_of_machine(machine)
-    if state.inventory.get(machine) is None:
-        raise _refusal(
-            f"No machine {machine!r} has registered.",
-            "unknown_machine",
-            "List the machines with `trainmover status`.",
-        )
-    if slot is None:
-        raise _refusal(
-            f"Machine {machine} fills no slot, so there is nothing to move.",
-            "not_in_slot",
-            f"Members are {', '.join(m.machine for m in membership.members)}.",
-        )
+    slots = [_slot_of(state, membership, machine) for machine in machines]
+    _check_count(membership, machines, to)
     flight = state.flight
     if flight is not None:
-        same = flight.kind == "planned" and flight.slot == slot
+        same = sorted({move.slot for move in flight.moves} & set(slots))
+        moving = flight.kind == "planned" and bool(same)
         raise _refusal(
             f"Migration {flight.id} is {flight.phase}"
-            + (f" and already moves slot {slot}." if same else "; one moves at a time."),
-            "already_migrating" if same else "migration_in_flight",
+            + (f" and already moves {_slots(same)}." if moving else "; one moves at a time."),
+            "already_migrating" if moving else "migration_in_flight",
             f"Wait for it, or give it up with `trainmover abort {flight.id}`.",
         )
     if state.dead_slots(membership) or base_of(state) != membership or _broken(state, membership):
         raise _refusal(
             "The job is recovering from a failure.", "recovering", "Try again when it has."
         )
-    return Proposal(slot, machine, _joiner(state, slot, to), membership)
+    return Proposal(_joiners(state, slots, to), membership)
 
 
 def planned(state: State, proposal: Proposal, *, id: str) -> Plan:
     """The plan of a move; its epoch was never used before."""
-    slot, before = proposal.slot, proposal.membership
-    joiner = proposal.joiner.member(slot)
+    before = proposal.membership
     return Plan(
         id=id,
         job=state.job,
         kind="planned",
         from_epoch=before.epoch,
-        membership=before.replace({slot: joiner}, epoch=state.issued + 1),
-        moves=(Move(slot=slot, leaver=proposal.leaver, joiner=joiner.machine),),
-        sources={rank: rank for rank in before.layout.ranks_of(slot)},
+        membership=before.replace(proposal.joiners, epoch=state.issued + 1),
+        moves=proposal.moves,
+        sources={rank: rank for slot in proposal.joiners for rank in before.layout.ranks_of(slot)},
     )
 
 
@@ -91,7 +98,7 @@ def automate(turn: Turn) -> None:
         if turn.state.flight is not None or _stale(turn.state, incident):
             continue
         try:
-            proposal = check_move(turn.state, incident.machine)
+            proposal = check_moves(turn.state, [incident.machine])
             _within_budget(turn, proposal)
         except RequestRefusedError as refusal:
             _say_once(turn, incident, refusal)
@@ -99,8 +106,7 @@ def automate(turn: Turn) -> None:
         one = propose(
             turn,
             kind="planned",
-            slot=proposal.slot,
-            leaver=proposal.leaver,
+            moves=proposal.moves,
             cause=incident.summary,
             incident=incident.id,
         )
@@ -117,40 +123,108 @@ def _running(state: State) -> Membership:
     return state.membership
 
 
-def _joiner(state: State, slot: int, to: str | None) -> Host:
-    spare = standbys(state)
-    if to is not None:
-        named = [host for host in spare if host.machine.name == to]
-        if not named:
-            names = ", ".join(host.machine.name for host in spare) or "none"
-            raise _refusal(
-                f"Machine {to!r} is not a standby.", "not_a_standby", f"Standbys are: {names}."
-            )
-        spare = named
-    if not spare:
-        raise _refusal("There is no standby.", "no_standby", "Add a machine to the job.")
-    ready = [host for host in spare if slot in host.ready and slot in host.warming]
-    if not ready:
-        warming = ", ".join(host.machine.name for host in spare)
+def _slot_of(state: State, membership: Membership, machine: str) -> int:
+    slot = membership.slot_of_machine(machine)
+    if state.inventory.get(machine) is None:
         raise _refusal(
-            f"No standby is ready for slot {slot} yet; warming: {warming}.",
+            f"No machine {machine!r} has registered.",
+            "unknown_machine",
+            "List the machines with `trainmover status`.",
+        )
+    if slot is None:
+        raise _refusal(
+            f"Machine {machine} fills no slot, so there is nothing to move.",
+            "not_in_slot",
+            f"Members are {', '.join(m.machine for m in membership.members)}.",
+        )
+    return slot
+
+
+def _check_count(membership: Membership, machines: Sequence[str], to: Sequence[str]) -> None:
+    for names, what in ((machines, "machine"), (to, "standby")):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise _refusal(
+                f"{what.capitalize()} {twice[0]} is named twice.",
+                "named_twice",
+                f"Name each {what} once.",
+            )
+    most = membership.layout.third
+    if len(machines) > most:
+        raise _refusal(
+            f"{len(machines)} of {membership.layout.slots} slots cannot change hands in one "
+            f"switch: at most a third may, that is {most}.",
+            "too_many",
+            f"Move up to {most} now and the others in a second migration.",
+        )
+    if len(to) > len(machines):
+        raise _refusal(
+            f"{len(to)} standbys are named for {len(machines)} leaving "
+            f"machine{'s' * (len(machines) > 1)}.",
+            "too_many_standbys",
+            "Name at most one standby for each machine.",
+        )
+
+
+def _joiners(state: State, slots: Sequence[int], to: Sequence[str]) -> Mapping[int, Member]:
+    spare = standbys(state)
+    names = [host.machine.name for host in spare]
+    for name in to:
+        if name not in names:
+            raise _refusal(
+                f"Machine {name!r} is not a standby.",
+                "not_a_standby",
+                f"Standbys are: {', '.join(names) or 'none'}.",
+            )
+    if len(spare) < len(slots):
+        missing = len(slots) - len(spare)
+        raise _refusal(
+            "There is no standby."
+            if not spare
+            else f"{len(slots)} machines are to leave and {len(spare)} standbys are there: "
+            f"{missing} missing.",
+            "no_standby",
+            "Add a machine to the job." if missing == 1 else f"Add {missing} machines to the job.",
+        )
+    named = dict(zip(slots, to, strict=False))
+    ready = {
+        slot: [
+            host.member(slot)
+            for host in spare
+            if slot in host.ready
+            and slot in host.warming
+            and (host.machine.name == named[slot] if slot in named else host.machine.name not in to)
+        ]
+        for slot in slots
+    }
+    found = match(slots, ready)
+    lacking = [slot for slot in slots if slot not in found]
+    if lacking:
+        raise _refusal(
+            f"No standby is ready for {_slots(lacking)} yet; warming: {', '.join(names)}.",
             "standby_not_ready",
             "Wait a moment and try again.",
         )
-    return ready[0]
+    return found
+
+
+def _slots(slots: Sequence[int]) -> str:
+    return f"slot{'s' * (len(slots) > 1)} {', '.join(map(str, slots))}"
 
 
 def _within_budget(turn: Turn, proposal: Proposal) -> None:
     state = turn.state
-    until_s = state.cooldown.get(proposal.slot, 0.0)
+    slot, until_s = max(
+        ((slot, state.cooldown.get(slot, 0.0)) for slot in proposal.joiners), key=lambda one: one[1]
+    )
     if turn.now_s < until_s:
         raise _refusal(
-            f"Slot {proposal.slot} was moved a moment ago.",
+            f"Slot {slot} was moved a moment ago.",
             "cooldown",
             f"It can move again in {until_s - turn.now_s:.0f} s.",
         )
     ready = [host for host in standbys(state) if host.ready]
-    if len(ready) - 1 < state.settings.keep_reserve:
+    if len(ready) - len(proposal.joiners) < state.settings.keep_reserve:
         raise _refusal(
             f"{len(ready)} standbys are ready and {state.settings.keep_reserve} are kept for "
             "crashes.",
@@ -170,8 +244,7 @@ def _say_once(turn: Turn, incident: IncidentOpened, refusal: RequestRefusedError
     one = propose(
         turn,
         kind="planned",
-        slot=slot,
-        leaver=incident.machine,
+        moves=[Move(slot=slot, leaver=incident.machine, joiner="")],
         cause=incident.summary,
         incident=incident.id,
     )

@@ -11,7 +11,7 @@ from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
 from trainmover.protocol.table import Phase
 from trainmover_planner.evidence import deaths_of, stuck, why
-from trainmover_planner.migrations import advance, base_of, give_up
+from trainmover_planner.migrations import advance, base_of, give_up, spend_failed_joiners
 from trainmover_planner.replan import replan
 from trainmover_planner.state import State, Turn
 
@@ -127,6 +127,7 @@ def _judge(turn: Turn, one: Migration) -> None:
     elif base_of(state).epoch > one.before.epoch:
         reason = "a planned move had switched before the failure"
     elif one.failures and _waited(turn):
+        spend_failed_joiners(turn, one, doubt=True)
         reason = f"rank {one.failures[0].rank} could not: {one.failures[0].reason}"
     elif found.all and turn.now_s >= found.last_s + state.settings.regroup_s:
         reason = "the step broke again on every rank"
@@ -135,9 +136,12 @@ def _judge(turn: Turn, one: Migration) -> None:
 
 
 def _joiner_failed(one: Migration) -> bool:
-    """Whether a joiner said that it cannot; it is not asked again in this life."""
-    joiners = {move.joiner for move in one.plan.moves} if one.plan is not None else set()
-    return any(failure.machine in joiners for failure in one.failures)
+    """Whether a joiner said that it cannot; it is not asked again in this life.
+
+    One that only lost its links is heard like a survivor: a second machine may have died.
+    """
+    joiners = {move.joiner for move in one.moves}
+    return any(fail.machine in joiners and not fail.links_broke for fail in one.failures)
 
 
 def _waited(turn: Turn) -> bool:

@@ -88,8 +88,7 @@ def _publish_plan(
     one = propose(
         turn,
         kind="failure",
-        slot=moves[0].slot if moves else 0,
-        leaver=moves[0].leaver if moves else "",
+        moves=moves,
         cause=cause,
         incident=_incident_of(state, base),
         trace=_trace_of(state, base),
@@ -186,12 +185,10 @@ def _hold(turn: Turn, slots: list[int], cause: str) -> None:
 def _reject(
     turn: Turn, *, base: Membership, lost: list[int], cause: str, refusal: RequestRefusedError
 ) -> None:
-    slot = lost[0] if lost else 0
     one = propose(
         turn,
         kind="failure",
-        slot=slot,
-        leaver=base.members[slot].machine,
+        moves=[Move(slot=s, leaver=base.members[s].machine, joiner="") for s in lost or [0]],
         cause=cause,
         incident=_incident_of(turn.state, base),
     )

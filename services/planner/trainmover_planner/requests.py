@@ -22,7 +22,7 @@ from trainmover.topology import Frozen
 from trainmover_planner.assignment import standbys
 from trainmover_planner.inventory import Host, life_of
 from trainmover_planner.migrations import advance, propose, start
-from trainmover_planner.policy import check_move, planned
+from trainmover_planner.policy import check_moves, planned
 from trainmover_planner.state import Request, State, Turn
 
 __all__ = ["answer", "migration_status", "snapshot"]
@@ -75,6 +75,7 @@ def migration_status(one: Migration) -> MigrationStatus:
         slot=one.slot,
         leaver=one.leaver,
         joiner=one.joiner,
+        moves=one.moves,
         epoch=None if one.plan is None else one.plan.epoch,
         cause=one.cause,
         incident=one.incident,
@@ -86,14 +87,13 @@ def migration_status(one: Migration) -> MigrationStatus:
 def _migrate(turn: Turn, request: Request) -> Frozen:
     wish = MigrateRequest.model_validate_json(request.body)
     state = turn.state
-    proposal = check_move(state, wish.machine, to=wish.to)
+    proposal = check_moves(state, wish.machines, to=wish.to)
     if wish.dry_run:
         return RequestAccepted(migration=None, plan=planned(state, proposal, id="dry-run"))
     one = propose(
         turn,
         kind="planned",
-        slot=proposal.slot,
-        leaver=proposal.leaver,
+        moves=proposal.moves,
         cause=wish.reason,
         requested_by=wish.requested_by,
         trace=request.trace,

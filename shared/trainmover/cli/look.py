@@ -217,8 +217,9 @@ def _migrations_table(view: JobView) -> Table:
     for one in view.migrations.values():
         pause = None if one.pause_s is None else f"{one.pause_s:.3f}"
         redone = max(one.steps_redone.values(), default=0)
-        who = f"{one.leaver} -> {one.joiner or '?'}"
-        rows.append((one.id, one.state, one.kind, one.slot, who, pause, redone, one.cause))
+        slots = ", ".join(str(move.slot) for move in one.moves)
+        who = ", ".join(f"{move.leaver} -> {move.joiner or '?'}" for move in one.moves)
+        rows.append((one.id, one.state, one.kind, slots, who, pause, redone, one.cause))
     columns = ("migration", "state", "kind", "slot", "move", "pause s", "redone", "cause")
     return output.table(columns, rows)
 
@@ -229,9 +230,7 @@ def _migration_page(view: JobView, one: MigrationView) -> RenderableType:
         ("state", one.state),
         ("kind", one.kind),
         ("cause", one.cause),
-        ("slot", one.slot),
-        ("leaver", one.leaver),
-        ("joiner", one.joiner),
+        *(("move", str(move)) for move in one.moves),
         ("epoch", one.epoch),
         ("switched after step", one.step),
         ("pause s", one.pause_s),

@@ -39,9 +39,15 @@ _PAUSE_REPORTS_S: Final = 5.0
 
 
 def migrate(
-    machine: Annotated[str, typer.Argument(help="The machine that is to leave its slot.")],
+    machines: Annotated[
+        list[str],
+        typer.Argument(metavar="MACHINE...", help="The machines that are to leave their slots."),
+    ],
     *,
-    to: Annotated[str | None, typer.Option(help="The standby that takes over.")] = None,
+    to: Annotated[
+        list[str] | None,
+        typer.Option(help="The standby that takes over; once a machine, in their order."),
+    ] = None,
     reason: Annotated[str, typer.Option(help="Kept with the migration.")] = "operator request",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, move nobody.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -55,18 +61,26 @@ def migrate(
     nats: NatsOption = None,
     format: OutputOption = output.Format.TABLE,  # noqa: A002
 ) -> None:
-    """Move a machine's slot to a standby while training runs.
+    """Move a machine's slot to a standby while training runs; several machines in one switch.
+
+    At most a third of the slots may change hands at once, each with a standby of its own.
 
     Exit codes: 0 committed (or accepted with --no-wait, or planned with --dry-run), 1 aborted or
     failed or not over in time, 2 usage, 3 refused by the planner, 4 planner or bus unreachable,
     130 interrupted.
     """
     request = MigrateRequest(
-        machine=machine, to=to, reason=reason, dry_run=dry_run, requested_by=_who()
+        machine=machines[0],
+        others=tuple(machines[1:]),
+        to=tuple(to or ()),
+        reason=reason,
+        dry_run=dry_run,
+        requested_by=_who(),
     )
 
     async def main() -> ExitCode:
-        validate_id(machine, what="machine")
+        for machine in machines:
+            validate_id(machine, what="machine")
         target = Target.find(job, nats)
         async with connect(target) as bus:
             if not (yes or dry_run):
@@ -189,16 +203,16 @@ def _complete(view: JobView, found: MigrationView) -> bool:
     if view.membership is None:
         return True
     layout = view.membership.layout
-    # The joiner has no step before the switch, hence no pause.
-    return len(found.pauses_s) >= layout.world_size - layout.ranks_per_slot
+    # A joiner has no step before the switch, hence no pause.
+    stayers = layout.world_size - len(found.moves) * layout.ranks_per_slot
+    return len(found.pauses_s) >= stayers
 
 
 def _phase_line(found: MigrationView) -> str:
     first = next(iter(found.times.values()))
     elapsed = (found.times[found.state] - first).total_seconds()
-    who = f"{found.leaver} -> {found.joiner or '?'} in slot {found.slot}"
     reason = f" ({found.reason})" if found.reason else ""
-    return f"  {elapsed:7.3f} s  {found.state:<10} {who}{reason}"
+    return f"  {elapsed:7.3f} s  {found.state:<10} {found.words}{reason}"
 
 
 def _plan_data(plan: Plan | None) -> dict[str, Any]:
@@ -220,7 +234,4 @@ def _outcome(found: MigrationView) -> str:
         return f"{found.id}: {found.state}: {found.reason or 'no reason given'}"
     pause = "unknown" if found.pause_s is None else f"{found.pause_s:.3f} s"
     redone = max(found.steps_redone.values(), default=0)
-    return (
-        f"{found.id}: {found.leaver} -> {found.joiner} in slot {found.slot}, "
-        f"pause {pause}, steps redone {redone}"
-    )
+    return f"{found.id}: {found.words}, pause {pause}, steps redone {redone}"

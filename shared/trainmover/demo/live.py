@@ -135,7 +135,7 @@ def _slots(state: RunState) -> RenderableType:
 
 
 def _phases(move: MigrationView) -> Text:
-    text = Text(f"{move.kind} {move.leaver} -> {move.joiner or '?'}: ")
+    text = Text(f"{move.kind} {move.words}: ")
     spans = move.spans_s()
     for phase in _PHASES:
         if phase not in move.times:

@@ -29,7 +29,7 @@ _HELD_LIMIT_S: Final = 30.0
 """A held job waits for a machine that the demo does not have."""
 
 _MOVE_KEYS: Final = (
-    *("id", "cause", "kind", "slot", "leaver", "joiner", "epoch", "step"),
+    *("id", "cause", "kind", "slot", "leaver", "joiner", "moves", "epoch", "step"),
     *("pause_s", "steps_redone", "phases_s", "trace_id"),
 )
 
@@ -141,7 +141,8 @@ class Outcome:
         if move.step is None or self.run.view.membership is None:
             return None
         layout = self.run.view.membership.layout
-        stayers = set(range(layout.world_size)) - set(layout.ranks_of(move.slot))
+        moved = {rank for one in move.moves for rank in layout.ranks_of(one.slot)}
+        stayers = set(range(layout.world_size)) - moved
         # Metrics count steps from 0, migrations count completed steps.
         return self.run_metrics.gap_before(move.step - 1, ranks=stayers)
 
@@ -332,11 +333,12 @@ def _unrecorded(view: JobView, metrics: RunMetrics) -> Iterator[tuple[int, int]]
         return
     for move in view.migrations.values():
         if move.kind == "failure" and move.state == "committed":
-            for rank in view.membership.layout.ranks_of(move.slot):
-                lines = metrics.steps.get(rank, ())
-                written = [line.step for line in lines if line.machine == move.leaver]
-                if written:
-                    yield rank, max(written) + 1
+            for one in move.moves:
+                for rank in view.membership.layout.ranks_of(one.slot):
+                    lines = metrics.steps.get(rank, ())
+                    written = [line.step for line in lines if line.machine == one.leaver]
+                    if written:
+                        yield rank, max(written) + 1
 
 
 async def _limit(cluster: LocalCluster, state: RunState, limit_s: float) -> None:

@@ -35,7 +35,7 @@ def render(outcome: Outcome) -> str:
         "One machine was made slow, another was killed."
     )
     marks = [
-        Mark(move.step - 1.0, f"{move.leaver} -> {move.joiner}")
+        Mark(move.step - 1.0, ", ".join(f"{one.leaver} -> {one.joiner}" for one in move.moves))
         for move in outcome.moves
         if move.step is not None
     ]
@@ -104,7 +104,7 @@ def _heat_rows(run: RunState) -> dict[str, list[tuple[float, float]]]:
 
 def _bars(outcome: Outcome) -> Iterator[Bar]:
     began = outcome.run.launched_s
-    leavers = {move.leaver for move in outcome.moves}
+    leavers = {one.leaver for move in outcome.moves for one in move.moves}
     for rank, lines in outcome.run_metrics.steps.items():
         seats: dict[str, tuple[float, float]] = {}
         for line in lines:
@@ -127,7 +127,7 @@ def _close_up(outcome: Outcome, move: MigrationView) -> str:
     if (gap := outcome.gap(move)) is not None:
         begin, end = ((at - began) * 1000 for at in gap)
         bars.append(Bar("no step", begin, end, "from step to step", "pause"))
-    head = f"{move.kind}: {move.leaver} -> {move.joiner} in slot {move.slot}"
+    head = f"{move.kind}: {move.words}"
     return f"<h3>{escape(head)}</h3>" + timeline(bars, x_label="ms since it was proposed")
 
 
@@ -142,7 +142,7 @@ def _moves(outcome: Outcome) -> str:
         cells = (
             move.id,
             move.kind,
-            f"{move.leaver} -> {move.joiner} in slot {move.slot}",
+            move.words,
             move.cause,
             pause,
             "?" if gap is None else f"{gap[1] - gap[0]:.3f} s",

@@ -90,7 +90,8 @@ class Scenario:
     def move_of(self, view: JobView, machine: str | None, *, kind: str) -> MigrationView | None:
         """The committed migration that took ``machine`` out."""
         for move in view.migrations.values():
-            if move.leaver == machine and move.kind == kind and move.state == "committed":
+            leavers = {one.leaver for one in move.moves}
+            if machine in leavers and move.kind == kind and move.state == "committed":
                 return move
         return None
 
@@ -113,8 +114,9 @@ class Scenario:
             )
         expected = {self.slowed, self.killed}
         found += [
-            f"{move.leaver} was moved without need: {move.cause}"
+            f"{one.leaver} was moved without need: {move.cause}"
             for move in view.migrations.values()
-            if move.state == "committed" and move.leaver not in expected
+            for one in move.moves
+            if move.state == "committed" and one.leaver not in expected
         ]
         return found

@@ -74,7 +74,11 @@ class PlanCommitted(Frozen):
 
 
 class PlanFailed(Frozen):
-    """One rank cannot carry out the plan; training is as it was when ``step_safe`` is true."""
+    """One rank cannot carry out the plan; training is as it was when ``step_safe`` is true.
+
+    Attributes:
+        links_broke: Links to other ranks broke: the cause may be a peer that died, not this rank.
+    """
 
     migration: str
     machine: str
@@ -82,6 +86,7 @@ class PlanFailed(Frozen):
     epoch: int
     reason: str
     step_safe: bool
+    links_broke: bool = False
 
 
 class StepBroken(Frozen):

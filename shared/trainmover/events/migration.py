@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
-from trainmover.plan import MigrationKind, Plan
+from trainmover.plan import MigrationKind, Move, Plan
 from trainmover.topology import Frozen, Membership
 
 __all__ = [
@@ -55,11 +55,20 @@ class JobFailed(Frozen):
 
 
 class _OfMigration(Frozen):
+    """What every phase says.
+
+    Attributes:
+        slot: The first slot that changes hands.
+        leaver: The machine in it.
+        moves: All slots that change hands; without joiners until a plan names them.
+    """
+
     migration: str
     kind: MigrationKind
     slot: int = Field(ge=0)
     leaver: str
     cause: str
+    moves: tuple[Move, ...] = ()
 
 
 class MigrationProposed(_OfMigration):

@@ -35,6 +35,7 @@ def of_phase(state: Migration) -> Frozen:
         "slot": state.slot,
         "leaver": state.leaver,
         "cause": state.cause,
+        "moves": state.moves,
         "incident": state.incident,
         "requested_by": state.requested_by,
         "code": state.code,

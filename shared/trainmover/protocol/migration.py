@@ -14,7 +14,7 @@ from typing import Final
 
 from trainmover.commands import AbortMigration, Prepare, Recover, Release
 from trainmover.events.executor import PlanCommitted, PlanFailed, PlanPrepared, PlanSwitched
-from trainmover.plan import MigrationKind, Plan
+from trainmover.plan import MigrationKind, Move, Plan
 from trainmover.protocol import facts
 from trainmover.protocol.inputs import (
     Abort,
@@ -66,6 +66,7 @@ class Migration:
     Attributes:
         slot: First slot that changes hands (0 when the plan only forms the links again).
         leaver: Machine in that slot; empty when nothing moves.
+        asked: Who is to leave which slot; a plan adds the joiners.
         cause: One sentence for people.
         incident: The incident behind it, if any.
         history: Every phase it was in, with the time (seconds) it began.
@@ -85,6 +86,7 @@ class Migration:
     slot: int
     leaver: str
     cause: str
+    asked: tuple[Move, ...] = ()
     incident: str | None = None
     requested_by: str = "policy"
     phase: Phase = Phase.PROPOSED
@@ -108,10 +110,14 @@ class Migration:
         return self.phase in OPEN
 
     @property
+    def moves(self) -> tuple[Move, ...]:
+        """Every slot that changes hands, without joiners until there is a plan."""
+        return self.asked if self.plan is None else self.plan.moves
+
+    @property
     def joiner(self) -> str:
         """Machine that takes the first slot; empty when nothing moves or no plan exists."""
-        moves = () if self.plan is None else self.plan.moves
-        return moves[0].joiner if moves else ""
+        return self.moves[0].joiner if self.moves else ""
 
     @property
     def since_s(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trainmover.plan import Move
 from trainmover.topology import Frozen, Membership
 
 __all__ = [
@@ -47,7 +48,12 @@ class MachineStatus(Frozen):
 
 
 class MigrationStatus(Frozen):
-    """A migration as the planner sees it; times in seconds of its own clock."""
+    """A migration as the planner sees it; times in seconds of its own clock.
+
+    Attributes:
+        slot: The first slot that changes hands; ``leaver`` and ``joiner`` go with it.
+        moves: All slots that change hands.
+    """
 
     migration: str
     kind: str
@@ -55,6 +61,7 @@ class MigrationStatus(Frozen):
     slot: int
     leaver: str
     joiner: str
+    moves: tuple[Move, ...] = ()
     epoch: int | None
     cause: str
     incident: str | None

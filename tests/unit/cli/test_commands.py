@@ -20,6 +20,7 @@ from trainmover.commands import MigrateRequest, Refusal, RequestAccepted
 from trainmover.events.migration import JobFormed
 from trainmover.local import procfs, registry
 from trainmover.observe import new_event
+from trainmover.plan import Move
 from trainmover.topology import Frozen
 
 MOVE = make.Move(
@@ -187,6 +188,39 @@ async def test_migrate_follows_to_the_commit(job: Job) -> None:
     assert "committed" in done.stderr
     ((_, body),) = planner.seen
     assert json.loads(body)["reason"] == "disk"
+
+
+async def test_several_machines_move_in_one_request(job: Job) -> None:
+    moves = (
+        Move(slot=0, leaver="worker-0", joiner="worker-2"),
+        Move(slot=1, leaver="worker-1", joiner="worker-3"),
+    )
+    facts = make.Move(
+        "m-0001",
+        slot=0,
+        leaver="worker-0",
+        joiner="worker-2",
+        after=make.seats("worker-2", "worker-3", epoch=2),
+        moves=moves,
+    )
+
+    async def planner(bus: NatsBus, verb: str, body: bytes) -> Frozen:
+        for fact in (facts.proposed(), facts.preparing(), facts.committed()):
+            await bus.publish(new_event(job="j", source="/planner", payload=fact))
+        return RequestAccepted(migration="m-0001")
+
+    await job.tell(*FORMED)
+    job.register()
+    with Planner(job.url, planner) as asked:
+        argv = ("migrate", "worker-0", "worker-1", "--to", "worker-2", "--yes", "-o", "json")
+        done = job.run(*argv)
+    assert done.returncode == ExitCode.OK, done.stderr
+    request = MigrateRequest.model_validate_json(asked.seen[0][1])
+    assert (request.machines, request.to) == (("worker-0", "worker-1"), ("worker-2",))
+    data = json.loads(done.stdout)
+    assert data["moves"] == [move.model_dump() for move in moves]
+    assert (data["slot"], data["leaver"], data["joiner"]) == (0, "worker-0", "worker-2")
+    assert "worker-0 -> worker-2 in slot 0, worker-1 -> worker-3 in slot 1" in done.stderr
 
 
 async def test_an_aborted_migration_is_a_failure(job: Job) -> None:

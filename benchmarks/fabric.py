@@ -1,0 +1,161 @@
+"""Ranks as threads of one process, joined by real TCP links with real handshakes."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainmover.topology import Layout, Member, Membership
+from trainmover_executor.communicator.link import LinkCommunicator
+from trainmover_executor.communicator.reduction import reduction_of
+from trainmover_executor.links.book import LinkBook
+from trainmover_executor.links.endpoint import Endpoint, dial
+from trainmover_executor.links.handshake import Hail
+
+GROUP = "g"
+_JOB = "bench"
+_TIMEOUT_S = 60.0
+
+
+class Seat:
+    """One process's part: a listening endpoint, a book of links, a communicator."""
+
+    def __init__(self, fabric: Fabric, rank: int) -> None:
+        self.rank = rank
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self._fabric = fabric
+        self._serving: concurrent.futures.Future[None] | None = None
+
+    def join(self, membership: Membership) -> None:
+        """Take the rank at ``membership`` and answer calls."""
+        self.book = LinkBook(
+            job=_JOB, rank=self.rank, membership=membership, dial=self._fabric.dial
+        )
+        self.links = LinkCommunicator(
+            self.book, group=GROUP, ranks=range(membership.layout.slots), timeout_s=_TIMEOUT_S
+        )
+        self._serving = self._fabric.run(self._serve())
+
+    async def _serve(self) -> None:
+        endpoint = Endpoint(
+            self.listener,
+            job=_JOB,
+            rank=self.rank,
+            is_stale=lambda epoch: epoch < self.book.epoch,
+            accept=self._accept,
+        )
+        endpoint.open()
+        await endpoint.serve()
+
+    def _accept(self, hail: Hail, sock: socket.socket) -> None:
+        self.book.park(epoch=hail.epoch, group=hail.group, peer=hail.source, sock=sock)
+
+    def agree(self) -> None:
+        """The first small collective of an epoch: what the vote is."""
+        self.links.allreduce(torch.ones(2, dtype=torch.int64), reduction_of(dist.ReduceOp.MIN))
+
+    def leave(self) -> None:
+        """End every link and the endpoint."""
+        self.book.break_off("the process ends")
+        self.book.reset(self.book.membership.replace({}, epoch=1 << 40))
+        if self._serving is not None:
+            self._serving.cancel()
+            concurrent.futures.wait([self._serving])
+        self.listener.close()
+
+
+class Fabric:
+    """``world`` ranks at epoch 1, with the links that training has used."""
+
+    def __init__(self, world: int) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.seats = [Seat(self, rank) for rank in range(world)]
+        members = tuple(self.member(f"m{seat.rank}", seat) for seat in self.seats)
+        self.membership = Membership(epoch=1, layout=Layout(slots=world), members=members)
+        for seat in self.seats:
+            seat.join(self.membership)
+        self._pool = concurrent.futures.ThreadPoolExecutor(world)
+        self.everywhere(self.use)
+
+    def run(self, coroutine: Any) -> concurrent.futures.Future[Any]:
+        """Run a coroutine on the loop that stands for all control threads."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def dial(self, endpoint: str, hail: Hail) -> concurrent.futures.Future[socket.socket]:
+        """Call a rank, as its control thread would."""
+        return self.run(dial(endpoint, hail))
+
+    @staticmethod
+    def member(machine: str, seat: Seat) -> Member:
+        """``seat`` as a machine of one rank."""
+        return Member(machine=machine, generation=0, endpoints=(seat.address,))
+
+    @staticmethod
+    def use(seat: Seat) -> None:
+        """Open what a step uses: the ring, the doubling of small messages, the barrier."""
+        ring = torch.ones(65536)
+        seat.links.allreduce(ring, reduction_of(dist.ReduceOp.SUM))
+        seat.agree()
+        seat.links.barrier()
+
+    def everywhere(self, action: Callable[[Seat], None]) -> tuple[float, dict[int, float]]:
+        """Run ``action`` at every rank at once.
+
+        Returns:
+            Seconds until the last rank was done, and each rank's own.
+        """
+        gate = threading.Barrier(len(self.seats) + 1)
+
+        def one(seat: Seat) -> float:
+            gate.wait()
+            began = time.perf_counter()
+            action(seat)
+            return time.perf_counter() - began
+
+        futures = [self._pool.submit(one, seat) for seat in self.seats]
+        gate.wait()
+        began = time.perf_counter()
+        times = {seat.rank: f.result() for seat, f in zip(self.seats, futures, strict=True)}
+        return time.perf_counter() - began, times
+
+    def prepare(self, rank: int) -> tuple[Seat, Mapping[int, int]]:
+        """Phase 1: a joiner for ``rank``; its neighbours dial it and park the links.
+
+        Returns:
+            The seat that leaves, and the number of links parked at each stayer.
+        """
+        joiner, leaver = Seat(self, rank), self.seats[rank]
+        epoch = self.membership.epoch + 1
+        member = self.member(f"m{rank}-{epoch}", joiner)
+        self.membership = self.membership.replace({rank: member}, epoch=epoch)
+        joiner.join(self.membership)
+        parked = {}
+        for seat in self.seats:
+            edges = seat.book.edges_to([rank]) if seat is not leaver else []
+            parked[seat.rank] = len(edges)
+            for group, peer in edges:
+                hail = Hail(job=_JOB, epoch=epoch, group=group, source=seat.rank, target=peer)
+                sock = self.dial(joiner.address, hail).result(_TIMEOUT_S)
+                seat.book.park(epoch=epoch, group=group, peer=peer, sock=sock)
+        self.seats[rank] = joiner
+        return leaver, parked
+
+    def close(self) -> None:
+        """End everything."""
+        for seat in self.seats:
+            seat.leave()
+        self._pool.shutdown()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
