@@ -77,6 +77,7 @@ def report(kind, machine, rank, **more):
 
 
 WHO = (("a", 0), ("x", 1), ("c", 2))
+PREPARED = (*WHO, ("b", 1))  # the leaver, too: its joiner is up to date
 
 
 def play(state, *events, now_s=3.0):
@@ -102,7 +103,7 @@ def test_golden_planned():
     assert sent[0].id == "m-1:a:prepare"
     state, facts, sent = play(
         state,
-        *(report(executor.PlanPrepared, *who) for who in WHO),
+        *(report(executor.PlanPrepared, *who) for who in PREPARED),
         *(report(executor.PlanSwitched, *who) for who in WHO),
         *(report(executor.PlanCommitted, *who) for who in WHO),
     )

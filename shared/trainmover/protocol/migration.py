@@ -131,6 +131,13 @@ class Migration:
         after = self.plan.membership
         return frozenset((after.machine_of(rank), rank) for rank in range(after.layout.world_size))
 
+    def wanted_prepared(self) -> _Ranks:
+        """The same for phase 1, which leavers end, too: their joiners are up to date then."""
+        if self.plan is None or self.before is None or self.kind != "planned":
+            return self.wanted()
+        leaving = {(self.before.machine_of(rank), rank) for rank in self.plan.joining_ranks}
+        return self.wanted() | leaving
+
 
 _Result = tuple[Migration, tuple[Effect, ...]]
 
@@ -246,7 +253,7 @@ def _report(state: Migration, fact: RankReport, now_s: float, limits: Deadlines)
     match fact:
         case PlanPrepared():
             state = replace(state, prepared=state.prepared | {who})
-            if state.wanted() <= state.prepared:
+            if state.wanted_prepared() <= state.prepared:
                 return _try(state, Signal.PREPARED, now_s, limits)
         case PlanSwitched():
             state = replace(
@@ -287,7 +294,8 @@ def _tick(state: Migration, now_s: float, limits: Deadlines) -> _Result:
     done = {Phase.PREPARING: state.prepared, Phase.READY: state.switched}.get(
         state.phase, state.committed
     )
-    missing = sorted(rank for _, rank in state.wanted() - done)
+    wanted = state.wanted_prepared() if state.phase is Phase.PREPARING else state.wanted()
+    missing = sorted({rank for _, rank in wanted - done})
     reason = f"still {state.phase} after {now_s - state.since_s:.1f} s; waiting for ranks {missing}"
     planned = allows(kind=state.kind, phase=state.phase, signal=Signal.ABORT)
     signal = Signal.ABORT if planned else Signal.FAIL

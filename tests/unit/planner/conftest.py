@@ -208,7 +208,10 @@ class World:
         return commands
 
     def report(self, kind: type[Frozen], plan: Plan, ranks: Iterable[int] | None = None):
-        """``kind`` (prepared, switched, committed, failed) for ranks of the new membership."""
+        """``kind`` (prepared, switched, committed, failed) for ranks of the new membership.
+
+        Leavers end phase 1, too.
+        """
         commands: list[Command] = []
         extra: dict[type[Frozen], dict[str, Any]] = {
             executor.PlanPrepared: {"prepare_s": 0.1},
@@ -217,8 +220,14 @@ class World:
             executor.PlanFailed: {"reason": "no", "step_safe": True},
         }
         after = plan.membership
-        for rank in range(after.layout.world_size) if ranks is None else ranks:
-            fields = {"migration": plan.id, "machine": after.machine_of(rank), "rank": rank}
+        wanted = range(after.layout.world_size) if ranks is None else ranks
+        reporting = [(after.machine_of(rank), rank) for rank in wanted]
+        if kind is executor.PlanPrepared and ranks is None:
+            slots = {move.slot: move.leaver for move in plan.moves}
+            leaving = [(slots[after.layout.slot_of(r)], r) for r in sorted(plan.joining_ranks)]
+            reporting += leaving
+        for machine_name, rank in reporting:
+            fields = {"migration": plan.id, "machine": machine_name, "rank": rank}
             commands += self.say(kind(**fields, epoch=plan.epoch, **extra[kind]))
         return commands
 
