@@ -26,10 +26,10 @@ pytestmark = pytest.mark.job
 Start = Callable[..., tuple[RanksJob, Gate]]
 Undisturbed = Callable[..., Run]
 
-LONG = ("--steps", "400")
+LONG = ("--steps", "200")
 """Following a toy model takes some tens of its steps."""
 
-SLOW_LONG = ("--steps", "100")
+SLOW_LONG = ("--steps", "60")
 """The same for workloads whose steps take ten times as long."""
 
 

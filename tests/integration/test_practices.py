@@ -17,7 +17,7 @@ pytestmark = pytest.mark.job
 
 Start = Callable[..., tuple[RanksJob, Gate]]
 Undisturbed = Callable[..., Run]
-STEPS = ("--steps", "300")
+STEPS = ("--steps", "150")
 
 
 @pytest.mark.parametrize("habit", HABITS)
