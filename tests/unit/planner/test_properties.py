@@ -45,9 +45,7 @@ def act(world, action):  # noqa: C901 - one line for each thing that can happen
             world.failed(*args)
         case "straggler":
             world.straggler(*args)
-        case "migrate":
-            world.ask("migrate", machine=args[0])
-        case "together":
+        case "migrate" | "together":
             world.ask("migrate", machine=args[0], others=args[1:])
         case "abort":
             world.ask("abort", migration=f"m-{args[0]:04d}")
