@@ -16,7 +16,7 @@ from trainmover.events.executor import (
     StepResumed,
 )
 from trainmover.events.machine import LinkLost
-from trainmover.plan import Plan
+from trainmover.plan import Move, Plan
 from trainmover.topology import Member
 from trainmover_executor.control import Warmed
 from trainmover_planner.assignment import sources
@@ -88,6 +88,40 @@ def test_planned_moves_in_one_switch_change_no_bit(
     assert outcome(job) == undisturbed(*LONG, world=slots * ranks)
     assert {(fact.epoch, fact.steps_redone) for fact in resumed} == {(2, 0)}
     assert not [fact for rank in left for fact in rank.seen if isinstance(fact, LinkLost)]
+
+
+def test_one_joiner_dies_in_the_switch_and_the_other_stays(
+    start: Start, undisturbed: Undisturbed
+) -> None:
+    """One slot goes back to its leaver; its capsule is with the joiner that did join."""
+    job, gate = start(*PROGRAM, slots=6)
+    joined, members = spares(job, [1, 2])
+    switch = job.plan_of("planned", members)
+    for rank in [*job.ranks, *joined]:
+        rank.tell(Prepare(plan=switch))
+    for rank in [*job.ranks, *joined]:
+        rank.expect(PlanPrepared)
+    joined[0].process.kill()
+    gate.open()
+    assert joined[1].expect(PlanSwitched).epoch == switch.epoch
+    everybody = [*(rank for rank in job.ranks if rank.spec.rank != 2), joined[1]]
+    for rank in everybody:
+        rank.expect(StepBroken)
+    back = Plan(
+        id="m-3",
+        job="test",
+        kind="failure",
+        from_epoch=switch.epoch,
+        membership=switch.membership.replace({1: job.membership.members[1]}),
+        moves=(Move(slot=1, leaver="spare-1", joiner="m1"),),
+        sources={1: 3},
+    )
+    for rank in everybody:
+        rank.tell(Recover(plan=back))
+    for rank in everybody:
+        rank.expect(PlanCommitted)
+    job.took_all(back, joined[1:])
+    assert outcome(job) == undisturbed(*PROGRAM, world=6)
 
 
 @pytest.mark.parametrize(("slots", "ranks", "dying"), SHAPES)

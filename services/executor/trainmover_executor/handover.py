@@ -300,10 +300,10 @@ class Handover:
         return holder
 
     def _decline(self, plan: Plan) -> None:
-        """Take in what a joiner is handed, and keep the own: this rank joined by an earlier plan.
+        """Take in what a joiner is handed, and keep the own: this rank holds the state already.
 
-        The planner cannot know whether a joiner of a plan that broke had joined. One that had
-        holds the same bits already, and is in the middle of its own step.
+        It joined by an earlier plan that broke, which the planner cannot know for sure, or it is a
+        leaver that got its slot back. Its bits are the same, and it is in the middle of its step.
         """
         runtime = self._runtime
         peers = [(STATE_GROUP, plan.sources[runtime.rank])]
@@ -312,7 +312,7 @@ class Handover:
         for group, peer in peers:
             link = runtime.book.link(group, peer, timeout_s=_LINK_TIMEOUT_S)
             receive_tree(link, epoch=plan.epoch, live={}, first_timeout_s=_LINK_TIMEOUT_S)
-        log.info("kept the own state: this rank had joined already", migration=plan.id)
+        log.info("kept the own state: this rank holds it already", migration=plan.id)
 
     # -- leaver ----------------------------------------------------------------------------------
 

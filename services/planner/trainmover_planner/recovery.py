@@ -86,7 +86,9 @@ def _settle(turn: Turn, one: Migration) -> None:
             advance(turn, one.id, protocol.SwitchSeen())
         found = stuck(state, after, epochs=[current.epoch, after.epoch])
         joiner_failed = _joiner_failed(one)
-        others_failed = bool(one.failures) and _waited(turn)
+        # A leaver that died while it handed over explains a joiner that could not: do not wait.
+        explained = one.before is not None and bool(state.dead_slots(one.before))
+        others_failed = bool(one.failures) and (explained or _waited(turn))
         if joiner_failed or others_failed or state.dead_slots(after):
             advance(turn, one.id, protocol.Fail(why(state, after) or "the joiner could not"))
         elif found.all and now_s >= found.last_s + regroup_s:

@@ -191,7 +191,7 @@ class TestHandOver:
         honest = zlib.crc32
 
         def differs_by_thread(view, old=0):
-            return honest(view, old) ^ (threading.get_ident() & 0xFFFF)
+            return honest(view, old) ^ (threading.get_ident() & 0xFFFFFFFF)
 
         monkeypatch.setattr(
             "trainmover_executor.state.transfer.zlib", SimpleNamespace(crc32=differs_by_thread)

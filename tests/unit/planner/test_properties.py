@@ -22,6 +22,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("failed"), MACHINES),
     st.tuples(st.just("straggler"), MACHINES),
     st.tuples(st.just("migrate"), MACHINES),
+    st.tuples(st.just("together"), MACHINES, MACHINES),
     st.tuples(st.just("abort"), st.integers(1, 6)),
     st.tuples(st.just("again"), MACHINES),
     st.tuples(st.just("ready"), MACHINES),
@@ -44,8 +45,8 @@ def act(world, action):  # noqa: C901 - one line for each thing that can happen
             world.failed(*args)
         case "straggler":
             world.straggler(*args)
-        case "migrate":
-            world.ask("migrate", machine=args[0])
+        case "migrate" | "together":
+            world.ask("migrate", machine=args[0], others=args[1:])
         case "abort":
             world.ask("abort", migration=f"m-{args[0]:04d}")
         case "again":
@@ -93,6 +94,9 @@ def check(world):
             assert seats.setdefault(after.epoch, after) == after
             names = [member.machine for member in after.members]
             assert len(set(names)) == len(names)
+            plan = item.command.plan
+            givers = {giver for rank, giver in plan.sources.items() if giver != rank}
+            assert not givers & plan.joining_ranks, "a joining rank has nothing to hand out"
     state = world.state
     assert sum(one.open for one in state.migrations.values()) <= 1
     assert state.membership is None or state.membership.epoch <= state.issued
@@ -101,10 +105,10 @@ def check(world):
         assert not state.dead_slots(flight.plan.membership), "a plan seats a dead machine"
 
 
-@settings(max_examples=80, deadline=None)
-@given(actions=st.lists(ACTIONS, max_size=25))
-def test_invariants_hold_whatever_happens(world_class, actions):
-    world = world_class(slots=3, spare=3)
+@settings(max_examples=120, deadline=None)
+@given(actions=st.lists(ACTIONS, max_size=25), slots=st.sampled_from([3, 4]))
+def test_invariants_hold_whatever_happens(world_class, actions, slots):
+    world = world_class(slots=slots, spare=6 - slots)
     world.form()
     for action in actions:
         if world.state.over:
