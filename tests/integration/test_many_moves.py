@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.ranks import Rank, RanksJob
 from trainmover.commands import Prepare, Recover
 from trainmover.events.executor import (
     PlanCommitted,
+    PlanPrepared,
     PlanSwitched,
     StepBroken,
     StepResumed,
@@ -94,15 +96,20 @@ def test_one_joiner_dies_in_the_switch_and_the_other_stays(
     start: Start, undisturbed: Undisturbed
 ) -> None:
     """One slot goes back to its leaver; its capsule is with the joiner that did join."""
-    job, gate = start(*PROGRAM, slots=6)
+    job, gate = start(*LONG, slots=6)
     joined, members = spares(job, [1, 2])
     switch = job.plan_of("planned", members)
-    for rank in [*job.ranks, *joined]:
+    for rank in [*job.ranks[1:], *joined]:
         rank.tell(Prepare(plan=switch))
-    for rank in [*job.ranks, *joined]:
-        rank.expect(PlanPrepared)
-    joined[0].process.kill()
     gate.open()
+    for leaver in job.ranks[1:3]:
+        leaver.expect(PlanPrepared)
+    job.ranks[3].process.kill(signal.SIGSTOP)  # no vote can pass meanwhile
+    job.ranks[0].tell(Prepare(plan=switch))
+    job.ranks[0].expect(PlanPrepared)
+    joined[0].process.kill()
+    joined[0].process.wait(timeout_s=10)
+    job.ranks[3].process.kill(signal.SIGCONT)
     assert joined[1].expect(PlanSwitched).epoch == switch.epoch
     everybody = [*(rank for rank in job.ranks if rank.spec.rank != 2), joined[1]]
     for rank in everybody:
@@ -121,7 +128,7 @@ def test_one_joiner_dies_in_the_switch_and_the_other_stays(
     for rank in everybody:
         rank.expect(PlanCommitted)
     job.took_all(back, joined[1:])
-    assert outcome(job) == undisturbed(*PROGRAM, world=6)
+    assert outcome(job) == undisturbed(*LONG, world=6)
 
 
 @pytest.mark.parametrize(("slots", "ranks", "dying"), SHAPES)
