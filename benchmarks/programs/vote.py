@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from trainmover_executor import Session
-from trainmover_executor.capsule import _pack
+from trainmover_executor.state.portable import pack_tree
 from trainmover_executor.programs.gpt import VOCABULARY, Gpt, SourceText
 
 
@@ -45,7 +45,7 @@ def main() -> None:
         steps_s.append(time.perf_counter() - started)
         started = time.perf_counter()
     if dist.get_rank() == 0:
-        capsule = _pack({"step": 0, "content": session._here().to_tree()})
+        capsule = pack_tree({"step": 0, "content": session._here().to_tree()})
         result = {"steps_s": steps_s[3:], "added_s": added_s[3:], "capsule_bytes": len(capsule)}
         options.out.write_text(json.dumps(result))
 

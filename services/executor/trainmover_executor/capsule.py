@@ -44,13 +44,11 @@ class CapsuleKeeper:
         """
         holders = holders_of(self._rank, self._layout)
         own = pack_tree({"step": step, "content": content}) if holders else b""
-        received: dict[int, bytes] = {}
-        for holder in holders:
-            # As far before us as the holder is behind us: everybody swaps over one distance.
-            source = (2 * self._rank - holder) % self._layout.world_size
-            received[source] = self._control.exchange_bytes(
-                own, to=holder, source=source, limit=_LIMIT_BYTES
-            )
+        # As far before us as the holder is behind us: everybody swaps over the same distances.
+        world = self._layout.world_size
+        peers = [(holder, (2 * self._rank - holder) % world) for holder in holders]
+        capsules = self._control.exchange_bytes(own, peers=peers, limit=_LIMIT_BYTES)
+        received = {source: data for (_, source), data in zip(peers, capsules, strict=True)}
         # The ones before the latest are kept: a vote that broke after the exchange may turn out
         # void, and then the start of the step is what a joiner needs.
         kept = {k: v for k, v in self._kept.items() if k == step - 1}

@@ -202,13 +202,22 @@ def test_bytes_of_unknown_size_are_exchanged_and_bounded(shared):
     communicators = fabric.communicators()
     received = everywhere(
         communicators,
-        lambda rank, c: c.exchange_bytes(b"x" * (rank + 1), to=1 - rank, source=1 - rank, limit=9),
+        lambda rank, c: c.exchange_bytes(
+            b"x" * (rank + 1), peers=[(1 - rank, 1 - rank)] * 2, limit=9
+        ),
     )
-    assert [bytes(data) for data in received] == [b"xx", b"x"]
+    assert received == [[b"xx", b"xx"], [b"x", b"x"]]
+    large = everywhere(
+        communicators,
+        lambda rank, c: c.exchange_bytes(
+            bytes([rank]) * 9_000_000, peers=[(1 - rank, 1 - rank)], limit=10_000_000
+        ),
+    )
+    assert large == [[b"\1" * 9_000_000], [b"\0" * 9_000_000]]
     with pytest.raises(ProtocolError, match="announces 100 bytes"):
         everywhere(
             communicators,
-            lambda rank, c: c.exchange_bytes(b"x" * 100, to=1 - rank, source=1 - rank, limit=9),
+            lambda rank, c: c.exchange_bytes(b"x" * 100, peers=[(1 - rank, 1 - rank)], limit=9),
         )
     fabric.close()
 

@@ -27,6 +27,7 @@ __all__ = ["SMALL_BYTES", "LinkCommunicator"]
 SMALL_BYTES: Final = 32 * 1024
 """Up to here fewer rounds beat fewer bytes (measured on loopback: the curves cross at 20-60 KB)."""
 
+_AHEAD_BYTES: Final = 24 * 1024
 _TAG: Final = {name: index for index, name in enumerate(OPS)}
 _EMPTY: Final = memoryview(b"")
 
@@ -231,26 +232,39 @@ class LinkCommunicator:
         )
         write_back(tensor, flat)
 
-    def exchange_bytes(self, data: bytes, *, to: int, source: int, limit: int) -> bytes:
-        """Send bytes to one rank and receive bytes of unknown size from another.
+    def exchange_bytes(
+        self, data: bytes, *, peers: Sequence[tuple[int, int]], limit: int
+    ) -> list[bytes]:
+        """Send bytes to some ranks and receive bytes of unknown size from as many others.
 
         Args:
-            data: What to send.
-            to: Rank within the group.
-            source: Rank within the group.
+            data: What to send, the same to all.
+            peers: (rank to send to, rank to receive from) within the group; equal distances at
+                all ranks, in the same order.
             limit: Most bytes the other side may announce.
 
         Raises:
             ProtocolError: The other side announces more than ``limit``.
         """
-        received = swap(
-            frame=self._next("gather"),
-            out=(self._link(to), memoryview(data)),
-            source=self._link(source),
-            limit=limit,
-            stall_timeout_s=self._timeout_s,
-        )
-        return bytes(received)
+        rounds = [(self._next("gather"), self._link(to), source) for to, source in peers]
+        view = memoryview(data)
+        # What the sockets hold needs nobody to read it yet: one wait instead of one for each peer.
+        ahead = len(data) <= _AHEAD_BYTES
+        if ahead:
+            for frame, link, _ in rounds:
+                pump(frame=frame, out=(link, view), stall_timeout_s=self._timeout_s)
+        return [
+            bytes(
+                swap(
+                    frame=frame,
+                    out=None if ahead else (link, view),
+                    source=self._link(source),
+                    limit=limit,
+                    stall_timeout_s=self._timeout_s,
+                )
+            )
+            for frame, link, source in rounds
+        ]
 
     # -- algorithms ----------------------------------------------------------------------------
 

@@ -209,7 +209,9 @@ class LinkBook:
             changed = self._seat(membership)
             replaced = 0
             for group, peer in [key for key in self._active if key[1] in changed]:
-                self._retired.append(self._active.pop((group, peer)))
+                old = self._active.pop((group, peer))
+                old.release_memory()  # before the new link takes its own (INV-BYTES)
+                self._retired.append(old)
                 if (membership.epoch, group, peer) in self._parked:
                     self._adopt((membership.epoch, group, peer))
                     replaced += 1

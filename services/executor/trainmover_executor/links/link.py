@@ -86,6 +86,11 @@ class Link:
             raise LinkBrokenError(f"rank {self.peer} ended its link")
         return count
 
+    def release_memory(self) -> None:
+        """Give shared memory back: nothing large will come over this link any more."""
+        if self.shared is not None:
+            self.shared.close()
+
     def shutdown(self) -> None:
         """End the link from any thread; whoever is blocked on it gets ``LinkBrokenError``."""
         with contextlib.suppress(OSError):

@@ -233,7 +233,7 @@ def pump(
 def swap(
     *,
     frame: Frame,
-    out: tuple[Link, memoryview],
+    out: tuple[Link, memoryview] | None,
     source: Link,
     limit: int,
     stall_timeout_s: float,
@@ -242,7 +242,7 @@ def swap(
 
     Args:
         frame: What both messages are.
-        out: Link and bytes to send.
+        out: Link and bytes to send; None to receive only.
         source: Link to receive from.
         limit: Most bytes that are accepted.
         stall_timeout_s: Give up when nothing moved for so long.
@@ -253,7 +253,8 @@ def swap(
         ProtocolError: The peer is in another collective, or announces more than ``limit``.
     """
     inbound = _Inbound(source, frame, 0, memoryview(b""), limit=limit)
-    _run(_Outbound(out[0], frame, out[1]), inbound, stall_timeout_s)
+    outbound = _Outbound(out[0], frame, out[1]) if out is not None else None
+    _run(outbound, inbound, stall_timeout_s)
     return inbound.staging
 
 

@@ -23,10 +23,10 @@ from trainmover.errors import ProtocolError
 
 __all__ = ["FD_COUNT", "SLOT_BYTES", "SharedMemory", "SharedSocket", "SlotRing"]
 
-SLOT_BYTES: Final = 256 * 1024
-"""One slot; a slot that leaves the second-level cache costs more than the extra doorbells."""
+SLOT_BYTES: Final = 1024 * 1024
+"""One slot: smaller ones cost more doorbells than they save in the cache."""
 
-_SLOTS: Final = 4
+_SLOTS: Final = 3
 _RING_BYTES: Final = SLOT_BYTES * _SLOTS
 FD_COUNT: Final = 5
 """The memory file, then (filled, freed) of the caller's and of the callee's direction."""
