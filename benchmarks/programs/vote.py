@@ -13,8 +13,8 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from trainmover_executor import Session
-from trainmover_executor.state.portable import pack_tree
 from trainmover_executor.programs.gpt import VOCABULARY, Gpt, SourceText
+from trainmover_executor.state.portable import pack_tree
 
 
 def main() -> None:
