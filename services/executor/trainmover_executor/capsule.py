@@ -10,15 +10,35 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from trainmover.capsules import holders_of
+from trainmover.capsules import holder_of, holders_of
 from trainmover.errors import ProtocolError
+from trainmover.plan import Plan
 from trainmover.topology import Layout
 from trainmover_executor.communicator.link import LinkCommunicator
 from trainmover_executor.state.portable import pack_tree, unpack_tree
 
-__all__ = ["CapsuleKeeper", "open_capsule"]
+__all__ = ["CAPSULE_GROUP", "CapsuleKeeper", "CapsuleLostError", "giver_of", "open_capsule"]
+
+CAPSULE_GROUP: Final = "_capsule"
+"""Group name of the links that hand capsules over."""
 
 _LIMIT_BYTES: Final = 64 * 1024 * 1024
+
+
+class CapsuleLostError(ProtocolError):
+    """Every rank that kept a capsule is gone."""
+
+
+def giver_of(plan: Plan, joiner: int) -> int:
+    """The rank that hands ``joiner`` its capsule under ``plan``.
+
+    Raises:
+        CapsuleLostError: All who kept it join themselves.
+    """
+    holder = holder_of(joiner, plan.membership.layout, joining=plan.joining_ranks)
+    if holder is None:
+        raise CapsuleLostError(f"the capsule of rank {joiner} is lost with all who kept it")
+    return holder
 
 
 class CapsuleKeeper:

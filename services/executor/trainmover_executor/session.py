@@ -24,10 +24,11 @@ from trainmover.events.executor import (
 )
 from trainmover_executor.capsule import CapsuleKeeper
 from trainmover_executor.control import Warmed
-from trainmover_executor.handover import Handover, Position
+from trainmover_executor.handover import Handover
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.loader import Feed
 from trainmover_executor.metrics import StepLog
+from trainmover_executor.position import Position
 from trainmover_executor.process_group import BACKEND
 from trainmover_executor.redo import StepStart
 from trainmover_executor.redundancy import replicas_of
@@ -180,7 +181,7 @@ class Session:
         finally:
             self._runtime.latch.protected = False
             self._step = None
-            self._handover.end_lead()
+            self._handover.leaver.end()
 
     def _run(self, feed: Feed) -> Iterator[Step]:
         if self._calls == 1:
@@ -194,7 +195,7 @@ class Session:
             self._target = None
         while self._max_steps is None or self._handover.committed < self._max_steps:
             self._settle()
-            self._handover.look_after_lead()
+            self._handover.leaver.look_after()
             more, batch = feed.draw()
             if not more:
                 break
@@ -300,10 +301,10 @@ class Session:
     def _before_optimizer(self, index: int, *_: Any) -> None:
         if self._step is not None:
             self._step.before_optimizer()
-        self._handover.before_optimizer(index)
+        self._handover.leaver.before_optimizer(index)
 
     def _after_optimizer(self, *_: Any) -> None:
-        self._handover.after_optimizer()
+        self._handover.leaver.after_optimizer()
 
     def _vote(self) -> bool:
         """Commit the step everywhere or nowhere; decides a planned switch by the way."""

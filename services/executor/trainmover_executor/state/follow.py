@@ -86,10 +86,12 @@ class StateFollower:
             return message, received
 
     def begin_proof(self) -> None:
-        """Compare with the leaver's fingerprints while the first step runs forward and backward."""
-        if not self.copied:  # a copy carries its checksum
-            self._proof = threading.Thread(target=self._prove, name="tm-proof", daemon=True)
-            self._proof.start()
+        """Compare with the leaver's fingerprints while the first step runs forward and backward.
+
+        For followed state only: a copy carries its checksum.
+        """
+        self._proof = threading.Thread(target=self._prove, name="tm-proof", daemon=True)
+        self._proof.start()
 
     def check_proof(self) -> None:
         """Wait for the comparison; call it before the first vote.

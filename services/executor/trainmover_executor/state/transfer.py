@@ -21,10 +21,19 @@ from trainmover_executor.links.link import Link
 from trainmover_executor.links.pump import pump
 from trainmover_executor.state.codec import TensorSpec, decode, encode
 
-__all__ = ["StateCorruptError", "Transferred", "live_tensors", "receive_tree", "send_tree"]
+__all__ = [
+    "HAND_OVER_TIMEOUT_S",
+    "StateCorruptError",
+    "Transferred",
+    "live_tensors",
+    "receive_tree",
+    "send_tree",
+]
+
+HAND_OVER_TIMEOUT_S: Final = 60.0
+"""How long the other side of a hand-over may take to come, or to move anything."""
 
 _HEAD_LIMIT_BYTES: Final = 256 * 1024 * 1024
-_STALL_TIMEOUT_S: Final = 60.0
 _TAG_SIZE, _TAG_HEAD, _TAG_TENSOR, _TAG_CHECK, _TAG_VERDICT = range(900, 905)
 
 
@@ -92,7 +101,7 @@ def send_tree(
     *,
     epoch: int,
     checked: bool = True,
-    stall_timeout_s: float = _STALL_TIMEOUT_S,
+    stall_timeout_s: float = HAND_OVER_TIMEOUT_S,
 ) -> Transferred:
     """Send ``tree`` and wait until the receiver confirmed it.
 
@@ -143,7 +152,7 @@ def receive_tree(
         StateCorruptError: The checksum does not hold; the live tensors are garbage now.
         ProtocolError: The sender's description does not parse.
     """
-    channel = _Channel(link, epoch=epoch, stall_timeout_s=_STALL_TIMEOUT_S)
+    channel = _Channel(link, epoch=epoch, stall_timeout_s=HAND_OVER_TIMEOUT_S)
     size = channel.receive_int(_TAG_SIZE, timeout_s=first_timeout_s)
     if size > _HEAD_LIMIT_BYTES:
         raise ProtocolError(f"rank {link.peer} describes its state in {size} bytes")

@@ -1,0 +1,173 @@
+"""The joiner's part: a warm standby follows a leaver or inherits from a replica, and goes on."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import structlog
+import torch.distributed as dist
+
+from trainmover.errors import StaleEpochError
+from trainmover.plan import Plan
+from trainmover_executor.capsule import (
+    CAPSULE_GROUP,
+    CapsuleKeeper,
+    CapsuleLostError,
+    giver_of,
+    open_capsule,
+)
+from trainmover_executor.control_thread import STATE_GROUP
+from trainmover_executor.links.link import LinkBrokenError
+from trainmover_executor.position import Position
+from trainmover_executor.reports import Reports
+from trainmover_executor.runtime import Runtime
+from trainmover_executor.state.follow import StateFollower
+from trainmover_executor.state.training import TrainingState
+from trainmover_executor.state.transfer import (
+    HAND_OVER_TIMEOUT_S,
+    StateCorruptError,
+    live_tensors,
+    receive_tree,
+)
+
+__all__ = ["Joiner"]
+
+log = structlog.get_logger(__name__)
+
+_PATIENCE_S: Final = 86400.0
+_UNBORN: Final = -1
+
+
+class Joiner:
+    """Played by the training thread of a standby, after its shadow iterations.
+
+    Args:
+        runtime: This rank.
+        state: Its state, to be overwritten.
+        capsules: What it keeps for other ranks once it takes part.
+        reports: Where facts go.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        state: TrainingState,
+        capsules: CapsuleKeeper,
+        reports: Reports,
+    ) -> None:
+        self._runtime = runtime
+        self._state = state
+        self._capsules = capsules
+        self._reports = reports
+        self._follower: StateFollower | None = None
+
+    def take_over(self, beginning: Position) -> tuple[Plan, Position, int]:
+        """Wait in the sandbox until a plan needs this standby.
+
+        Returns:
+            The plan, where to go on, and the steps completed by the job.
+
+        Args:
+            beginning: This rank's position before the first step, for a job that has none yet.
+        """
+        runtime = self._runtime
+        tried = runtime.epoch
+        while True:
+            plan = runtime.mailbox.wait_to_join(after_epoch=tried)
+            tried = plan.epoch
+            try:
+                position, committed = self._join(plan, beginning)
+            except (LinkBrokenError, StaleEpochError, StateCorruptError) as error:
+                log.warning("could not join", migration=plan.id, error=str(error))
+                if not runtime.mailbox.withdrawn(plan):
+                    broke = not isinstance(error, StateCorruptError)
+                    self._reports.failed(plan, str(error), links_broke=broke)
+                continue
+            runtime.promote()
+            runtime.mailbox.joined(plan)
+            return plan, position, committed
+
+    def _join(self, plan: Plan, beginning: Position) -> tuple[Position, int]:
+        runtime = self._runtime
+        started = time.perf_counter()
+        planned = plan.kind == "planned"
+        runtime.reset(plan.membership, watch=not planned)
+        if planned:
+            position, committed, nbytes = self._follow(plan)
+        else:
+            position, committed, nbytes = self._inherit(plan, beginning)
+        copied = self._why_copied(planned=planned)
+        phases = {"join": time.perf_counter() - started} if not planned else {}
+        self._reports.switched(plan, phases, step=committed, nbytes=nbytes, copied=copied)
+        if planned:
+            runtime.rewatch()
+        log.info(
+            "joined",
+            migration=plan.id,
+            epoch=plan.epoch,
+            committed=committed,
+            state_bytes=nbytes,
+            copied=copied,
+        )
+        return position, committed
+
+    def _why_copied(self, *, planned: bool) -> str:
+        if not planned:
+            return "the leaver is dead"
+        return "" if self._follower is not None else "following was not possible"
+
+    def _follow(self, plan: Plan) -> tuple[Position, int, int]:
+        """Be brought up to date by the leaver, until the switch."""
+        runtime = self._runtime
+        if runtime.mailbox.withdrawn(plan):
+            raise LinkBrokenError("the migration was aborted")
+        link = runtime.book.link(STATE_GROUP, runtime.rank, timeout_s=_PATIENCE_S)
+        follower = StateFollower(link, self._state, epoch=plan.epoch, patience_s=_PATIENCE_S)
+        message, received = follower.follow()
+        committed = message["committed"]
+        self._capsules.keep(message["capsules"], step=committed)
+        if not follower.copied:
+            follower.begin_proof()
+            self._follower = follower
+        return Position.from_tree(message["position"]), committed, received.nbytes
+
+    def _inherit(self, plan: Plan, beginning: Position) -> tuple[Position, int, int]:
+        """Take the state from a replica, and what only the dead rank knew from its capsule."""
+        runtime = self._runtime
+        runtime.agree([_UNBORN], op=dist.ReduceOp.MAX)
+        link = runtime.book.link(
+            STATE_GROUP, plan.sources[runtime.rank], timeout_s=HAND_OVER_TIMEOUT_S
+        )
+        tree, received = receive_tree(
+            link,
+            epoch=plan.epoch,
+            live=live_tensors({"state": self._state.tree()}),
+            first_timeout_s=HAND_OVER_TIMEOUT_S,
+        )
+        self._state.load(tree["state"])
+        committed = tree["committed"]
+        if not committed:
+            # The same program with the same rank came to the same beginning: nobody has to tell.
+            return beginning, committed, received.nbytes
+        return Position.from_tree(self._receive_capsule(plan)), committed, received.nbytes
+
+    def check_proof(self) -> None:
+        """Before a joiner's first vote: its state must be the leaver's.
+
+        Raises:
+            StateCorruptError: It is not.
+        """
+        if self._follower is not None:
+            follower, self._follower = self._follower, None
+            follower.check_proof()
+
+    def _receive_capsule(self, plan: Plan) -> dict[str, Any]:
+        runtime = self._runtime
+        try:
+            holder = giver_of(plan, runtime.rank)
+        except CapsuleLostError as error:
+            self._reports.refuse(plan, str(error))
+        link = runtime.book.link(CAPSULE_GROUP, holder, timeout_s=HAND_OVER_TIMEOUT_S)
+        tree, _ = receive_tree(link, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S)
+        return open_capsule(tree["capsule"])

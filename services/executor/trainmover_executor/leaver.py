@@ -1,0 +1,140 @@
+"""The leaver's part of a planned move: it brings its joiner up to date, hands over, and waits."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from trainmover.errors import ProtocolError, StaleEpochError
+from trainmover.plan import Plan
+from trainmover_executor.control_thread import STATE_GROUP
+from trainmover_executor.links.link import LinkBrokenError
+from trainmover_executor.reports import Reports
+from trainmover_executor.runtime import Runtime
+from trainmover_executor.state.lead import StateLead
+from trainmover_executor.state.training import TrainingState
+from trainmover_executor.state.transfer import StateCorruptError
+
+__all__ = ["FOLLOW_VARIABLE", "Leaver"]
+
+log = structlog.get_logger(__name__)
+
+FOLLOW_VARIABLE: Final = "TRAINMOVER_FOLLOW"
+"""``off`` copies state at the switch instead of following, for comparison."""
+
+
+class Leaver:
+    """Played by the training thread, between and in front of optimizer steps.
+
+    Args:
+        runtime: This rank.
+        state: Its state.
+        reports: Where facts go.
+    """
+
+    def __init__(self, runtime: Runtime, state: TrainingState, reports: Reports) -> None:
+        self._runtime = runtime
+        self._state = state
+        self._reports = reports
+        self._leading: tuple[Plan, StateLead] | None = None
+
+    def look_after(self) -> None:
+        """Between two steps: begin to bring a joiner up to date, or end it; usually nothing."""
+        plan = self._runtime.mailbox.leading
+        if self._leading is not None and self._leading[0] != plan:
+            self.end()
+        if plan is not None and self._leading is None:
+            self._begin(plan)
+
+    def end(self) -> None:
+        """Stop bringing a joiner up to date."""
+        if self._leading is not None:
+            _, lead = self._leading
+            self._leading = None
+            lead.cancel()
+
+    def before_optimizer(self, index: int) -> None:
+        """A step that was voted for is about to be taken by optimizer ``index``."""
+        if self._leading is not None:
+            self._leading[1].before_optimizer(index)
+
+    def after_optimizer(self) -> None:
+        """It has been taken."""
+        if self._leading is not None:
+            self._leading[1].after_optimizer()
+
+    def _begin(self, plan: Plan) -> None:
+        runtime = self._runtime
+        started = time.monotonic()
+
+        def current() -> None:
+            if runtime.mailbox.led(plan):
+                self._reports.prepared(plan, took_s=time.monotonic() - started)
+
+        try:
+            link = runtime.book.parked_link(epoch=plan.epoch, group=STATE_GROUP, peer=runtime.rank)
+        except LinkBrokenError as error:
+            self._reports.failed(plan, str(error))
+            runtime.mailbox.abort(plan.epoch)
+            return
+        lead = StateLead(
+            link,
+            self._state,
+            epoch=plan.epoch,
+            wanted=lambda: runtime.mailbox.leading == plan,
+            current=current,
+            lost=partial(self._reports.failed, plan),
+        )
+        if os.environ.get(FOLLOW_VARIABLE) == "off":
+            lead.obstacle = f"switched off by {FOLLOW_VARIABLE}"
+        self._leading = (plan, lead)
+        lead.start()
+
+    def leave(self, plan: Plan, rest: dict[str, Any], *, step: int) -> None:
+        """Hand over what is left; then wait to be released, or to be taken back.
+
+        Args:
+            plan: The plan that the ranks voted for.
+            rest: What only the session knows.
+            step: Steps completed by the job.
+        """
+        runtime = self._runtime
+        started = time.perf_counter()
+        if self._leading is None or self._leading[0] != plan:
+            runtime.latch.trip("the joiner was lost when the switch was decided")
+            return
+        _, lead = self._leading
+        # Another leaver may be released, hence end, before this one: that is no death.
+        runtime.unwatch(plan.joining_ranks)
+        try:
+            sent = lead.finish(rest)
+        except (LinkBrokenError, StateCorruptError) as error:
+            self.end()
+            runtime.latch.trip(f"state hand-over to the joiner broke: {error}")
+            return
+        self._reports.switched(
+            plan,
+            {"state": time.perf_counter() - started},
+            step=step,
+            nbytes=lead.nbytes + sent.nbytes,
+            copied=lead.obstacle,
+        )
+        if not lead.obstacle and not self._proved(lead):
+            log.warning("the joiner ended before its state could be compared", migration=plan.id)
+        log.info("handed over", migration=plan.id, joiner=plan.membership.machine_of(runtime.rank))
+        while runtime.mailbox.wait_to_recover(after_epoch=plan.epoch) is None:
+            pass  # our agent ends this process once the switch is committed
+        self.end()
+        runtime.latch.trip("the slot was given back")
+
+    @staticmethod
+    def _proved(lead: StateLead) -> bool:
+        try:
+            lead.prove()
+        except (LinkBrokenError, StaleEpochError, ProtocolError):
+            return False
+        return True
