@@ -85,11 +85,13 @@ class Accumulating(Plain):
 
 
 class Scaling(Plain):
-    """Mixed precision with a scaler that starts so high that the first steps are skipped."""
+    """Mixed precision with a scaler."""
+
+    init_scale = 2.0**10
 
     def __init__(self) -> None:
         super().__init__()
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40, growth_interval=20)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=self.init_scale, growth_interval=20)
         self.extras = {"scaler": self.scaler}
 
     def step(self, step: Step, batch: torch.Tensor) -> torch.Tensor:
@@ -102,6 +104,12 @@ class Scaling(Plain):
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return loss
+
+
+class Skipping(Scaling):
+    """The scale is so high at first that optimizer steps are skipped."""
+
+    init_scale = 2.0**40
 
 
 class HalfPrecision(Plain):
@@ -141,6 +149,7 @@ HABITS: dict[str, type[Plain]] = {
     "stateful": Plain,
     "accumulating": Accumulating,
     "scaling": Scaling,
+    "skipping": Skipping,
     "bf16": HalfPrecision,
     "compiled": Compiled,
     "two_optimizers": TwoOptimizers,

@@ -88,6 +88,10 @@ class TrainingState:
         """Put back what ``small`` returned."""
         for name, other in self.others.items():
             other.load_state_dict(state[name])
+            if isinstance(other, torch.amp.GradScaler):
+                # It notes outside of its state_dict that it unscaled an optimizer. In a void step
+                # update() does not come to clear that, and unscale_() would refuse the redo.
+                other._per_optimizer_states.clear()  # noqa: SLF001 - no public way
 
     @torch.no_grad()
     def load(self, tree: dict[str, Any]) -> None:
