@@ -59,7 +59,7 @@ def restart(shape: tuple[int, int, int, int]) -> tuple[float, int]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += ["--nproc-per-node", "2", "--max-restarts", "1"]
+        command += ["--nproc-per-node", "2", "--max-restarts", "3"]
         command += ["-m", "benchmarks.programs.restart", "--steps", "1000000"]
         process = subprocess.Popen(
             [*command, "--folder", name, *options_of(shape)], stdout=sys.stderr
@@ -69,6 +69,8 @@ def restart(shape: tuple[int, int, int, int]) -> tuple[float, int]:
             os.kill(int((folder / "pid-1").read_text()), signal.SIGKILL)
             killed, reached = time.time(), before[-1][0]
             while True:
+                assert process.poll() is None, "torchrun gave the job up"
+                assert time.time() < killed + 300, "torchrun did not bring the job back"
                 after = steps_in(folder, at_least=1)
                 fresh = [at for step, at in after if at > killed + 0.5 and step > reached]
                 if fresh:
