@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 
 from trainmover.bus.protocol import Bus
+from trainmover.detection.guard import Alarm
+from trainmover.detection.registry import load
 from trainmover.errors import TrainMoverError
 from trainmover.service import ServiceOptions, add_common_options, run_service
-from trainmover_detector.registry import load
 from trainmover_detector.service import DetectorService
 
 
@@ -33,7 +34,7 @@ def main() -> None:
 
     async def watch(bus: Bus, options: ServiceOptions) -> int | None:
         detectors = load(names=arguments.only, shadow=arguments.shadow)
-        await DetectorService(bus, job=options.job, detectors=detectors).run()
+        await DetectorService(bus, job=options.job, detectors=detectors, alarm=Alarm()).run()
         return None
 
     try:

@@ -6,12 +6,15 @@ per kind, machine and epoch, however often it is claimed.
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from trainmover.detection import CollectiveWindow, Evidence, Verdict
+from trainmover.detection.guard import Alarm, Guarded
 from trainmover.events.executor import PlanSwitched
 from trainmover.events.incident import (
     DetectorQuarantined,
@@ -27,15 +30,14 @@ from trainmover.events.migration import (
     MigrationApproved,
     MigrationCommitted,
 )
-from trainmover.telemetry import RECORD, Batch
+from trainmover.telemetry import RECORD, Batch, Sections
 from trainmover.topology import Frozen, Membership
-from trainmover_detector.registry import Guarded
 
 __all__ = ["DetectorCore", "key_of"]
 
 _UPDATE_EVERY_S = 5.0
-_Key = tuple[str, str | None, str]
-"""(kind, machine, mode): a claim in shadow mode must not hide an active one."""
+_Key = tuple[str, str | None, str, tuple[int, int] | None]
+"""(kind, machine, mode, link): a claim in shadow mode must not hide an active one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +51,17 @@ class DetectorCore:
 
     Args:
         detectors: Whom to ask.
+        alarm: Gets the process out of a detector that does not return.
 
     Attributes:
         membership: The seats as of the latest epoch that is known to have begun.
     """
 
-    def __init__(self, detectors: list[Guarded]) -> None:
+    def __init__(self, detectors: list[Guarded], *, alarm: Alarm | None = None) -> None:
         self._detectors = detectors
+        for guarded in detectors:
+            guarded.alarm = alarm
+        self._armed = alarm.armed if alarm is not None else contextlib.nullcontext
         self._told: set[str] = set()
         self._open: dict[_Key, _Open] = {}
         self._count = 0
@@ -73,9 +79,7 @@ class DetectorCore:
             self._over = True
             return [*said, *self._close_all("the job is over")]
         evidence = Evidence(fact=fact, membership=self.membership, received_s=now_s)
-        for guarded in self._detectors:
-            said += self._judge(guarded, guarded.notice(evidence), now_s)
-        return said + self._quarantines()
+        return said + self._ask(lambda guarded: guarded.notice(evidence), now_s)
 
     def on_batch(self, batch: Batch, now_s: float) -> list[Frozen]:
         """Take in telemetry; a batch of another epoch is a sign of life and no more."""
@@ -93,19 +97,17 @@ class DetectorCore:
             membership=membership,
             records=batch.records if current and seated else batch.records[:0],
             received_s=now_s,
+            more=batch.more if current and seated else Sections(),
+            groups=batch.groups if current and seated else {},
+            dropped=batch.dropped,
         )
-        said: list[Frozen] = []
-        for guarded in self._detectors:
-            said += self._judge(guarded, guarded.observe(window), now_s)
-        return said + self._quarantines()
+        return self._ask(lambda guarded: guarded.observe(window), now_s)
 
     def tick(self, now_s: float) -> list[Frozen]:
         """Let time pass; call it five times a second."""
-        said: list[Frozen] = []
-        if not self._over and self.membership is not None:
-            for guarded in self._detectors:
-                said += self._judge(guarded, guarded.tick(now_s), now_s)
-        return said + self._quarantines()
+        if self._over or self.membership is None:
+            return self._quarantines()
+        return self._ask(lambda guarded: guarded.tick(now_s), now_s)
 
     @property
     def incidents(self) -> list[IncidentOpened]:
@@ -142,7 +144,11 @@ class DetectorCore:
                 return self._close_left(membership)
             case MachineRegistered(machine=machine):
                 if not self._seats(machine.name):
-                    failed = [k for k in self._open if k[:2] == ("machine_failed", machine.name)]
+                    failed = [
+                        key
+                        for key, one in self._open.items()
+                        if one.opened.machine == machine.name and _is_death(one.opened)
+                    ]
                     return [self._close(key, f"{machine.name} started over") for key in failed]
             case _:
                 pass
@@ -173,10 +179,18 @@ class DetectorCore:
 
     # -- incidents -------------------------------------------------------------------------------
 
+    def _ask(self, ask: Callable[[Guarded], list[Verdict]], now_s: float) -> list[Frozen]:
+        said: list[Frozen] = []
+        with self._armed():
+            for guarded in self._detectors:
+                if verdicts := ask(guarded):
+                    said += self._judge(guarded, verdicts, now_s)
+        return said + self._quarantines()
+
     def _judge(self, guarded: Guarded, verdicts: list[Verdict], now_s: float) -> list[Frozen]:
         said: list[Frozen] = []
         for verdict in verdicts:
-            key = (verdict.kind, verdict.machine, guarded.mode)
+            key = (verdict.kind, verdict.machine, guarded.mode, verdict.link)
             known = self._open.get(key)
             if verdict.closed:
                 if known is not None:
@@ -216,6 +230,8 @@ class DetectorCore:
             detector=guarded.name,
             detector_version=guarded.version,
             mode=guarded.mode,
+            advice=verdict.advice,
+            link=verdict.link,
         )
         self._open[key_of(opened)] = _Open(opened, now_s)
         return opened
@@ -227,11 +243,17 @@ class DetectorCore:
         return IncidentClosed(id=self._open.pop(key).opened.id, reason=reason)
 
     def _close_left(self, membership: Membership) -> list[Frozen]:
-        left = [k for k in self._open if k[1] and membership.slot_of_machine(k[1]) is None]
-        return [
-            self._close(key, f"{key[1]} holds no slot since epoch {membership.epoch}")
-            for key in left
-        ]
+        said: list[Frozen] = []
+        for key, one in list(self._open.items()):
+            machine, link = one.opened.machine, one.opened.link
+            held = machine is not None and one.opened.slot is not None
+            if held and membership.slot_of_machine(machine or "") is None:
+                said.append(
+                    self._close(key, f"{machine} holds no slot since epoch {membership.epoch}")
+                )
+            elif link is not None and one.opened.epoch < membership.epoch:
+                said.append(self._close(key, f"its ends may have moved at {membership.epoch}"))
+        return said
 
     def _close_all(self, reason: str) -> list[Frozen]:
         return [self._close(key, reason) for key in list(self._open)]
@@ -243,9 +265,15 @@ class DetectorCore:
                 self._told.add(guarded.name)
                 reason = guarded.quarantined
                 said.append(DetectorQuarantined(detector=guarded.name, reason=reason))
+                claims = [k for k, o in self._open.items() if o.opened.detector == guarded.name]
+                said += [self._close(k, f"{guarded.name} is quarantined") for k in claims]
         return said
+
+
+def _is_death(opened: IncidentOpened) -> bool:
+    return opened.kind == "machine_failed" or opened.advice == "recover"
 
 
 def key_of(opened: IncidentOpened) -> _Key:
     """What may be open once at a time."""
-    return opened.kind, opened.machine, opened.mode
+    return opened.kind, opened.machine, opened.mode, opened.link

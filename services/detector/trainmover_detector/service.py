@@ -9,13 +9,13 @@ from typing import Final
 
 from trainmover import observe
 from trainmover.bus.protocol import Bus
+from trainmover.detection.guard import Alarm, Guarded
 from trainmover.errors import BusUnavailableError, MalformedEventError
 from trainmover.events.envelope import Envelope
 from trainmover.telemetry import decode_batch
 from trainmover.topology import Frozen
 from trainmover_detector.backlog import Backlog
 from trainmover_detector.core import DetectorCore
-from trainmover_detector.registry import Guarded
 
 __all__ = ["DetectorService"]
 
@@ -35,6 +35,7 @@ class DetectorService:
         job: Job name.
         detectors: Whom to ask.
         clock: Seconds, steady.
+        alarm: Gets the process out of a detector that does not return.
     """
 
     def __init__(
@@ -44,11 +45,12 @@ class DetectorService:
         job: str,
         detectors: list[Guarded],
         clock: Callable[[], float] = time.monotonic,
+        alarm: Alarm | None = None,
     ) -> None:
         self._bus = bus
         self._job = job
         self._clock = clock
-        self._core = DetectorCore(detectors)
+        self._core = DetectorCore(detectors, alarm=alarm)
         self._facts: asyncio.Queue[Envelope] = asyncio.Queue()
         self._said: asyncio.Queue[Envelope] = asyncio.Queue()
         for guarded in detectors:

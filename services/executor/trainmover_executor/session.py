@@ -22,6 +22,7 @@ from trainmover.events.executor import (
     StepProgress,
     StepResumed,
 )
+from trainmover.telemetry import Phase
 from trainmover_executor.capsule import CapsuleKeeper
 from trainmover_executor.control import Warmed
 from trainmover_executor.handover import Handover
@@ -36,6 +37,7 @@ from trainmover_executor.runtime import current_runtime
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import Stateful, TrainingState
 from trainmover_executor.step import Step
+from trainmover_executor.vitals import StepVitals
 
 __all__ = ["SHADOW_ITERATIONS", "Session"]
 
@@ -96,6 +98,7 @@ class Session:
             machine=self._runtime.spec.machine,
         )
         self._start = StepStart(self._state)
+        self._vitals = StepVitals(self._runtime.clock, models)
         self._capsules = CapsuleKeeper(
             self._runtime.control,
             rank=self._runtime.rank,
@@ -196,7 +199,7 @@ class Session:
         while self._max_steps is None or self._handover.committed < self._max_steps:
             self._settle()
             self._handover.leaver.look_after()
-            more, batch = feed.draw()
+            more, batch = self._vitals.draw(feed.draw)
             if not more:
                 break
             yield from self._attempt(feed, batch)
@@ -262,7 +265,9 @@ class Session:
                 batch=batch,
                 vote=self._vote,
                 is_broken=lambda: self._runtime.latch.is_set,
+                left=self._vitals.left,
             )
+            self._vitals.enter(Phase.BODY)
             yield step
             if not step.entered:
                 raise ConfigError(
@@ -294,6 +299,7 @@ class Session:
     def _settle(self) -> None:
         """At a step boundary: finish whatever changes the membership."""
         while self._runtime.latch.is_set or self._handover.pending:
+            self._vitals.enter(Phase.MOVING)
             self._handover.settle(self._here())
 
     # -- the vote --------------------------------------------------------------------------------
@@ -312,6 +318,7 @@ class Session:
         runtime.drain()
         if runtime.latch.is_set:
             return False
+        self._vitals.enter(Phase.VOTE)
         handover.check_proof()
         plan = runtime.mailbox.freeze() if self._may_switch() else None
         prepared = plan.epoch if plan is not None else runtime.epoch
@@ -329,6 +336,7 @@ class Session:
         if dropped is not None:
             runtime.book.drop_parked(dropped.epoch)
         handover.vote_passed(plan if switching else None)
+        self._vitals.enter(Phase.BODY)
         return True
 
     def _may_switch(self) -> bool:
@@ -355,6 +363,8 @@ class Session:
         runtime, handover = self._runtime, self._handover
         runtime.end_recording()
         self._log.commit(step=handover.committed - 1, epoch=feed.epoch)
+        moved = handover.unconfirmed or handover.is_joiner or handover.steps_redone > 0
+        self._vitals.committed(step=handover.committed - 1, loss=self._log.loss, moved=moved)
         if handover.unconfirmed:
             return  # its vote broke, but it counts: the pause goes on until the next one
         now = time.monotonic()

@@ -40,6 +40,7 @@ class Step:
         batch: Any,
         vote: Callable[[], bool],
         is_broken: Callable[[], bool],
+        left: Callable[[], None] = lambda: None,
     ) -> None:
         self.index = index
         self.epoch = epoch
@@ -47,6 +48,7 @@ class Step:
         self._versions = [(t, t._version) for t in _tensors(batch)]  # noqa: SLF001 - no public name
         self._vote = vote
         self._is_broken = is_broken
+        self._left = left
         self.entered = False
         self.voted = False
         self.committed = False
@@ -61,6 +63,11 @@ class Step:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
+        swallow = self._leave(kind)
+        self._left()
+        return swallow
+
+    def _leave(self, kind: type[BaseException] | None) -> bool:
         if kind is VoidStep:
             return True
         if kind is not None:
