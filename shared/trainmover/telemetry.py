@@ -12,7 +12,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, IntFlag
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -170,12 +169,12 @@ class Sections:
         heads: How far each rank is in its groups, ``HEAD``; only while it stands still.
     """
 
-    records: Records = field(default_factory=partial(np.zeros, 0, RECORD))
-    open: Records = field(default_factory=partial(np.zeros, 0, RECORD))
-    steps: Records = field(default_factory=partial(np.zeros, 0, STEP))
-    links: Records = field(default_factory=partial(np.zeros, 0, LINK))
-    pulses: Records = field(default_factory=partial(np.zeros, 0, PULSE))
-    heads: Records = field(default_factory=partial(np.zeros, 0, HEAD))
+    records: Records = field(default_factory=lambda: np.zeros(0, RECORD))
+    open: Records = field(default_factory=lambda: np.zeros(0, RECORD))
+    steps: Records = field(default_factory=lambda: np.zeros(0, STEP))
+    links: Records = field(default_factory=lambda: np.zeros(0, LINK))
+    pulses: Records = field(default_factory=lambda: np.zeros(0, PULSE))
+    heads: Records = field(default_factory=lambda: np.zeros(0, HEAD))
 
     def counts(self) -> dict[str, int]:
         """Number of records in each section that has any."""

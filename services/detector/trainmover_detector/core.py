@@ -244,9 +244,11 @@ class DetectorCore:
 
     def _close_left(self, membership: Membership) -> list[Frozen]:
         said: list[Frozen] = []
+        waiting = {o.machine for o in self.incidents if o.slot is None}
         for key, one in list(self._open.items()):
             machine, link = one.opened.machine, one.opened.link
-            held = machine is not None and one.opened.slot is not None
+            # What was announced about a standby stays true wherever others sit.
+            held = machine is not None and not (one.opened.kind == "notice" and key[1] in waiting)
             if held and membership.slot_of_machine(machine or "") is None:
                 said.append(
                     self._close(key, f"{machine} holds no slot since epoch {membership.epoch}")

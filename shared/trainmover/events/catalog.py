@@ -48,6 +48,7 @@ _TYPES: Final = (
     EventType("machine", "ready", machine.MachineReady),
     EventType("machine", "lost", machine.MachineLost),
     EventType("machine", "quarantined", machine.MachineQuarantined),
+    EventType("machine", "noticed", machine.MachineNoticed),
     EventType("worker", "exited", machine.WorkerExited),
     EventType("worker", "finished", executor.WorkerFinished),
     EventType("worker", "layout", executor.JobLayoutKnown),

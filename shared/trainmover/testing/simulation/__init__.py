@@ -1,0 +1,12 @@
+"""Simulated training jobs with labelled injections: what detectors are judged by.
+
+Nothing here knows a detector, and no detector knows this: a job computes, waits in collectives and
+says so in the telemetry that real ranks send. Read ``shape`` (who talks to whom), ``injections``
+(what goes wrong, and what is noise), ``physics`` (when each rank is where), ``job`` (batches).
+"""
+
+from trainmover.testing.simulation.injections import Healthy, Injection, Truth
+from trainmover.testing.simulation.job import Frame, SimulatedJob
+from trainmover.testing.simulation.shape import Shape
+
+__all__ = ["Frame", "Healthy", "Injection", "Shape", "SimulatedJob", "Truth"]
