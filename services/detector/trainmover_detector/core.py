@@ -10,12 +10,11 @@ import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
-import numpy as np
-
-from trainmover.detection import CollectiveWindow, Evidence, Verdict
+from trainmover.detection import Evidence, Verdict
 from trainmover.detection.guard import Alarm, Guarded
-from trainmover.events.executor import PlanSwitched
+from trainmover.detection.seats import Seats
 from trainmover.events.incident import (
     DetectorQuarantined,
     IncidentClosed,
@@ -26,16 +25,15 @@ from trainmover.events.machine import MachineRegistered
 from trainmover.events.migration import (
     JobFailed,
     JobFinished,
-    JobFormed,
-    MigrationApproved,
     MigrationCommitted,
 )
-from trainmover.telemetry import RECORD, Batch, Sections
+from trainmover.telemetry import Batch
 from trainmover.topology import Frozen, Membership
 
 __all__ = ["DetectorCore", "key_of"]
 
 _UPDATE_EVERY_S = 5.0
+_ADVICE: Final = ("none", "move", "recover")
 _Key = tuple[str, str | None, str, tuple[int, int] | None]
 """(kind, machine, mode, link): a claim in shadow mode must not hide an active one."""
 
@@ -52,9 +50,6 @@ class DetectorCore:
     Args:
         detectors: Whom to ask.
         alarm: Gets the process out of a detector that does not return.
-
-    Attributes:
-        membership: The seats as of the latest epoch that is known to have begun.
     """
 
     def __init__(self, detectors: list[Guarded], *, alarm: Alarm | None = None) -> None:
@@ -65,10 +60,13 @@ class DetectorCore:
         self._told: set[str] = set()
         self._open: dict[_Key, _Open] = {}
         self._count = 0
-        self._planned: dict[int, Membership] = {}
+        self._seats = Seats()
         self._over = False
-        self._early_s: dict[str, float] = {}
-        self.membership: Membership | None = None
+
+    @property
+    def membership(self) -> Membership | None:
+        """The seats as of the latest epoch that is known to have begun."""
+        return self._seats.membership
 
     def on_fact(self, fact: Frozen, now_s: float) -> list[Frozen]:
         """Take in a fact; the incident facts that follow from it."""
@@ -83,24 +81,9 @@ class DetectorCore:
 
     def on_batch(self, batch: Batch, now_s: float) -> list[Frozen]:
         """Take in telemetry; a batch of another epoch is a sign of life and no more."""
-        membership = self.membership
-        if membership is None:
-            self._early_s[batch.machine] = now_s
+        window = None if self._over else self._seats.window(batch, now_s)
+        if window is None:
             return []
-        if self._over or not self._is_current(batch, membership):
-            return []
-        current = batch.epoch == membership.epoch
-        seated = membership.slot_of_machine(batch.machine) is not None
-        window = CollectiveWindow(
-            machine=batch.machine,
-            epoch=membership.epoch,
-            membership=membership,
-            records=batch.records if current and seated else batch.records[:0],
-            received_s=now_s,
-            more=batch.more if current and seated else Sections(),
-            groups=batch.groups if current and seated else {},
-            dropped=batch.dropped,
-        )
         return self._ask(lambda guarded: guarded.observe(window), now_s)
 
     def tick(self, now_s: float) -> list[Frozen]:
@@ -128,22 +111,17 @@ class DetectorCore:
     # -- seats -----------------------------------------------------------------------------------
 
     def _learn(self, fact: Frozen) -> list[Frozen]:
+        if (membership := self._seats.learn(fact)) is not None:
+            for guarded in self._detectors:
+                guarded.membership_changed(membership)
+            for window in self._seats.early():
+                for guarded in self._detectors:
+                    guarded.observe(window)
         match fact:
-            case JobFormed(membership=membership):
-                self._seat(membership)
-            case MigrationApproved(plan=plan):
-                self._planned[plan.epoch] = plan.membership
-                # A recovery replaces machines that are gone: its seats count from now on. The
-                # seats of a planned move count when the first rank has switched.
-                if plan.kind == "failure":
-                    self._seat(plan.membership)
-            case PlanSwitched(epoch=epoch) if epoch in self._planned:
-                self._seat(self._planned[epoch])
             case MigrationCommitted(membership=membership):
-                self._seat(membership)
                 return self._close_left(membership)
             case MachineRegistered(machine=machine):
-                if not self._seats(machine.name):
+                if not self._seats.seats(machine.name):
                     failed = [
                         key
                         for key, one in self._open.items()
@@ -153,29 +131,6 @@ class DetectorCore:
             case _:
                 pass
         return []
-
-    def _seat(self, membership: Membership) -> None:
-        if self.membership is not None and membership.epoch <= self.membership.epoch:
-            return
-        self.membership = membership
-        self._planned = {e: m for e, m in self._planned.items() if e > membership.epoch}
-        for guarded in self._detectors:
-            guarded.membership_changed(membership)
-            for machine, heard_s in self._early_s.items():
-                # It talked before there were seats: only so can its silence be noticed.
-                empty = np.zeros(0, RECORD)
-                guarded.observe(
-                    CollectiveWindow(machine, membership.epoch, membership, empty, heard_s)
-                )
-        self._early_s.clear()
-
-    def _seats(self, machine: str) -> bool:
-        return self.membership is not None and self.membership.slot_of_machine(machine) is not None
-
-    def _is_current(self, batch: Batch, membership: Membership) -> bool:
-        """A machine that was believed dead may still send: it must not count as its successor."""
-        slot = membership.slot_of_machine(batch.machine)
-        return slot is None or membership.members[slot].generation == batch.generation
 
     # -- incidents -------------------------------------------------------------------------------
 
@@ -195,9 +150,10 @@ class DetectorCore:
             if verdict.closed:
                 if known is not None:
                     said.append(self._close(key, verdict.summary))
-            elif known is None or known.opened.epoch < self._epoch():
+            elif known is None or self._is_outdated(known.opened, verdict):
                 if known is not None:
-                    said.append(self._close(key, f"claimed again at epoch {self._epoch()}"))
+                    reason = f"claimed again at epoch {self._seats.epoch}, advice {verdict.advice}"
+                    said.append(self._close(key, reason))
                 said.append(self._publish(guarded, verdict, now_s))
             elif now_s - known.updated_s >= _UPDATE_EVERY_S:
                 self._open[key] = replace(known, updated_s=now_s)
@@ -211,6 +167,11 @@ class DetectorCore:
                 )
         return said
 
+    def _is_outdated(self, opened: IncidentOpened, verdict: Verdict) -> bool:
+        """Whether a claim says more than the open incident: of a new epoch, or with more advice."""
+        grown = _ADVICE.index(verdict.advice) > _ADVICE.index(opened.advice)
+        return opened.epoch < self._seats.epoch or grown
+
     def _publish(self, guarded: Guarded, verdict: Verdict, now_s: float) -> IncidentOpened:
         self._count += 1
         seats = self.membership
@@ -223,7 +184,7 @@ class DetectorCore:
             machine=verdict.machine,
             rank=verdict.rank,
             slot=slot,
-            epoch=self._epoch(),
+            epoch=self._seats.epoch,
             confidence=verdict.confidence,
             summary=verdict.summary,
             evidence=dict(verdict.evidence),
@@ -235,9 +196,6 @@ class DetectorCore:
         )
         self._open[key_of(opened)] = _Open(opened, now_s)
         return opened
-
-    def _epoch(self) -> int:
-        return 0 if self.membership is None else self.membership.epoch
 
     def _close(self, key: _Key, reason: str) -> IncidentClosed:
         return IncidentClosed(id=self._open.pop(key).opened.id, reason=reason)

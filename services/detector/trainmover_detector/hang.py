@@ -38,6 +38,10 @@ class HangConfig(DetectorConfig):
     Attributes:
         least_s: A job that makes steps is never called hung before this, in seconds.
         steps: Nor before so many of its own steps (their 90th percentile) have passed.
+        longest: Nor before so many times its longest step of late.
+        longest_alive: The same where the process that is waited for lives and may be busy.
+        young_steps: A job, or an epoch, with fewer steps than that behind it ...
+        young: ... has this many times the patience.
         silent_s: A process that says nothing for so long while its machine does is frozen.
         machine_silent_s: A machine that says nothing for so long is another detector's business.
         outside_s: A rank that is in the program between two steps (a checkpoint, an evaluation)
@@ -49,6 +53,10 @@ class HangConfig(DetectorConfig):
 
     least_s: float = Field(default=1.2, gt=0)
     steps: float = Field(default=2.2, gt=1)
+    longest: float = Field(default=1.4, ge=1)
+    longest_alive: float = Field(default=2.0, ge=1)
+    young_steps: int = Field(default=24, ge=0)
+    young: float = Field(default=3.0, ge=1)
     silent_s: float = Field(default=1.0, gt=0)
     machine_silent_s: float = Field(default=1.2, gt=0)
     outside_s: float = Field(default=120.0, gt=0)
@@ -72,6 +80,8 @@ class HangDetector:
         self._latest: dict[str, CollectiveWindow] = {}
         self._groups: dict[int, tuple[range, ...]] = {}
         self._durations: deque[float] = deque(maxlen=_HISTORY)
+        world = 0 if self._membership is None else self._membership.layout.world_size
+        self._acted_s = np.zeros(world)
         self._longest = {Phase.OUTSIDE: 0.0, Phase.LOADER: 0.0}
         self._step = -1
         self._steps_seen = 0
@@ -82,8 +92,8 @@ class HangDetector:
 
     def membership_changed(self, membership: Membership) -> None:
         """A new epoch: everybody's operations are numbered anew."""
-        self._reset()
         self._membership = membership
+        self._reset()
 
     def observe(self, window: CollectiveWindow) -> Iterable[Verdict]:
         """Take in where a machine's ranks are; a step that completes ends every hang."""
@@ -92,6 +102,8 @@ class HangDetector:
         if not len(window.pulses) and not len(window.steps) and not len(window.open):
             return ()
         self._latest[window.machine] = window
+        if len(window.records):
+            self._acted_s[window.records["rank"]] = window.received_s
         if window.groups:
             self._groups.update(window.groups)
         newest = -1
@@ -119,7 +131,7 @@ class HangDetector:
             return ()
         still_s = now_s - moved_s
         if self._steps_seen < _LEAST_STEPS or still_s < self.patience_s():
-            return ()
+            return ()  # not even a frozen process would be due
         if self._claimed and now_s - self._said_s < _REPEAT_S:
             return ()
         now = self._gather(membership, moved_s, now_s)
@@ -127,10 +139,17 @@ class HangDetector:
             return ()
         return self._say(self._judge(now, membership, still_s, now_s), now_s)
 
-    def patience_s(self) -> float:
-        """How long the job may stand still at the least."""
-        usual_s = float(np.quantile(self._durations, 0.9)) if self._durations else 0.0
-        return max(self._config.least_s, self._config.steps * usual_s)
+    def patience_s(self, *, alive: bool = False) -> float:
+        """How long the job may stand still; longer when the one it waits for lives."""
+        config = self._config
+        if not self._durations:
+            return config.least_s * config.young
+        usual_s = float(np.quantile(self._durations, 0.9))
+        longest_s = max(self._durations)
+        times = config.longest_alive if alive else config.longest
+        patience_s = max(config.least_s, config.steps * usual_s, times * longest_s)
+        young = len(self._durations) < config.young_steps
+        return patience_s * (config.young if young else 1.0)
 
     # -- what is known ---------------------------------------------------------------------------
 
@@ -156,7 +175,10 @@ class HangDetector:
         phases = set(pulses["phase"].tolist())
         if phases & {Phase.MOVING, Phase.STARTING, Phase.DONE}:
             return None
-        stale = pulses["rank"][pulses["age_ns"] > self._config.silent_s * 1e9]
+        age_s, stopped = pulses["age_ns"] * 1e-9, np.isin(pulses["state"], list(_STOPPED))
+        silent_s = self._config.silent_s
+        # A process may hold its interpreter's lock for a while; one that is stopped does not.
+        stale = pulses["rank"][age_s > np.where(stopped, silent_s, 1.5 * silent_s)]
         issued = {
             (int(group), int(rank)): int(count)
             for window in windows
@@ -176,11 +198,12 @@ class HangDetector:
     def _judge(
         self, now: Standstill, membership: Membership, still_s: float, now_s: float
     ) -> list[Verdict]:
-        del now_s
         if (found := find_mismatch(now, membership)) is not None:
             return [found]
         waits = find_waits(now)
-        roots = [rank for rank in waits.roots if self._is_due(rank, now, still_s)]
+        roots = [rank for rank in waits.roots if self._is_due(rank, now, now_s)]
+        if roots and len(roots) * 3 > max(6, len(now.pulses)) and still_s < 3 * self.patience_s():
+            return []  # so many at once are rather news that has not come yet
         if roots:
             by_machine: dict[str, list[int]] = {}
             for rank in roots:
@@ -189,19 +212,38 @@ class HangDetector:
                 self._hang(machine, ranks, now, waits, still_s)
                 for machine, ranks in by_machine.items()
             ]
-        if waits.roots or not len(now.open):
+        if waits.roots or not self._all_stuck(now):
             return []
         return self._link_hangs(now, waits, membership, still_s)
 
-    def _is_due(self, rank: int, now: Standstill, still_s: float) -> bool:
-        """A rank that lives and is busy between two steps has more time."""
+    def _is_due(self, rank: int, now: Standstill, now_s: float) -> bool:
+        """Whether a rank has been where it is for too long; one between two steps has more time."""
         pulse = now.pulses[now.pulses["rank"] == rank]
-        if rank in now.stale or not len(pulse) or int(pulse["phase"][0]) not in _ELSEWHERE:
+        if not len(pulse):
             return True
         phase = Phase(int(pulse["phase"][0]))
+        there_s = float(pulse["phase_ns"][0] + pulse["age_ns"][0]) * 1e-9
+        # It may have waited for somebody until a moment ago.
+        there_s = min(there_s, now_s - float(self._acted_s[rank]))
+        if rank in now.stale:
+            return True
+        if phase not in _ELSEWHERE:
+            return there_s >= self.patience_s(alive=True)
         config = self._config
         floor_s = config.outside_s if phase is Phase.OUTSIDE else config.loader_s
-        return still_s >= max(floor_s, 3 * self._longest[phase])
+        return there_s >= max(floor_s, 3 * self._longest[phase])
+
+    def _all_stuck(self, now: Standstill) -> bool:
+        """Whether even the latest to enter what runs now has been in it for too long."""
+        if not len(now.open):
+            return False
+        entered: dict[int, int] = {}
+        for rank, age in zip(
+            now.open["rank"].tolist(), now.open["duration_ns"].tolist(), strict=True
+        ):
+            entered[rank] = max(age, entered.get(rank, 0))
+        usual_s = float(np.median(self._durations)) if self._durations else 0.0
+        return min(entered.values()) * 1e-9 >= max(0.8 * self._config.least_s, usual_s)
 
     def _hang(
         self, machine: str, ranks: list[int], now: Standstill, waits: Waits, still_s: float
@@ -247,8 +289,8 @@ class HangDetector:
         self, now: Standstill, waits: Waits, membership: Membership, still_s: float
     ) -> list[Verdict]:
         """Everybody is in, and nothing arrives."""
-        pairs = sorted({*waits.stuck, *lost_on_the_way(now)})
         lost = set(lost_on_the_way(now))
+        pairs = sorted({*waits.stuck, *lost})
         pairs = [pair for pair in pairs if pair in lost] or pairs
         evidence: dict[str, Any] = {
             "class": "communication_hang",
@@ -257,6 +299,9 @@ class HangDetector:
             "still_s": round(still_s, 3),
             "open_operations": len(now.open),
         }
+        counted = set(now.links["rank"].tolist())
+        if not pairs and (not set(now.open["rank"].tolist()) <= counted):
+            return []  # what the links have to say is still to come
         if not pairs:
             return [
                 Verdict(

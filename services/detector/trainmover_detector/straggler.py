@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from math import comb
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -73,6 +74,9 @@ RULES: Final = (
 )
 _SHARE: Final = 0.85
 """Share of the steps in which the rank must have been later than the others at all."""
+_ONCE_IN: Final = 1e7
+"""Chance alone may make a rule hold once in so many looks at a rank."""
+_LEAST_PAST: Final = 32
 _CALM_NOISE: Final = 0.04
 """In a job as quiet as that, a third of a rule's span is long enough."""
 
@@ -221,11 +225,27 @@ class StragglerDetector:
         calm = self._config.least / 2
         return [row for row, late in self._rows if late[rank] < calm and isinstance(row, WholeStep)]
 
+    def _by_chance(self, count: int) -> float:
+        """Lateness that the median of ``count`` steps of a healthy rank hardly ever reaches.
+
+        For the median to be so large, half of the steps must be. The past of all ranks tells how
+        often one is, whatever its distribution: pauses count, and so do ranks that take turns. The
+        median over ranks keeps those out that were late all the time.
+        """
+        past = [late for _, late in islice(reversed(self._rows), count, count + _NOISE_ROWS)]
+        if len(past) < _LEAST_PAST:
+            return 0.0
+        half = count // 2
+        share = (comb(count, half) * _ONCE_IN) ** (-1 / half)
+        stride = max(1, len(self._slots) // _NOISE_RANKS)
+        each = np.quantile(np.array(past)[:, ::stride], 1 - share, axis=0)
+        return float(np.median(each))
+
     def _guilty(
         self, rule: Rule, late: Floats, suspects: npt.NDArray[np.int64], noise: float
     ) -> list[tuple[int, float]]:
         middle = np.median(late, axis=0)
-        least = max(rule.lateness, self._config.least)
+        least = max(rule.lateness, self._config.least, self._by_chance(len(late)))
         least = max(least, self._config.sigmas * MEDIAN_ERROR * noise / len(late) ** 0.5)
         guilty = (middle >= least) & ((late > 0).mean(axis=0) >= _SHARE)
         if rule.each:

@@ -123,7 +123,8 @@ def find_waits(now: Standstill) -> Waits:
             for member in span:
                 known = now.issued.get((group, member))
                 there = (group, member, sequence) in entered
-                if member in now.stale or (known is not None and known <= sequence and not there):
+                # One that does not say how far it is is in no operation at all.
+                if member in now.stale or (not there and (known is None or known <= sequence)):
                     wait(rank, member, f"in {OPS[op]} {sequence} of group {group:08x}")
     _wait_in_votes(now, edges, wait_in=wait)
     waited_for = {other for others in edges.values() for other in others}

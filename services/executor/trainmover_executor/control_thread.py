@@ -215,7 +215,7 @@ class ControlThread:
 
     def _report_telemetry(self, *, with_links: bool) -> None:
         sections, dropped = self._clock.drain()
-        stands_still = len(sections.heads) > 0
+        stands_still = len(sections.heads) > 0 and len(sections.open) > 0
         if with_links or stands_still:
             links = self.book.read_links(self._clock.group_ids())
             sections = replace(sections, links=links)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from trainmover.observe import get_logger
-from trainmover.telemetry import PULSE, RECORD, Batch, Sections, encode_batch
+from trainmover.telemetry import Batch, Sections, encode_batch
 from trainmover_executor.control import Telemetry
 
 __all__ = ["TelemetryRelay"]
@@ -62,7 +61,7 @@ class TelemetryRelay:
         self._clock = clock
         self._pieces: dict[int, list[Sections]] = {}
         self._dropped: dict[int, int] = {}
-        self._open: dict[str, Sections] = {}
+        self._latest: dict[str, Sections] = {}
         self._pulses: dict[str, tuple[npt.NDArray[np.void], int, float]] = {}
         self._groups: dict[int, tuple[range, ...]] = {}
         self._new_groups = True
@@ -77,17 +76,22 @@ class TelemetryRelay:
             _log.error("telemetry.malformed", worker=key, error=str(error))
             return
         epoch = message.epoch
-        # What is open and how far a rank is replaces what was said about it before.
-        passing = replace(sections, open=np.zeros(0, RECORD), pulses=np.zeros(0, PULSE))
+        # What runs, how far a rank is, and counters replace what was said about them before.
+        passing = Sections(records=sections.records, steps=sections.steps)
         self._pieces.setdefault(epoch, []).append(passing)
-        self._open[key] = Sections(open=sections.open)
+        latest = self._latest.get(key, sections)
+        self._latest[key] = Sections(
+            open=sections.open,
+            heads=sections.heads,
+            links=sections.links if len(sections.links) else latest.links,
+        )
         self._dropped[epoch] = self._dropped.get(epoch, 0) + message.dropped
         if len(sections.pulses):
             self._pulses[key] = (sections.pulses, epoch, self._clock())
         for group, spans in message.groups.items():
             self._groups[group] = tuple(range(*span) for span in spans)
             self._new_groups = True
-        if len(sections.heads):
+        if len(sections.heads) and len(sections.open):
             self._urgent.set()
 
     def take(self) -> list[Batch]:
@@ -96,7 +100,7 @@ class TelemetryRelay:
         pieces, self._pieces = self._pieces, {}
         pieces.setdefault(epoch, [])
         dropped, self._dropped = self._dropped, {}
-        running, self._open = self._open, {}
+        latest, self._latest = self._latest, {}
         newest = max(pieces)
         self._batches += 1
         groups: dict[int, tuple[range, ...]] = {}
@@ -104,7 +108,7 @@ class TelemetryRelay:
             groups, self._new_groups = dict(self._groups), False
         batches = []
         for at, parts in sorted(pieces.items()):
-            late = [*running.values(), self._signs_of_life(at)] if at == newest else []
+            late = [*latest.values(), self._signs_of_life(at)] if at == newest else []
             joined = Sections.join([*parts, *late])
             excess = max(0, len(joined.records) - _MOST_RECORDS)
             batches.append(

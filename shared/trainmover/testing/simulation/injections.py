@@ -62,6 +62,7 @@ class Truth:
         since_step: First step that it touches.
         since_s: When it began.
         cause: For stragglers: compute, host or loader.
+        injected: The kind of the injection.
     """
 
     kind: str
@@ -71,6 +72,7 @@ class Truth:
     since_step: int = 0
     since_s: float = 0.0
     cause: str = ""
+    injected: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ class Injection:
             since_step=self.step,
             since_s=now_s,
             cause=self.kind if self.kind in {"compute", "host", "loader"} else "",
+            injected=self.kind,
         )
 
 

@@ -76,7 +76,7 @@ class SimulatedJob:
         self.rng = np.random.default_rng(self.seed)
         world = self.shape.world
         self.membership = self.shape.membership()
-        self.period_s = float(np.clip(self.step_s / 4, 0.5, 5.0))
+        self.period_s = 0.5 if self.step_s < 2 else 1.0
         self._offsets = self.rng.uniform(0, 1e6, world)  # clocks have nothing in common
         spread = self.rng.uniform(-1, 1, world)
         self._bias = 1 + self.healthy.imbalance * spread
@@ -355,13 +355,18 @@ class SimulatedJob:
         return Frame(now, self._step, tuple(windows), facts, fresh)
 
     def _arrives(self) -> bool:
-        return self.healthy.lost <= 0 or self.rng.random() >= self.healthy.lost
+        # A machine that sends once a second here sends twice as often in truth.
+        lost = self.healthy.lost if self.period_s < 1 else self.healthy.lost**2
+        return lost <= 0 or self.rng.random() >= lost
 
     def _split(self, whole: Sections, now: float) -> Iterator[CollectiveWindow]:
         names = ("records", "open", "steps", "links", "pulses", "heads")
         slot = {name: whole.named(name)["rank"] // self.shape.ranks_per_slot for name in names}
         frozen = list(self._frozen)
         groups = {self.shape.ids[n]: span_of(ranks) for n, ranks in self.shape.groups.items()}
+        for machine in self._replaced:  # a leaver becomes a standby, which says that it lives
+            epoch = self.membership.epoch
+            yield CollectiveWindow(machine, epoch, self.membership, whole.records[:0], now)
         for index, member in enumerate(self.membership.members):
             if member.machine in self._silent:
                 continue
