@@ -267,7 +267,7 @@ class Session:
                 is_broken=lambda: self._runtime.latch.is_set,
                 left=self._vitals.left,
             )
-            self._vitals.enter(Phase.BODY)
+            self._vitals.attempt()
             yield step
             if not step.entered:
                 raise ConfigError(

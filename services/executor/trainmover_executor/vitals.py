@@ -51,10 +51,13 @@ class StepVitals:
         self._attempts = 0
         return drawn
 
+    def attempt(self) -> None:
+        """The body of the step begins, for the first time or again."""
+        self._attempts += 1
+        self._clock.enter_phase(Phase.BODY)
+
     def enter(self, phase: Phase) -> None:
         """The step goes on with something else."""
-        if phase is Phase.BODY:
-            self._attempts += 1
         self._clock.enter_phase(phase)
 
     def left(self) -> None:

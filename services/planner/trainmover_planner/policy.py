@@ -99,7 +99,7 @@ def automate(turn: Turn) -> None:
     if not turn.state.settings.automation or turn.state.phase != "running":
         return
     for incident in list(turn.state.incidents.values()):
-        if not advises_move(incident):
+        if not advises_move(incident) or incident.machine is None:
             continue
         if turn.state.flight is not None or _stale(turn.state, incident):
             continue

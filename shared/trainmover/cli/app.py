@@ -11,6 +11,7 @@ from trainmover import __version__
 from trainmover.cli import look, output
 from trainmover.cli import run as cluster
 from trainmover.cli.demo import demo
+from trainmover.cli.detectors import detectors_app, record
 from trainmover.cli.exits import ExitCode
 from trainmover.cli.migrate import abort, migrate
 
@@ -60,6 +61,8 @@ app.command()(look.status)
 app.command()(look.machines)
 app.command()(migrate)
 app.command()(abort)
+app.command()(record)
+app.add_typer(detectors_app, name="detectors")
 app.add_typer(look.migrations_app, name="migrations")
 app.add_typer(look.events_app, name="events")
 
