@@ -284,7 +284,7 @@ def encode_batch(batch: Batch) -> bytes:
         "epoch": batch.epoch,
         "dropped": batch.dropped,
         "sections": [
-            {"name": name, "count": len(array), "dtype": _DTYPES[name].descr}
+            {"name": name, "count": len(array), "dtype": _DESCRIPTIONS[name]}
             for name, array in zip(names, arrays, strict=True)
             if len(array)
         ],

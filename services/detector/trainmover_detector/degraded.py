@@ -23,6 +23,7 @@ from trainmover_detector.baselines import MEDIAN_ERROR, Cusum, median_and_sigma
 
 __all__ = ["DegradedConfig", "DegradedDetector"]
 
+_REDONE: Final = int(Flag.REDONE)
 _KEPT: Final = 512
 _COLLECTED: Final = 8
 _REFERENCE: Final = 96
@@ -96,7 +97,7 @@ class DegradedDetector:
             pending.duration.append(inside * 1e-9)
             pending.wait.append(mine["wait_ns"] * 1e-9)
             pending.ranks += len(mine)
-            pending.redone |= bool((mine["flags"] & Flag.REDONE).any())
+            pending.redone |= bool((mine["flags"] & _REDONE).any())
             if pending.ranks >= membership.layout.world_size:
                 del self._pending[int(step)]
                 self._done = int(step)

@@ -33,7 +33,7 @@ class ExternalDetector(BaseDetector):
     def notice(self, evidence: Evidence) -> Iterable[Verdict]:
         """Claim what was announced; withdraw it when the announcement is taken back."""
         fact = evidence.fact
-        if not isinstance(fact, MachineNoticed):
+        if not isinstance(fact, MachineNoticed) or fact.kind == "metrics":
             return ()
         moves = fact.kind != "health" or self._config.move_health
         when = "" if fact.leaves_in_s is None else f" in {fact.leaves_in_s:g} s"

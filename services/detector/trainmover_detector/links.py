@@ -9,12 +9,11 @@ The kernel's round-trip times show what only delays and does not narrow a connec
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Verdict
@@ -24,6 +23,9 @@ __all__ = ["LinksConfig", "LinksDetector"]
 
 _KEPT: Final = 12
 
+Records = npt.NDArray[np.void]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Cell = tuple[int, int]
 """(sending rank, receiving rank)"""
 
@@ -50,17 +52,60 @@ class LinksConfig(DetectorConfig):
     least_bytes: int = Field(default=256 * 1024, gt=0)
 
 
-@dataclass(slots=True)
-class _Link:
-    """Readings of one link at its receiving end."""
+_RANK, _PEER, _GROUP = 0, 1, 2
 
-    body_ns: int = -1
-    body_bytes: int = 0
-    read_s: float = 0.0
-    delays: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    shares: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    past: list[float] = field(default_factory=list)
-    round_trip_s: float = 0.0
+
+class _Ends:
+    """Readings of the links of one machine, at their receiving ends; a column for each link."""
+
+    def __init__(self, rows: Records) -> None:
+        count = len(rows)
+        self.names = _names(rows)
+        self.sources, self.targets = self.names[_PEER], self.names[_RANK]
+        self.round_trip_s = np.zeros(count)
+        self.delays = np.full((_KEPT, count), np.nan)
+        self.shares = np.zeros((_KEPT, count))
+        self.past = np.full(count, np.nan)
+        self._seen = np.zeros(count, int)
+        self._body_ns = np.full(count, -1, np.int64)
+        self._body_bytes = np.zeros(count, np.int64)
+        self._read_s = np.zeros(count)
+
+    def take(self, rows: Records, now_s: float, *, least_bytes: int) -> int:
+        """Take in counters of the same links; how many readings came of it."""
+        self.round_trip_s = rows["rtt_us"] * 1e-6
+        moved = rows["body_bytes"] - self._body_bytes
+        restarted = (self._body_ns < 0) | (moved < 0)
+        ready = restarted | (moved >= least_bytes)
+        # Memory that two processes share is no connection.
+        fresh = np.flatnonzero(ready & ~restarted & (rows["rtt_us"] > 0))
+        if len(fresh):
+            took_ns = rows["body_ns"][fresh] - self._body_ns[fresh]
+            slots = self._seen[fresh] % _KEPT
+            self.delays[slots, fresh] = took_ns / moved[fresh]
+            lasted_s = np.maximum(now_s - self._read_s[fresh], 1e-3)
+            self.shares[slots, fresh] = took_ns * 1e-9 / lasted_s
+            self._seen[fresh] += 1
+            whole = fresh[self._seen[fresh] == _KEPT]
+            if len(whole):  # the level that a link has at first
+                self.past[whole] = np.median(self.delays[:, whole], axis=0)
+        self._body_ns = np.where(ready, rows["body_ns"], self._body_ns)
+        self._body_bytes = np.where(ready, rows["body_bytes"], self._body_bytes)
+        self._read_s = np.where(ready, now_s, self._read_s)
+        return len(fresh)
+
+    def latest(self, count: int) -> tuple[Floats, Floats]:
+        """The latest delays and shares of each link; NaN where there are not so many."""
+        at = (self._seen[None, :] - 1 - np.arange(count)[:, None]) % _KEPT
+        columns = np.arange(len(self._seen))[None, :]
+        short = self._seen < count
+        delays = np.where(short, np.nan, self.delays[at, columns])
+        return delays, self.shares[at, columns]
+
+
+def _names(rows: Records) -> npt.NDArray[np.int64]:
+    """(rank, peer, group) of each link."""
+    return np.stack([rows["rank"], rows["peer"], rows["group"]]).astype(np.int64)
 
 
 class LinksDetector:
@@ -72,7 +117,7 @@ class LinksDetector:
     def __init__(self, config: LinksConfig = LinksConfig()) -> None:  # noqa: B008 - frozen
         self._config = config
         self._membership: Membership | None = None
-        self._links: dict[tuple[int, int, int], _Link] = {}
+        self._ends: dict[str, _Ends] = {}
         self._fresh = 0
         self._judged_s = 0.0
         self._claimed: dict[tuple[str, str | None, Cell | None], Verdict] = {}
@@ -80,7 +125,7 @@ class LinksDetector:
     def membership_changed(self, membership: Membership) -> None:
         """Links were replaced."""
         self._membership = membership
-        self._links.clear()
+        self._ends.clear()
         self._claimed.clear()
 
     def observe(self, window: CollectiveWindow) -> Iterable[Verdict]:
@@ -88,12 +133,12 @@ class LinksDetector:
         membership = self._membership
         if membership is None or window.epoch != membership.epoch or not len(window.links):
             return ()
-        for row in window.links.tolist():
-            rank, peer, group, round_trip_us = row[:4]
-            link = self._links.setdefault((peer, rank, group), _Link())
-            link.round_trip_s = round_trip_us * 1e-6
-            if round_trip_us:  # memory that two processes share is no connection
-                self._read(link, int(row[10]), int(row[11]), window.received_s)
+        ends = self._ends.get(window.machine)
+        if ends is None or not np.array_equal(ends.names, _names(window.links)):
+            ends = self._ends[window.machine] = _Ends(window.links)
+        self._fresh += ends.take(
+            window.links, window.received_s, least_bytes=self._config.least_bytes
+        )
         return ()
 
     def notice(self, evidence: Evidence) -> Iterable[Verdict]:
@@ -108,47 +153,40 @@ class LinksDetector:
         self._judged_s, self._fresh = now_s, 0
         return self._judge(self._membership)
 
-    def _read(self, link: _Link, body_ns: int, body_bytes: int, now_s: float) -> None:
-        before_ns, before_bytes, before_s = link.body_ns, link.body_bytes, link.read_s
-        moved = body_bytes - before_bytes
-        if before_ns >= 0 and moved >= 0 and moved < self._config.least_bytes:
-            return  # wait for more
-        link.body_ns, link.body_bytes, link.read_s = body_ns, body_bytes, now_s
-        if before_ns < 0 or moved < 0:
-            return  # the first reading, or another link took its place
-        delay = (body_ns - before_ns) / moved
-        link.delays.append(delay)
-        link.shares.append((body_ns - before_ns) * 1e-9 / max(now_s - before_s, 1e-3))
-        if len(link.past) < _KEPT:
-            link.past.append(delay)
-        self._fresh += 1
-
     # -- judgement -------------------------------------------------------------------------------
 
     def _judge(self, membership: Membership) -> list[Verdict]:
-        samples = self._config.samples
-        known = {
-            key: link
-            for key, link in self._links.items()
-            if len(link.delays) >= samples
-            and membership.machine_of(key[0]) != membership.machine_of(key[1])
-        }
-        if len(known) < 3:
-            return []  # nothing to compare with
-        latest = {key: np.array(link.delays)[-samples:] for key, link in known.items()}
-        usual = float(np.median([np.median(each) for each in latest.values()]))
+        config = self._config
+        ranks = membership.layout.ranks_per_slot
+        ends = list(self._ends.values())
+        sources = np.concatenate([one.sources for one in ends])
+        targets = np.concatenate([one.targets for one in ends])
+        pairs = [one.latest(config.samples) for one in ends]
+        delays = np.concatenate([pair[0] for pair in pairs], axis=1)
+        shares = np.concatenate([pair[1] for pair in pairs], axis=1)
+        past = np.concatenate([one.past for one in ends])
+        trips = np.concatenate([one.round_trip_s for one in ends])
+        known = ~np.isnan(delays).any(axis=0) & (sources // ranks != targets // ranks)
+        if np.count_nonzero(known) < 3:
+            return self._settle([])  # nothing to compare with
+        sources, targets, past, trips = (a[known] for a in (sources, targets, past, trips))
+        delays, shares = delays[:, known], shares[:, known]
+        middle = np.median(delays, axis=0)
+        usual = float(np.median(middle))
+        # A link that was slow from the beginning has no past to be measured by.
+        past = np.where(np.isnan(past) | (past > config.ratio * usual), usual, past)
+        least = np.maximum(config.ratio * usual, config.own_ratio * past)
+        ratio = middle / max(usual, 1e-12)
+        cost = np.median(shares, axis=0) * (1 - 1 / np.maximum(ratio, 1.0))
         hot: dict[Cell, float] = {}
-        for (source, target, _), link in known.items():
-            delays = latest[source, target, _]
-            past = float(np.median(link.past)) if len(link.past) >= _KEPT else usual
-            past = past if past < self._config.ratio * usual else usual
-            least = max(self._config.ratio * usual, self._config.own_ratio * past)
-            ratio = float(np.median(delays)) / max(usual, 1e-12)
-            cost = float(np.median(np.array(link.shares)[-samples:])) * (1 - 1 / max(ratio, 1.0))
-            if (delays >= least).all() and cost >= self._config.least_share:
-                hot[source, target] = max(ratio, hot.get((source, target), 0.0))
-        found = self._place(hot, {key[:2] for key in known}, membership, usual)
-        found += self._far(membership, known)
+        for index in np.flatnonzero((delays >= least).all(axis=0) & (cost >= config.least_share)):
+            cell = (int(sources[index]), int(targets[index]))
+            hot[cell] = max(float(ratio[index]), hot.get(cell, 0.0))
+        found: list[Verdict] = []
+        if hot:
+            cells = set(zip(sources.tolist(), targets.tolist(), strict=True))
+            found += self._place(hot, cells, membership, usual)
+        found += self._far(membership, sources, targets, trips)
         return self._settle(found)
 
     def _place(
@@ -210,14 +248,18 @@ class LinksDetector:
         )
 
     def _far(
-        self, membership: Membership, known: dict[tuple[int, int, int], _Link]
+        self, membership: Membership, sources: Ints, targets: Ints, trips: Floats
     ) -> list[Verdict]:
         """Connections whose round-trip time alone is out of all proportion."""
-        trips = {key[:2]: link.round_trip_s for key, link in known.items()}
-        usual = float(np.median([*trips.values()]))
-        least = max(self._config.round_trip_ratio * usual, usual + self._config.round_trip_s)
-        far = sorted({(min(c), max(c)) for c, trip in trips.items() if trip >= least})
-        if not far or len(far) > len(trips) // 3:
+        usual = float(np.median(trips))
+        config = self._config
+        least = max(config.round_trip_ratio * usual, usual + config.round_trip_s)
+        indices = np.flatnonzero(trips >= least)
+        far: dict[Cell, float] = {}
+        for index in indices.tolist():
+            a, b = sorted((int(sources[index]), int(targets[index])))
+            far[a, b] = max(float(trips[index]), far.get((a, b), 0.0))
+        if not far or len(indices) > len(trips) // 3:
             return []
         return [
             Verdict(
@@ -227,12 +269,12 @@ class LinksDetector:
                 confidence=0.7,
                 summary=f"between rank {a} ({membership.machine_of(a)}) and rank {b} "
                 f"({membership.machine_of(b)}) a round trip takes "
-                f"{max(trips.get((a, b), 0), trips.get((b, a), 0)) * 1e3:.1f} ms, "
+                f"{trip * 1e3:.1f} ms, "
                 f"elsewhere {usual * 1e3:.2f} ms",
                 evidence={"usual_s": usual, "indistinguishable": "the direction"},
                 link=(a, b),
             )
-            for a, b in far
+            for (a, b), trip in sorted(far.items())
         ]
 
     def _settle(self, found: list[Verdict]) -> list[Verdict]:

@@ -25,6 +25,7 @@ from trainmover_detector.baselines import median_and_sigma
 __all__ = ["NumericConfig", "NumericDetector"]
 
 _KEPT_STEPS: Final = 32
+_LOSS, _CHECKSUM, _REDONE = int(Flag.LOSS), int(Flag.CHECKSUM), int(Flag.REDONE)
 
 Floats = npt.NDArray[np.float64]
 
@@ -48,10 +49,36 @@ class NumericConfig(DetectorConfig):
 
 @dataclass(slots=True)
 class _Step:
+    """What ranks say about one step."""
+
+    parts: list[npt.NDArray[np.void]] = field(default_factory=list)
+    count: int = 0
     ranks: int = 0
     loss: dict[int, float] = field(default_factory=dict)
     bad: dict[int, int] = field(default_factory=dict)
     sums: dict[int, int] = field(default_factory=dict)
+
+    def sort_out(self) -> None:
+        """Everybody was heard: look at what matters of it."""
+        records = np.concatenate(self.parts)
+        _, first = np.unique(records["rank"], return_index=True)  # a batch may come twice
+        records = records[first]
+        self.ranks = len(records)
+        with_loss = records[(records["flags"] & _LOSS) > 0]
+        wild = ~np.isfinite(with_loss["loss"])
+        self.bad = dict.fromkeys(with_loss["rank"][wild].tolist(), 1)
+        poisoned = records[records["nonfinite"] > 0]
+        self.bad |= dict(
+            zip(poisoned["rank"].tolist(), poisoned["nonfinite"].tolist(), strict=True)
+        )
+        losses = with_loss["loss"][~wild]
+        # Most steps have no loss that is far from the others': then nobody needs the figures.
+        if len(losses) >= 4 and losses.max() > 2 * abs(float(np.median(losses))):
+            ranks = with_loss["rank"][~wild].tolist()
+            self.loss = dict(zip(ranks, losses.tolist(), strict=True))
+        summed = records[(records["flags"] & _CHECKSUM) > 0]
+        if len(summed) and (summed["checksum"] != summed["checksum"][0]).any():
+            self.sums = dict(zip(summed["rank"].tolist(), summed["checksum"].tolist(), strict=True))
 
 
 class NumericDetector:
@@ -87,6 +114,9 @@ class NumericDetector:
         verdicts: list[Verdict] = []
         for number in sorted(self._steps):
             step = self._steps[number]
+            if step.count < membership.layout.world_size:
+                continue
+            step.sort_out()
             if step.ranks < membership.layout.world_size:
                 continue
             del self._steps[number]
@@ -108,21 +138,14 @@ class NumericDetector:
         return ()
 
     def _collect(self, records: npt.NDArray[np.void]) -> None:
-        names = ("rank", "step", "flags", "loss", "nonfinite", "checksum")
-        columns = (records[name].tolist() for name in names)
-        for rank, number, flags, loss, nonfinite, checksum in zip(*columns, strict=True):
-            if number <= self._done or flags & Flag.REDONE:
+        numbers = records["step"]
+        for number in [int(numbers[0])] if len(records) == 1 else set(numbers.tolist()):
+            mine = records[numbers == number]
+            if number <= self._done or (mine["flags"] & _REDONE).any():
                 continue
             step = self._steps.setdefault(number, _Step())
-            step.ranks += 1
-            if flags & Flag.LOSS:
-                step.loss[rank] = loss
-                if not np.isfinite(loss):
-                    step.bad[rank] = max(1, nonfinite)
-            if nonfinite:
-                step.bad[rank] = nonfinite
-            if flags & Flag.CHECKSUM:
-                step.sums[rank] = checksum
+            step.parts.append(mine)
+            step.count += len(mine)
 
     def _judge(self, number: int, step: _Step, membership: Membership) -> list[Verdict]:
         verdicts = []
@@ -157,6 +180,7 @@ class NumericDetector:
 
     def _spiking(self, number: int, step: _Step, membership: Membership) -> list[Verdict]:
         if len(step.loss) < 4:
+            self._spikes.clear()
             return []
         ranks, losses = zip(*sorted(step.loss.items()), strict=True)
         values = np.array(losses)
@@ -185,7 +209,9 @@ class NumericDetector:
         return verdicts
 
     def _differing(self, number: int, step: _Step, membership: Membership) -> list[Verdict]:
-        verdicts = []
+        verdicts: list[Verdict] = []
+        if not step.sums:
+            return verdicts
         for replicas in sorted(set(self._replicas.values())):
             sums = {rank: step.sums[rank] for rank in replicas if rank in step.sums}
             counts = Counter(sums.values()).most_common()

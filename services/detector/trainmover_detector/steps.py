@@ -17,6 +17,7 @@ from trainmover_detector.timing import StepRow
 __all__ = ["StepMatrix", "WholeStep"]
 
 _ROWS: Final = 16
+_REDONE: Final = int(Flag.REDONE)
 
 Floats = npt.NDArray[np.float32]
 
@@ -75,7 +76,7 @@ class StepMatrix:
             self._fill(row, mine)
             if self._missing[row] == 0:
                 self._done = step
-                if not self._flags[row] & Flag.REDONE:
+                if not self._flags[row] & _REDONE:
                     whole.append(self._take(row, step))
         return whole
 

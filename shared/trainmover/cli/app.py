@@ -14,6 +14,7 @@ from trainmover.cli.demo import demo
 from trainmover.cli.detectors import detectors_app, record
 from trainmover.cli.exits import ExitCode
 from trainmover.cli.migrate import abort, migrate
+from trainmover.cli.notices import notices_app
 
 __all__ = ["app", "run"]
 
@@ -63,6 +64,7 @@ app.command()(migrate)
 app.command()(abort)
 app.command()(record)
 app.add_typer(detectors_app, name="detectors")
+app.add_typer(notices_app, name="notices")
 app.add_typer(look.migrations_app, name="migrations")
 app.add_typer(look.events_app, name="events")
 

@@ -24,6 +24,7 @@ class Seats:
         self.membership: Membership | None = None
         self._planned: dict[int, Membership] = {}
         self._early_s: dict[str, float] = {}
+        self._slots: dict[str, int] = {}
 
     @property
     def epoch(self) -> int:
@@ -49,12 +50,13 @@ class Seats:
         if membership.epoch <= self.epoch:
             return None
         self.membership = membership
+        self._slots = {member.machine: slot for slot, member in enumerate(membership.members)}
         self._planned = {e: m for e, m in self._planned.items() if e > membership.epoch}
         return membership
 
     def seats(self, machine: str) -> bool:
         """Whether a machine fills a slot."""
-        return self.membership is not None and self.membership.slot_of_machine(machine) is not None
+        return machine in self._slots
 
     def window(self, batch: Batch, now_s: float) -> CollectiveWindow | None:
         """What a batch means now; None when it means nothing (yet).
@@ -66,7 +68,7 @@ class Seats:
         if membership is None:
             self._early_s[batch.machine] = now_s
             return None
-        slot = membership.slot_of_machine(batch.machine)
+        slot = self._slots.get(batch.machine)
         if slot is not None and membership.members[slot].generation != batch.generation:
             return None  # believed dead, it may still send: it must not count as its successor
         whole = slot is not None and batch.epoch == membership.epoch
