@@ -20,6 +20,7 @@ from trainmover_executor.capsule import (
 from trainmover_executor.control_thread import STATE_GROUP
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.position import Position
+from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.reports import Reports
 from trainmover_executor.runtime import Runtime
 from trainmover_executor.state.follow import StateFollower
@@ -45,20 +46,24 @@ class Joiner:
     Args:
         runtime: This rank.
         state: Its state, to be overwritten.
-        capsules: What it keeps for other ranks once it takes part.
         reports: Where facts go.
+        capsules: What it keeps for other ranks once it takes part.
+        following: The same for state.
     """
 
     def __init__(
         self,
         runtime: Runtime,
         state: TrainingState,
-        capsules: CapsuleKeeper,
         reports: Reports,
+        *,
+        capsules: CapsuleKeeper,
+        following: FollowerService,
     ) -> None:
         self._runtime = runtime
         self._state = state
         self._capsules = capsules
+        self._following = following
         self._reports = reports
         self._follower: StateFollower | None = None
 
@@ -127,6 +132,7 @@ class Joiner:
         message, received = follower.follow()
         committed = message["committed"]
         self._capsules.keep(message["capsules"], step=committed)
+        self._following.adopt(message["followed"])
         if not follower.copied:
             follower.begin_proof()
             self._follower = follower
@@ -146,6 +152,7 @@ class Joiner:
             first_timeout_s=HAND_OVER_TIMEOUT_S,
         )
         self._state.load(tree["state"])
+        self._following.adopt(tree["followed"])
         committed = tree["committed"]
         if not committed:
             # The same program with the same rank came to the same beginning: nobody has to tell.

@@ -34,6 +34,7 @@ from trainmover.local.process import (
     reap_orphans,
     wait_gone,
 )
+from trainmover.redundancy import RedundancyChoice
 
 __all__ = ["ClusterSpec", "LocalCluster", "Notice", "stop_on_signals"]
 
@@ -70,6 +71,7 @@ class ClusterSpec:
         nnodes_max: Slots plus standbys.
         program: Script or module, and its arguments.
         as_module: Whether ``program`` names a module.
+        redundancy: Where state is to survive a machine.
         metrics_dir: Where ranks write their metrics, or None.
         log_dir: Where services, machines and ranks log.
         nats: URL of an existing bus; an embedded one is started when None.
@@ -83,6 +85,7 @@ class ClusterSpec:
     log_dir: Path
     nproc_per_node: int = 1
     as_module: bool = False
+    redundancy: RedundancyChoice = "auto"
     metrics_dir: Path | None = None
     nats: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -104,7 +107,7 @@ class ClusterSpec:
         argv += ["--nproc-per-node", str(self.nproc_per_node), "--host", "127.0.0.1"]
         if self.metrics_dir is not None:
             argv += ["--metrics-dir", str(self.metrics_dir)]
-        argv += ["--log-dir", str(self.log_dir)]
+        argv += ["--log-dir", str(self.log_dir), "--redundancy", self.redundancy]
         if self.as_module:
             argv.append("-m")
         return [*argv, "--", *self.program]
