@@ -38,7 +38,7 @@ format: install ## Rewrite the sources in house style
 	$(BIN)/ruff check --fix .
 
 bench: install ## Run the benchmarks; each prints one JSON object
-	@set -e; for name in overhead collectives pause rebuild vote; do echo "== python -m benchmarks.$$name"; \
+	@set -e; for name in overhead collectives pause rebuild redundancy vote; do echo "== python -m benchmarks.$$name"; \
 		$(BIN)/python -m benchmarks.$$name $(ARGS); \
 	done
 
