@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from pathlib import Path
@@ -43,7 +44,7 @@ def main() -> None:
             optimizer.step()
         ends.append(time.perf_counter())
     if dist.get_rank() == 0:
-        steps = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+        steps = [after - before for before, after in itertools.pairwise(ends)]
         options.out.write_text(json.dumps({"parameters": parameters, "steps": steps}))
 
 

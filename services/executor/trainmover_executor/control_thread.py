@@ -42,6 +42,7 @@ from trainmover_executor.links.book import LinkBook
 from trainmover_executor.links.endpoint import Endpoint, dial
 from trainmover_executor.links.handshake import RECORD_GROUP, WATCH_GROUP, Hail
 from trainmover_executor.links.record import fetch_recording, serve_recording
+from trainmover_executor.links.secret import link_secret
 from trainmover_executor.links.watch import Notice, NoticeKind, WatchLink
 from trainmover_executor.mailbox import Mailbox
 
@@ -85,6 +86,7 @@ class ControlThread:
         self._mailbox = mailbox
         self._recording = recording
         self._progress = progress
+        self._secret = link_secret()
         self.book = LinkBook(
             job=spec.job, rank=spec.rank, membership=spec.membership, dial=self._dial_soon
         )
@@ -157,6 +159,7 @@ class ControlThread:
             socket.socket(fileno=self._spec.listen_fd),
             job=self._spec.job,
             rank=self._spec.rank,
+            secret=self._secret,
             is_stale=lambda epoch: epoch < self.book.epoch,
             accept=self._accepted,
         )
@@ -180,6 +183,7 @@ class ControlThread:
             job=self._spec.job,
             rank=rank,
             endpoint=self._spec.membership.endpoint_of(rank),
+            secret=self._secret,
         )
 
     async def _hear_agent(self) -> None:
@@ -273,7 +277,7 @@ class ControlThread:
         hail = Hail(
             job=self._spec.job, epoch=plan.epoch, group=group, source=self._spec.rank, target=peer
         )
-        sock = await dial(plan.membership.endpoint_of(peer), hail)
+        sock = await dial(plan.membership.endpoint_of(peer), hail, secret=self._secret)
         self.book.park(epoch=plan.epoch, group=group, peer=peer, sock=sock)
 
     def _abort(self, command: AbortMigration) -> None:
@@ -297,7 +301,9 @@ class ControlThread:
     # -- links and neighbours --------------------------------------------------------------------
 
     def _dial_soon(self, endpoint: str, hail: Hail) -> concurrent.futures.Future[socket.socket]:
-        return asyncio.run_coroutine_threadsafe(dial(endpoint, hail), self._loop)
+        return asyncio.run_coroutine_threadsafe(
+            dial(endpoint, hail, secret=self._secret), self._loop
+        )
 
     def _accepted(self, hail: Hail, sock: socket.socket) -> None:
         if hail.group == WATCH_GROUP:
@@ -336,7 +342,7 @@ class ControlThread:
             job=self._spec.job, epoch=epoch, group=WATCH_GROUP, source=self._spec.rank, target=peer
         )
         try:
-            sock = await dial(endpoint, hail)
+            sock = await dial(endpoint, hail, secret=self._secret)
         except StaleEpochError:
             return  # the peer is ahead; we dial again when we get there
         except (OSError, TrainMoverError) as error:

@@ -34,6 +34,7 @@ from trainmover.local.process import (
     reap_orphans,
     wait_gone,
 )
+from trainmover.local.secret import SECRET_VARIABLE, make_secret
 from trainmover.redundancy import RedundancyChoice
 
 __all__ = ["ClusterSpec", "LocalCluster", "Notice", "stop_on_signals"]
@@ -239,6 +240,9 @@ class LocalCluster:
         watchers = []
         # A machine that is killed cannot clear up after itself: its scratch files are ours.
         environment = {"TMPDIR": scratch, **self.spec.environment}
+        if self.spec.machines and SECRET_VARIABLE not in os.environ:
+            secret = make_secret(registry.secret_of(self.spec.job))
+            environment[SECRET_VARIABLE] = str(secret.absolute())
         for machine in self.spec.machines:
             argv = self.spec.agent_argv(machine, url=url)
             with self._log(machine) as log:
