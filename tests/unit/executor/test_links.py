@@ -88,6 +88,7 @@ class TestEndpoint:
             (await call).close()
         finally:
             serving.cancel()
+            await asyncio.wait([serving])
             listener.close()
         return accepted
 
@@ -131,18 +132,24 @@ class TestEndpoint:
             [Answer(Reply.CHALLENGE, b"c" * 16), Answer(Reply.OK, proof=b"p" * 32)],
         ):
 
-            async def impostor(reader, writer, answers=answers):
+            ended = asyncio.Event()
+
+            async def impostor(reader, writer, answers=answers, ended=ended):
                 await reader.readexactly(REQUEST_SIZE)
                 for answer in answers:
                     writer.write(answer.pack())
                 await reader.read()
                 writer.close()
+                await writer.wait_closed()
+                ended.set()
 
             server = await asyncio.start_server(impostor, "127.0.0.1", 0)
             port = server.sockets[0].getsockname()[1]
             with pytest.raises(ProtocolError, match="different link secrets"):
                 await dial(f"127.0.0.1:{port}", hail, secret=b"s" * 32)
+            await ended.wait()
             server.close()
+            await server.wait_closed()
 
     async def test_a_recorded_handshake_is_worth_nothing(self):
         """The callee's challenge differs each time: saying the same again proves nothing."""
@@ -173,6 +180,7 @@ class TestEndpoint:
                 await writer.wait_closed()
         finally:
             serving.cancel()
+            await asyncio.wait([serving])
             listener.close()
         assert proofs[0] != proofs[1]
         assert answer.reply is Reply.WRONG_SECRET
