@@ -131,7 +131,6 @@ class TestEndpoint:
             [Answer(Reply.OK)],
             [Answer(Reply.CHALLENGE, b"c" * 16), Answer(Reply.OK, proof=b"p" * 32)],
         ):
-
             ended = asyncio.Event()
 
             async def impostor(reader, writer, answers=answers, ended=ended):
