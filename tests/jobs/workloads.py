@@ -117,6 +117,7 @@ def main() -> None:
     parser.add_argument("--hold-at", type=int, default=-1)
     parser.add_argument("--hold-rank", type=int, help="only this rank; every rank when omitted")
     parser.add_argument("--gate", type=Path, help="file that opens the gate at step --hold-at")
+    parser.add_argument("--pace", type=float, default=0.0, help="seconds a step takes at least")
     parser.add_argument("--then-hold-at", type=int, default=-1)
     parser.add_argument("--then-gate", type=Path, help="file that opens the second gate")
     options = parser.parse_args()
@@ -150,6 +151,8 @@ def main() -> None:
             gate = None if session.is_shadow else gates.get(step.index)
             if gate is not None and options.hold_rank in {None, rank}:
                 wait_at(gate, rank)
+            if not session.is_shadow:
+                time.sleep(options.pace)
             optimizer.zero_grad()
             if pipeline is not None:
                 loss = pipeline.step(batch)

@@ -19,6 +19,7 @@ from typing import Final
 
 import structlog
 
+from trainmover import failpoints
 from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover
 from trainmover.errors import StaleEpochError, TrainMoverError
 from trainmover.events.executor import PlanFailed, PlanPrepared, StepProgress
@@ -237,6 +238,7 @@ class ControlThread:
     async def _phase_one(self, plan: Plan) -> None:
         started = time.monotonic()
         rank = self._spec.rank
+        self._reach("prepare.begin")
         try:
             if self._spec.role == "standby" and rank in plan.joining_ranks and not self._watching:
                 self._mailbox.join(plan)
@@ -250,6 +252,7 @@ class ControlThread:
                 if leaver:
                     self._mailbox.lead(plan)
                     return  # it is prepared once its joiner's state is up to date
+                self._reach("prepare.parked")
                 self._mailbox.prepared(plan)
             self.post(
                 PlanPrepared(
@@ -272,6 +275,11 @@ class ControlThread:
                     step_safe=True,
                 )
             )
+
+    def _reach(self, point: str) -> None:
+        if failpoints.ARMED:
+            spec = self._spec
+            failpoints.reach(point, rank=spec.rank, machine=spec.machine, epoch=self.book.epoch)
 
     async def _dial_and_park(self, plan: Plan, group: str, peer: int) -> None:
         hail = Hail(

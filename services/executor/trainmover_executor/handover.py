@@ -156,12 +156,14 @@ class Handover:
         return self._agree(undecided=True)
 
     def _switch(self, plan: Plan) -> None:
+        self._runtime.reach("switch.begin")
         started = time.perf_counter()
         replaced = self._runtime.switch(plan)
         self._following.replaced(plan.joining_ranks)
         self._unconfirmed = plan
         took = {"links": time.perf_counter() - started}
         self._reports.switched(plan, took, step=self.committed, nbytes=0)
+        self._runtime.reach("switch.done")
         log.info("switched", migration=plan.id, epoch=plan.epoch, links_replaced=replaced)
 
     def _agree(self, *, undecided: bool = False) -> bool:
@@ -174,6 +176,7 @@ class Handover:
         self._reports.broken(step=self.committed)
         while True:
             plan = self._await_plan()
+            runtime.reach("recover.begin")
             runtime.reset(plan.membership)
             try:
                 (agreed,) = runtime.agree([self.committed], op=dist.ReduceOp.MAX)
@@ -188,6 +191,7 @@ class Handover:
                 self._reports.refuse(
                     plan, f"this rank completed {self.committed} steps, the others {agreed}"
                 )
+            runtime.reach("recover.agreed")
             log.info("recovering", migration=plan.id, epoch=plan.epoch, committed=agreed)
             if agreed == self.committed:
                 return False
@@ -212,6 +216,7 @@ class Handover:
     def _hand_out(self, plan: Plan) -> None:
         """Give joiners what this rank holds for them."""
         runtime = self._runtime
+        runtime.reach("recover.hand")
         started = time.perf_counter()
         nbytes = 0
         for joiner, source in sorted(plan.sources.items()):

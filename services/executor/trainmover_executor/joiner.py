@@ -91,10 +91,12 @@ class Joiner:
                 continue
             runtime.promote()
             runtime.mailbox.joined(plan)
+            runtime.reach("join.done")
             return plan, position, committed
 
     def _join(self, plan: Plan, beginning: Position) -> tuple[Position, int]:
         runtime = self._runtime
+        runtime.reach("join.begin")
         started = time.perf_counter()
         planned = plan.kind == "planned"
         runtime.reset(plan.membership, watch=not planned)
@@ -102,6 +104,7 @@ class Joiner:
             position, committed, nbytes = self._follow(plan)
         else:
             position, committed, nbytes = self._inherit(plan, beginning)
+        runtime.reach("join.state")
         copied = self._why_copied(planned=planned)
         phases = {"join": time.perf_counter() - started} if not planned else {}
         self._reports.switched(plan, phases, step=committed, nbytes=nbytes, copied=copied)

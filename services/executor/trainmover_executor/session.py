@@ -342,12 +342,14 @@ class Session:
         if runtime.latch.is_set:
             return False
         handover.check_proof()
+        runtime.reach("vote.begin")
         plan = runtime.mailbox.freeze() if self._may_switch() else None
         prepared = plan.epoch if plan is not None else runtime.epoch
         cast = False
         try:
             self._exchange_state(step=handover.committed + 1)
             cast = True
+            runtime.reach("vote.cast")
             lowest, highest = runtime.agree([prepared, -prepared], op=dist.ReduceOp.MIN)
         except (LinkBrokenError, StaleEpochError) as error:
             runtime.latch.trip(str(error))
@@ -358,6 +360,7 @@ class Session:
         if dropped is not None:
             runtime.book.drop_parked(dropped.epoch)
         handover.vote_passed(plan if switching else None)
+        runtime.reach("vote.decided" if switching else "vote.passed")
         return True
 
     def _may_switch(self) -> bool:
@@ -389,6 +392,7 @@ class Session:
 
     def _committed(self, feed: Feed) -> None:
         runtime, handover = self._runtime, self._handover
+        runtime.reach("step.taken")
         runtime.end_recording()
         self._following.committed()
         self._log.commit(step=handover.committed - 1, epoch=feed.epoch)
@@ -399,6 +403,7 @@ class Session:
         median = statistics.median(self._durations) if self._durations else duration
         self._last_commit_s = now
         if (plan := handover.confirm()) is not None:
+            runtime.reach("commit.begin")
             runtime.commit()
             about = {"migration": plan.id, "machine": runtime.spec.machine, "rank": runtime.rank}
             place = {"epoch": runtime.epoch, "step": handover.committed}

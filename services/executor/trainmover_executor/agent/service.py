@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
+from trainmover import failpoints
 from trainmover.bus.protocol import Bus, Delivery
 from trainmover.commands import Command, Prepare, Recover
 from trainmover.errors import (
@@ -208,13 +209,19 @@ class Agent:
                     self._traces[command.plan.id] = current_trace()
                     while len(self._traces) > _TRACES:
                         del self._traces[next(iter(self._traces))]
+                self._reach("command.taken", command)
                 self._feed(effects.Commanded(command))
+                self._reach("command.done", command)
             await delivery.ack()
 
         options = self._options
         await self._read_for_ever(
             lambda: self._bus.commands(options.job, options.machine), on_command
         )
+
+    def _reach(self, point: str, command: Command) -> None:
+        if failpoints.ARMED:
+            failpoints.reach(point, machine=self._options.machine, verb=command.verb)
 
     async def _watch_job(self) -> None:
         async def on_fact(delivery: Delivery[Envelope]) -> None:
