@@ -61,7 +61,8 @@ class SimMachine:
             pid=1,
             host=self.name,
         )
-        self._state = AgentState(me=me)
+        # As the shell does: tenths of a second, so that no life repeats an earlier one's number.
+        self._state = AgentState(me=me, generation=int(10 * sim.now_s) - 1)
         sim.note(self.name, "starts")
         self.scene.bus.obey(self.agent, self.name, self._obey)
         self.scene.bus.follow(

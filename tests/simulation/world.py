@@ -148,6 +148,8 @@ class World:
         if not self.over:
             self._await_training()
         end = "trains"
+        if self.failure is not None and "in a row" in self.failure.reason:
+            self.checks.fail("liveness", self.failure.reason)
         if self.failure is not None:
             end = self.failure.reason
         elif self.finished:
