@@ -152,7 +152,8 @@ class SimMachine:
             case effects.Exit(exit_code=code):
                 self.scene.sim.note(self.name, "exits with %d", code)
                 self.exit_code = code
-                self.agent.after(0.3, self.agent.die)
+                self.scene.checks.calm = False  # its last facts may be lost with it
+                self.agent.after(2.0, self.agent.die)
             case effects.Log(event=event, fields=fields):
                 if event in ("command.ignored", "plan.refused", "life.ending", "worker.exited"):
                     self.scene.sim.note(self.name, "%s %s", event, fields)

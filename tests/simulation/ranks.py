@@ -127,6 +127,8 @@ class SimRank(SimProcess):
         if not self.alive:
             return
         self.die()
+        if reset and self._leading is not None:
+            self._hang_up(self._leading)
         self.fabric.ended(self, reset=reset and code != 0)
         self._on_end(code, signal)
 
@@ -225,7 +227,8 @@ class SimRank(SimProcess):
         if switching:
             self._prepared = None
         elif aborted:
-            self._prepared = self._leading = None
+            self._prepared = None
+            self._end_lead()
 
     # -- breaking --------------------------------------------------------------------------------
 
@@ -474,6 +477,28 @@ class SimRank(SimProcess):
         else:
             self.after(0.1, self._lead, plan)
 
+    def _end_lead(self) -> None:
+        plan, self._leading = self._leading, None
+        if plan is not None:
+            self._hang_up(plan)
+
+    def _hang_up(self, plan: Plan) -> None:
+        seat = plan.membership.members[self.slot]
+        joiner = self.fabric.at(seat.machine, seat.generation, self.rank)
+        if joiner is not None and joiner.where == "joining" and joiner.epoch == plan.epoch:
+            joiner.after(0.002, joiner.links_broke, joiner.turn, "the leaver ended the link")
+
+    def leads(self, plan: Plan) -> bool:
+        """Whether this leaver has called the joiner, and not hung up."""
+        return self.alive and (self._leading == plan or self.where == "left")
+
+    def _leaver_called(self) -> bool:
+        plan = self._under
+        return plan is not None and any(
+            one.rank == self.rank and one is not self and one.leads(plan)
+            for one in self.fabric.ranks
+        )
+
     # -- the joiner ------------------------------------------------------------------------------
 
     def _wanted(self) -> Plan | None:
@@ -575,6 +600,7 @@ class SimRank(SimProcess):
         if self._joiner_of(plan, self.slot) is None:
             self._failed(plan, "nobody listens at the joiner")
         else:
+            self._end_lead()
             self._leading = plan
 
     def _parked(self, plan: Plan) -> None:
@@ -606,7 +632,8 @@ class SimRank(SimProcess):
             return
         if self._recover is None or plan.epoch > self._recover.epoch:
             self._recover = plan
-            self._prepared = self._leading = self._joining = None
+            self._prepared = self._joining = None
+            self._end_lead()
         if self.where == "left":
             self._given_back()
         elif self.where == "idle":
@@ -621,7 +648,7 @@ class SimRank(SimProcess):
         if self.standby and not self.linked:
             if self._joining is not None and self._joining.epoch == epoch:
                 self._joining = None
-            if epoch == self.epoch:
+            if epoch == self.epoch and not self._leaver_called():
                 self.trip(f"{command.migration} was aborted")
             return
         if epoch <= self.epoch:
@@ -631,6 +658,6 @@ class SimRank(SimProcess):
             self._abort_pending = True
             return
         if self._leading is not None and self._leading.epoch == epoch:
-            self._leading = None
+            self._end_lead()
         if self._prepared is not None and self._prepared.epoch == epoch:
             self._prepared = None
