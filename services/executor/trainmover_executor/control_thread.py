@@ -292,9 +292,11 @@ class ControlThread:
         if (task := self._preparing.pop(command.epoch, None)) is not None:
             task.cancel()
         if self._spec.role == "standby" and not self._watching:
-            # A joiner is already at the plan's epoch, waiting for the leaver's state.
+            # A joiner is already at the plan's epoch. Once its leaver has called, the leaver
+            # decides: it ends the link, unless the ranks have voted for the switch meanwhile.
             self._mailbox.abort(command.epoch)
-            if command.epoch == self.book.epoch:
+            called = self.book.reaches(STATE_GROUP, self._spec.rank)
+            if command.epoch == self.book.epoch and not called:
                 self._latch.trip(f"migration {command.migration} was aborted: {command.reason}")
         elif command.epoch > self.book.epoch and self._mailbox.abort(command.epoch):
             self.book.drop_parked(command.epoch)

@@ -30,7 +30,7 @@ def replan(turn: Turn) -> None:
     keep, kept = _keep(base, failed, state)
     lost = [s for s, m in enumerate(keep.members) if gone(state, m)]
     found = stuck(state, base, epochs=[state.membership.epoch, base.epoch])
-    regroup = found.all and turn.now_s >= found.last_s + state.settings.regroup_s
+    regroup = found.all and turn.now_s >= found.last_s + state.regroup_s
     if not lost and not regroup and failed is None:
         return
     dead = [base.members[s].machine for s in state.dead_slots(base)]

@@ -217,6 +217,16 @@ class State:
     step: int = 0
 
     @property
+    def regroup_s(self) -> float:
+        """Seconds that a break without a culprit is left alone, longer from the third plan on.
+
+        Plans in quick succession would use up all attempts before a detector that starts over has
+        found out who is dead.
+        """
+        doublings = min(max(self.attempts - 2, 0), 4)
+        return self.settings.regroup_s * 2.0**doublings
+
+    @property
     def over(self) -> bool:
         """Whether the job ended."""
         return self.phase in ("finished", "failed")

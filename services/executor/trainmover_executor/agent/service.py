@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -48,6 +49,16 @@ _END_S: Final = 5.0
 _RETRY_S: Final = 1.0
 _TRACES: Final = 64
 _SIGTERM_EXIT: Final = 143
+_BIRTHDAY_S: Final = 1_767_225_600  # 2026-01-01: keeps the numbers short
+
+
+def _newest_generation() -> int:
+    """A number that no earlier agent of this machine can have reached: tenths of a second.
+
+    Were a machine that starts over to repeat a generation, its registration and its telemetry
+    would pass for the life before, and the job would wait for ever for ranks that are gone.
+    """
+    return int(10 * (time.time() - _BIRTHDAY_S))
 
 
 class Agent:
@@ -87,6 +98,7 @@ class Agent:
         self._exit_code = 0
         self._over = asyncio.Event()
         self._state = AgentState(
+            generation=_newest_generation(),
             me=Identity(
                 job=options.job,
                 machine=options.machine,
