@@ -122,7 +122,9 @@ class SimRank(SimProcess):
     def _note(self, text: str, *args: object) -> None:
         self.sim.note(self.name, text, *args)
 
-    def end(self, *, code: int | None = None, signal: int | None = None, reset: bool = True) -> None:
+    def end(
+        self, *, code: int | None = None, signal: int | None = None, reset: bool = True
+    ) -> None:
         """The process ends."""
         if not self.alive:
             return

@@ -252,9 +252,7 @@ class World:
 
     def later(self, low_s: float, high_s: float, repair: Callable[[], None]) -> None:
         """Undo a fault after a while, unless peace did before."""
-        self.sim.after(
-            self.sim.between(low_s, high_s), lambda: None if self.quiet else repair()
-        )
+        self.sim.after(self.sim.between(low_s, high_s), lambda: None if self.quiet else repair())
 
 
 def _pick(world: World, names: list[str]) -> SimMachine | None:
@@ -398,9 +396,11 @@ def _slow(world: World) -> str | None:
     world.later(
         1.0,
         6.0,
-        lambda: world.detector.slow.remove(machine.name)
-        if machine.name in world.detector.slow
-        else None,
+        lambda: (
+            world.detector.slow.remove(machine.name)
+            if machine.name in world.detector.slow
+            else None
+        ),
     )
     return f"{machine.name} is slow"
 
