@@ -651,7 +651,7 @@ class SimRank(SimProcess):
             if epoch == self.epoch and not self._leaver_called():
                 self.trip(f"{command.migration} was aborted")
             return
-        if epoch <= self.epoch:
+        if epoch <= self.epoch or self.where == "left":
             return
         self._seen_plans.discard(epoch)
         if self._in_vote and self._prepared is not None and self._prepared.epoch == epoch:
