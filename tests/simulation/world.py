@@ -282,7 +282,7 @@ def _kill_standby(world: World) -> str | None:
     machine = _pick(world, world.standbys())
     if machine is None:
         return None
-    if any(rank.where in ("joining", "inheriting") for rank in machine.ranks.values()):
+    if any(rank.where in ("joining", "inheriting", "left") for rank in machine.ranks.values()):
         world.harm(machine.name)  # its ranks may have been voted in
     machine.kill()
     if world.sim.chance(0.7):
