@@ -22,6 +22,7 @@ __all__ = [
     "Refusal",
     "Release",
     "RequestAccepted",
+    "SaveCheckpoint",
     "Start",
     "Stop",
     "Warm",
@@ -78,6 +79,17 @@ class BreakStep(Frozen):
     reason: str
 
 
+class SaveCheckpoint(Frozen):
+    """Save a checkpoint now: the job is about to end because no machine is left for a slot.
+
+    The ranks wait in ``recovering`` with whole state; each answers with ``worker.saved``.
+    """
+
+    verb: Literal["save_checkpoint"] = "save_checkpoint"
+    epoch: int
+    reason: str
+
+
 class Release(Frozen):
     """The machine holds no slot any more: end its ranks.
 
@@ -99,7 +111,7 @@ class Stop(Frozen):
 
 
 Command = Annotated[
-    Start | Warm | Prepare | Recover | AbortMigration | BreakStep | Release | Stop,
+    Start | Warm | Prepare | Recover | AbortMigration | BreakStep | SaveCheckpoint | Release | Stop,
     Field(discriminator="verb"),
 ]
 command_adapter: TypeAdapter[Command] = TypeAdapter(Command)

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Mapping
 
 from trainmover.errors import RequestRefusedError
 from trainmover.events.machine import MachineLost
-from trainmover.events.migration import JobFailed, JobHeld
+from trainmover.events.migration import FailureCode, JobFailed
 from trainmover.plan import Move, Plan
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
 from trainmover.protocol.table import Phase
 from trainmover.topology import Member, Membership
+from trainmover_planner import exhausted
 from trainmover_planner.assignment import assign, sources
+from trainmover_planner.crashes import restarts
 from trainmover_planner.evidence import deaths_of, gone, stuck, unproven, why
 from trainmover_planner.inventory import life_of
 from trainmover_planner.migrations import advance, base_of, give_up, propose, start
@@ -51,7 +53,8 @@ def replan(turn: Turn) -> None:
             next_step="Look at `trainmover migrations ls` and the workers' logs for the reason.",
         )
         return
-    joiners = assign(state, lost, keep=keep, fallback=state.membership)
+    prefer = restarts(state, lost, turn.now_s)
+    joiners = assign(state, lost, keep=keep, fallback=state.membership, prefer=prefer)
     after = keep.replace(joiners or {}, epoch=state.issued + 1)
     moving = {s for s in range(base.layout.slots) if after.members[s] != base.members[s]}
     moving |= unproven(state, base) | frozenset(kept) | frozenset(lost)
@@ -73,7 +76,12 @@ def replan(turn: Turn) -> None:
         _reject(turn, base=base, lost=lost, cause=cause, refusal=refusal)
         return
     if joiners is None:
-        _hold(turn, lost, cause)
+        if prefer:
+            return  # their machines start over; a standby takes the slot when that takes too long
+        exhausted.hold(turn, lost, cause)
+        given_up = exhausted.is_given_up(turn, base)
+        if given_up:
+            fail_job(turn, reason=given_up, next_step=exhausted.NEXT_STEP, code="exhausted")
         return
     _publish_plan(turn, base=base, after=after, moving=moving, givers=givers, cause=cause)
 
@@ -109,7 +117,14 @@ def _publish_plan(
         moves=moves,
         sources=givers,
     )
-    turn.set(phase="running", reason="", held=(), attempts=state.attempts + 1, retry_s=None)
+    turn.set(
+        phase="running",
+        reason="",
+        held=(),
+        held_s=None,
+        attempts=state.attempts + 1,
+        retry_s=None,
+    )
     start(turn, one.id, plan, base)
     for slot in state.dead_slots(base):
         _fence(turn, plan, base.members[slot])
@@ -178,17 +193,6 @@ def _trace_of(state: State, base: Membership) -> Mapping[str, str]:
     return state.traces.get(_incident_of(state, base) or "", {})
 
 
-def _hold(turn: Turn, slots: list[int], cause: str) -> None:
-    if turn.state.held == tuple(slots):
-        return
-    reason = f"{cause}. No standby can take slots {slots}; the ranks wait. Add a machine."
-    turn.set(phase="held", reason=reason, held=tuple(slots))
-    turn.publish(
-        JobHeld(slots=tuple(slots), reason=reason),
-        id=f"job.held.{turn.state.issued}.{'-'.join(map(str, slots))}",
-    )
-
-
 def _reject(
     turn: Turn, *, base: Membership, lost: list[int], cause: str, refusal: RequestRefusedError
 ) -> None:
@@ -204,11 +208,13 @@ def _reject(
     fail_job(turn, reason=f"{cause}. {reason}", next_step=refusal.next_step)
 
 
-def fail_job(turn: Turn, *, reason: str, next_step: str) -> None:
+def fail_job(
+    turn: Turn, *, reason: str, next_step: str, code: FailureCode = "failed"
+) -> None:
     """Give the job up and stop every machine."""
     flight = turn.state.flight
     if flight is not None:
         give_up(turn, flight.id, reason)
     turn.set(phase="failed", reason=reason)
     turn.stop_everybody(reason)
-    turn.publish(JobFailed(reason=reason, next_step=next_step), id="job.failed")
+    turn.publish(JobFailed(reason=reason, next_step=next_step, code=code), id="job.failed")

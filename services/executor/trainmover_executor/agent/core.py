@@ -13,6 +13,7 @@ from trainmover.commands import (
     Prepare,
     Recover,
     Release,
+    SaveCheckpoint,
     Start,
     Stop,
     Warm,
@@ -96,6 +97,8 @@ def _on_command(turn: Turn, command: Command) -> None:
             plans.on_abort(turn, command)
         case BreakStep():
             plans.on_break(turn, command)
+        case SaveCheckpoint():
+            turn.ignore(command.verb, "the ranks of this version cannot save on request")
         case Release():
             lives.on_release(turn, command)
         case Stop():
