@@ -52,7 +52,9 @@ class Checks:
         if len({(committed, digest) for _, _, committed, digest in voters}) != 1:
             self.fail("INV-SAME-BITS", f"ranks voted with different states: {voters}")
         committed = voters[0][2]
-        again = committed == self.step - 1 and not self._witnesses & {life for _, life, _, _ in voters}
+        again = committed == self.step - 1 and not self._witnesses & {
+            life for _, life, _, _ in voters
+        }
         if again and self.voted_epoch < epoch and epoch not in self._planned:
             self.step -= 1  # all who knew that it counted are dead: a failure may cost this step
         if committed != self.step:

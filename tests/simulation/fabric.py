@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.checks import Checks
+
 from trainmover.testing.simulation import Simulation
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ class Fabric:
         meeting.over = True
         values = [value for _, value, _ in meeting.there.values()]
         for one, _, finish in meeting.there.values():
-            one.after(self.sim.between(0.0002, 0.004), self._leave_together, one, key, finish, values)
+            one.after(
+                self.sim.between(0.0002, 0.004), self._leave_together, one, key, finish, values
+            )
 
     def _leave_together(
         self, rank: SimRank, key: tuple[int, int], done: Callable[[list[Any]], None], values: Any

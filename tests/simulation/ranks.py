@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tests.simulation.fabric import Fabric
+
 from trainmover.capsules import holder_of
 from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover
 from trainmover.events import executor
@@ -122,7 +123,9 @@ class SimRank(SimProcess):
     def _note(self, text: str, *args: object) -> None:
         self.sim.note(self.name, text, *args)
 
-    def end(self, *, code: int | None = None, signal: int | None = None, reset: bool = True) -> None:
+    def end(
+        self, *, code: int | None = None, signal: int | None = None, reset: bool = True
+    ) -> None:
         """The process ends."""
         if not self.alive:
             return
@@ -538,9 +541,9 @@ class SimRank(SimProcess):
         if found is None:
             return
         committed, digest = found
-        if kind == "state" and committed:
-            if self.fabric.collect(plan.epoch, "capsule", self.rank) is None:
-                return
+        capsule = self.fabric.collect(plan.epoch, "capsule", self.rank)
+        if kind == "state" and committed and capsule is None:
+            return
         self.committed, self.digest = committed, digest
         self._unconfirmed = plan
         self._note("joined at epoch %d after step %d", plan.epoch, committed)

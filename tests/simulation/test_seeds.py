@@ -1,11 +1,10 @@
-"""Thousands of jobs in virtual time, each with its own faults: the invariants hold in all of them."""
+"""Thousands of jobs in virtual time, each with its own faults: the invariants hold in all."""
 
 from __future__ import annotations
 
 import time
 
 import pytest
-
 from tests.simulation.__main__ import many
 from tests.simulation.world import play
 

@@ -11,6 +11,7 @@ from tests.simulation.fabric import Fabric
 from tests.simulation.machines import SimMachine
 from tests.simulation.scene import Scene
 from tests.simulation.services import SimDetector, SimPlanner
+
 from trainmover.commands import MigrateRequest
 from trainmover.events import migration
 from trainmover.protocol.requests import AbortRequest
@@ -252,9 +253,7 @@ class World:
 
     def later(self, low_s: float, high_s: float, repair: Callable[[], None]) -> None:
         """Undo a fault after a while, unless peace did before."""
-        self.sim.after(
-            self.sim.between(low_s, high_s), lambda: None if self.quiet else repair()
-        )
+        self.sim.after(self.sim.between(low_s, high_s), lambda: None if self.quiet else repair())
 
 
 def _pick(world: World, names: list[str]) -> SimMachine | None:
@@ -291,7 +290,7 @@ def _kill_standby(world: World) -> str | None:
 
 
 def _freeze(world: World) -> str | None:
-    machine = _pick(world, [n for n in world.members() + world.standbys()])
+    machine = _pick(world, world.members() + world.standbys())
     if machine is None or machine.frozen:
         return None
     world.harm(machine.name)
@@ -398,9 +397,11 @@ def _slow(world: World) -> str | None:
     world.later(
         1.0,
         6.0,
-        lambda: world.detector.slow.remove(machine.name)
-        if machine.name in world.detector.slow
-        else None,
+        lambda: (
+            world.detector.slow.remove(machine.name)
+            if machine.name in world.detector.slow
+            else None
+        ),
     )
     return f"{machine.name} is slow"
 

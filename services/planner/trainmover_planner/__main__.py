@@ -7,6 +7,7 @@ from typing import get_args
 
 from trainmover.bus.protocol import Bus
 from trainmover.errors import TrainMoverError
+from trainmover.lease import Lease
 from trainmover.policies import OnWorkerCrash, WhenExhausted
 from trainmover.protocol.table import Deadlines
 from trainmover.service import ServiceOptions, add_common_options, run_service
@@ -61,6 +62,13 @@ def main() -> None:
             metavar="SECONDS",
             help=f"{text} (default %(default)g)",
         )
+    group.add_argument(
+        "--lease",
+        type=float,
+        default=3.0,
+        metavar="SECONDS",
+        help="a replica takes over when this one was silent for so long (default %(default)g)",
+    )
     arguments = parser.parse_args()
     settings = Settings(
         automation=not arguments.no_automation,
@@ -78,7 +86,8 @@ def main() -> None:
     )
 
     async def plan(bus: Bus, options: ServiceOptions) -> int | None:
-        await Planner(bus, job=options.job, settings=settings).run()
+        lease = Lease(bus, job=options.job, service="planner", ttl_s=arguments.lease)
+        await Planner(bus, job=options.job, settings=settings, lease=lease).run()
         return None
 
     try:

@@ -69,11 +69,7 @@ def assign(
     former: dict[int, list[Member]] = {}
     for slot in wanted:
         only = prefer.get(slot)
-        warm = [
-            host
-            for host in pool
-            if slot in host.warming and only in (None, host.machine.name)
-        ]
+        warm = [host for host in pool if slot in host.warming and only in (None, host.machine.name)]
         ready[slot] = [host.member(slot) for host in warm if slot in host.ready]
         warming[slot] = [host.member(slot) for host in warm if slot not in host.ready]
         old = fallback.members[slot]

@@ -208,9 +208,7 @@ def _reject(
     fail_job(turn, reason=f"{cause}. {reason}", next_step=refusal.next_step)
 
 
-def fail_job(
-    turn: Turn, *, reason: str, next_step: str, code: FailureCode = "failed"
-) -> None:
+def fail_job(turn: Turn, *, reason: str, next_step: str, code: FailureCode = "failed") -> None:
     """Give the job up and stop every machine."""
     flight = turn.state.flight
     if flight is not None:

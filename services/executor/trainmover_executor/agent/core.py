@@ -10,6 +10,7 @@ from trainmover.commands import (
     AbortMigration,
     BreakStep,
     Command,
+    Lead,
     Prepare,
     Recover,
     Release,
@@ -86,7 +87,14 @@ def _on_command(turn: Turn, command: Command) -> None:
     if turn.state.phase == "finished":
         turn.ignore(command.verb, "this agent ends")
         return
+    if command.term < turn.state.term:
+        # It was frozen while another took its place: two planners must not both be obeyed.
+        turn.ignore(command.verb, f"its planner of term {command.term} leads no more")
+        return
+    turn.set(term=command.term)
     match command:
+        case Lead():
+            pass
         case Start():
             _on_start(turn, command)
         case Warm():

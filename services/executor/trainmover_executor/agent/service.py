@@ -107,7 +107,7 @@ class Agent:
                 pid=os.getpid(),
                 host=socket.gethostname(),
                 labels=dict(options.labels),
-            )
+            ),
         )
 
     async def run(self) -> int:
