@@ -292,9 +292,7 @@ async def test_the_detector_that_takes_over_says_what_the_dead_one_could_not(sta
     await start("detector", stage.url)
     first.send(signal.SIGKILL)
     await stage.machines["w-1"].say(
-        machine.WorkerExited(
-            machine="w-1", generation=0, rank=1, epoch=1, exit_code=None, signal=9
-        )
+        machine.WorkerExited(machine="w-1", generation=0, rank=1, epoch=1, exit_code=None, signal=9)
     )
     opened = await stage.until(IncidentOpened)
     assert isinstance(opened, IncidentOpened)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from trainmover.commands import Release
 from trainmover.errors import RequestRefusedError
 from trainmover.events.machine import MachineLost
 from trainmover.events.migration import FailureCode, JobFailed
@@ -16,7 +17,7 @@ from trainmover_planner import exhausted
 from trainmover_planner.assignment import assign, sources
 from trainmover_planner.crashes import restarts
 from trainmover_planner.evidence import deaths_of, gone, stuck, unproven, why
-from trainmover_planner.inventory import life_of
+from trainmover_planner.inventory import Life, life_of
 from trainmover_planner.migrations import advance, base_of, give_up, propose, start
 from trainmover_planner.state import State, Turn
 from trainmover_planner.survival import followers
@@ -150,6 +151,23 @@ def announce_losses(turn: Turn) -> None:
                 id=f"{machine}.{generation}.lost",
                 trace=turn.state.traces.get(death.incident or "", {}),
             )
+            _invite_back(turn, (machine, generation))
+
+
+def _invite_back(turn: Turn, life: Life) -> None:
+    """A standby that was only cut off does not know that it was given up: let it register anew."""
+    state = turn.state
+    machine, generation = life
+    host = state.inventory.get(machine)
+    seats = [state.membership]
+    if state.flight is not None and state.flight.plan is not None:
+        seats.append(state.flight.plan.membership)
+    seated = {life_of(member) for one in seats if one is not None for member in one.members}
+    if host is None or host.life != life or life in seated | state.spent:
+        return
+    release = Release(generation=generation, epoch=state.issued, then="standby")
+    id = f"{state.job}:{machine}:{generation}:back"
+    turn.send(machine, release, id=id)
 
 
 def _failed_since(state: State) -> Migration | None:
