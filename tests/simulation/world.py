@@ -112,6 +112,7 @@ class World:
             self.add_machine(spare=spare)
         self.faults: list[str] = []
         self.failure: migration.JobFailed | None = None
+        self.survivors: list[str] = []
         self.finished = False
         self._moments: list[tuple[type, Callable[[], None]]] = []
         self.quiet = False
@@ -133,6 +134,7 @@ class World:
         match fact.payload:
             case migration.JobFailed() as failed:
                 self.failure = failed
+                self.survivors = [r.name for r in self.fabric.ranks if r.linked and r.committed]
             case migration.JobFinished():
                 self.finished = True
             case _:
