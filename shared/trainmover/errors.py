@@ -8,6 +8,7 @@ __all__ = [
     "ConfigError",
     "ConflictError",
     "InvalidIdError",
+    "LeaseLostError",
     "MalformedEventError",
     "PermissionDeniedError",
     "ProtocolError",
@@ -43,6 +44,10 @@ class PermissionDeniedError(BusError):
 
 class ConflictError(BusError):
     """A compare-and-set lost against another writer."""
+
+
+class LeaseLostError(TrainMoverError):
+    """Another replica of this service leads now."""
 
 
 class MalformedEventError(TrainMoverError):

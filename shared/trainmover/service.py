@@ -27,6 +27,7 @@ from trainmover.bus.protocol import Bus
 from trainmover.errors import (
     BusUnavailableError,
     InvalidIdError,
+    LeaseLostError,
     PermissionDeniedError,
     TrainMoverError,
 )
@@ -37,6 +38,7 @@ DEFAULT_URL: Final = "nats://127.0.0.1:4222"
 _LEVELS: Final = ("debug", "info", "warning", "error")
 _FORMATS: Final = ("auto", "json", "console")
 _RETRY_S: Final = 0.25
+REPLACED: Final = 75  # EX_TEMPFAIL: start it again, as a replica
 _CONNECT_S: Final = 2.0
 
 Main = Callable[[Bus, "ServiceOptions"], Awaitable[int | None]]
@@ -154,7 +156,8 @@ def run_service(
 
     Raises:
         SystemExit: Always: 0 after a clean end or SIGTERM, 130 after SIGINT, 1 after an error
-            (a ``TrainMoverError`` is shown as one line, anything else with its traceback).
+            (a ``TrainMoverError`` is shown as one line, anything else with its traceback), 75
+            when another replica leads.
     """
     code = 1
     try:
@@ -167,6 +170,8 @@ def run_service(
         if all(isinstance(cause, TrainMoverError) for cause in causes):
             for cause in causes:
                 _say(options, cause)
+            if any(isinstance(cause, LeaseLostError) for cause in causes):
+                code = REPLACED
         else:
             observe.get_logger(__name__).exception("service.broke")
     finally:

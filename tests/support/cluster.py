@@ -18,7 +18,7 @@ from typing import Any
 
 from trainmover.bus.nats import NatsBus
 from trainmover.events.executor import StateFollowed
-from trainmover.events.machine import MachineReady
+from trainmover.events.machine import MachineReady, MachineRegistered
 
 COMMAND = [sys.executable, "-m", "trainmover.cli"]
 
@@ -96,22 +96,29 @@ class ClusterJob:
     def wait_until_ready(
         self, slots: int, *, standbys: int = 1, generation: int = 0, timeout_s: float = 120
     ) -> None:
-        """Wait until so many standbys, of at least that generation, are warm for every slot."""
+        """Wait until so many standbys are warm for every slot.
+
+        Those count whose agent had at least ``generation`` lives before.
+        """
         asyncio.run(self._until_ready(set(range(slots)), standbys, generation, timeout_s))
 
     async def _until_ready(
         self, wanted: set[int], standbys: int, generation: int, timeout_s: float
     ) -> None:
         ready: dict[tuple[str, int], set[int]] = {}
+        first: dict[str, int] = {}
         async with (
             asyncio.timeout(timeout_s),
             NatsBus(self.runtime()["nats"], name="test") as bus,
-            aclosing(bus.events(self.name, entity="machine", fact="ready")) as facts,
+            aclosing(bus.events(self.name, entity="machine")) as facts,
         ):
             async for delivery in facts:
                 fact = delivery.payload.payload
-                assert isinstance(fact, MachineReady)
-                if fact.generation < generation:
+                if isinstance(fact, MachineRegistered):
+                    first.setdefault(fact.machine.name, fact.machine.generation)
+                if not isinstance(fact, MachineReady):
+                    continue
+                if fact.generation - first[fact.machine] < generation:
                     continue
                 slots = ready.setdefault((fact.machine, fact.generation), set())
                 slots.add(fact.slot)

@@ -11,6 +11,7 @@ from trainmover import observe
 from trainmover.bus.protocol import Bus
 from trainmover.errors import BusUnavailableError, MalformedEventError
 from trainmover.events.envelope import Envelope
+from trainmover.lease import Lease
 from trainmover.telemetry import decode_batch
 from trainmover.topology import Frozen
 from trainmover_detector.backlog import Backlog
@@ -35,6 +36,7 @@ class DetectorService:
         job: Job name.
         detectors: Whom to ask.
         clock: Seconds, steady.
+        lease: Held while it watches; None where there are no replicas.
     """
 
     def __init__(
@@ -44,10 +46,12 @@ class DetectorService:
         job: str,
         detectors: list[Guarded],
         clock: Callable[[], float] = time.monotonic,
+        lease: Lease | None = None,
     ) -> None:
         self._bus = bus
         self._job = job
         self._clock = clock
+        self._lease = lease
         self._core = DetectorCore(detectors)
         self._facts: asyncio.Queue[Envelope] = asyncio.Queue()
         self._said: asyncio.Queue[Envelope] = asyncio.Queue()
@@ -56,8 +60,23 @@ class DetectorService:
                 _log.error("detector.unusable", detector=guarded.name, reason=guarded.quarantined)
 
     async def run(self) -> None:
-        """Watch until cancelled; first reads everything that happened before."""
+        """Watch until cancelled; first reads everything that happened before.
+
+        Raises:
+            LeaseLostError: In a group: another replica leads now.
+        """
+        if self._lease is not None:
+            await self._lease.acquire()
+        try:
+            await self._lead()
+        finally:
+            if self._lease is not None and self._lease.held:
+                await self._lease.give_back()
+
+    async def _lead(self) -> None:
         async with asyncio.TaskGroup() as group:
+            if self._lease is not None:
+                group.create_task(self._lease.keep(), name="detector-lease")
             group.create_task(self._read_facts(), name="detector-read")
             group.create_task(self._publish(), name="detector-publish")
             await self._catch_up()
@@ -141,6 +160,8 @@ class DetectorService:
             event = await self._said.get()
             while True:
                 try:
+                    if self._lease is not None:
+                        await self._lease.confirmed()
                     await self._bus.publish(event)
                 except BusUnavailableError as error:
                     _log.warning("detector.bus_unavailable", reason=str(error))

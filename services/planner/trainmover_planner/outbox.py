@@ -12,6 +12,8 @@ from typing import Final
 from trainmover import observe
 from trainmover.bus.protocol import Bus
 from trainmover.errors import BusError, BusUnavailableError, ConflictError
+from trainmover.events.envelope import Envelope
+from trainmover.lease import Lease
 from trainmover.topology import Frozen
 from trainmover_planner.requests import migration_status
 from trainmover_planner.state import (
@@ -39,13 +41,17 @@ class Outbox:
     Args:
         bus: A connected bus.
         job: Job name.
+        lease: Nothing leaves without it; None where there are no replicas.
         group: Where the sending tasks live.
     """
 
-    def __init__(self, bus: Bus, job: str, group: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, bus: Bus, job: str, group: asyncio.TaskGroup, *, lease: Lease | None = None
+    ) -> None:
         self._bus = bus
         self._job = job
         self._group = group
+        self._lease = lease
         self._facts: asyncio.Queue[PublishFact | asyncio.Event] = asyncio.Queue()
         self._machines: dict[str, asyncio.Queue[tuple[SendCommand, asyncio.Event | None]]] = {}
         self._mirror: dict[tuple[str, str], Frozen] = {}
@@ -95,7 +101,20 @@ class Outbox:
                 await _insist(lambda item=item: self._send(item))  # type: ignore[misc]
 
     async def _send(self, item: SendCommand) -> None:
-        await self._bus.send_command(self._job, item.machine, item.command, id=item.id)
+        if self._lease is None:
+            await self._bus.send_command(self._job, item.machine, item.command, id=item.id)
+            return
+        await self._lease.confirmed()
+        term = self._lease.term
+        command = item.command.model_copy(update={"term": term})
+        # The term is in the id: what an earlier planner said late is void, so it must not hide
+        # what this one says again.
+        await self._bus.send_command(self._job, item.machine, command, id=f"{item.id}:{term}")
+
+    async def _publish(self, event: Envelope) -> None:
+        if self._lease is not None:
+            await self._lease.confirmed()
+        await self._bus.publish(event)
 
     async def _publish_facts(self) -> None:
         while True:
@@ -107,7 +126,7 @@ class Outbox:
                 event = observe.new_event(
                     job=self._job, source=SOURCE, payload=item.payload, id=item.id
                 )
-                await _insist(lambda event=event: self._bus.publish(event))  # type: ignore[misc]
+                await _insist(lambda event=event: self._publish(event))  # type: ignore[misc]
             _log.info("planner.fact", type=event.type, id=item.id)
 
     def _save(self, bucket: str, key: str, value: Frozen) -> None:

@@ -20,5 +20,7 @@ class ExitCode(IntEnum):
     """The planner refused; nothing changed."""
     UNREACHABLE = 4
     """The bus or the planner does not answer; the outcome is unknown."""
+    EXHAUSTED = 75
+    """No machine was left for the job: start it again later (``EX_TEMPFAIL``)."""
     INTERRUPTED = 130
     """Ctrl-C or SIGTERM."""

@@ -28,6 +28,7 @@ from trainmover.local.cluster import (
 )
 from trainmover.local.follow import OutputFollower
 from trainmover.local.ledger import Ending
+from trainmover.policies import OnWorkerCrash, WhenExhausted
 from trainmover.redundancy import RedundancyChoice
 from trainmover.subjects import validate_id
 from trainmover.summary import summarise, worth_showing
@@ -46,6 +47,17 @@ def run(
     redundancy: Annotated[
         RedundancyChoice, typer.Option(help="Where the state of a rank survives its machine.")
     ] = "auto",
+    when_exhausted: Annotated[
+        WhenExhausted,
+        typer.Option(help="When no machine is left for a slot: hold the job, or end it."),
+    ] = "hold",
+    exhausted_after: Annotated[
+        float, typer.Option(help="Seconds for which it is held before it ends.", min=0)
+    ] = 60.0,
+    on_worker_crash: Annotated[
+        OnWorkerCrash,
+        typer.Option(help="Who takes the slot of a machine whose program crashed."),
+    ] = "standby",
     module: Annotated[bool, typer.Option("--module", "-m", help="It is a module's name.")] = False,
     job: Annotated[
         str | None, typer.Option(envvar="TRAINMOVER_JOB", help="Job name; made up when omitted.")
@@ -67,7 +79,7 @@ def run(
     Prints what rank 0 prints; every rank's output is in the log folder.
 
     Exit codes: 0 the job finished, 1 it failed, 2 usage, 4 the bus cannot be reached or started,
-    130 interrupted.
+    75 no machine was left for it (with --when-exhausted checkpoint or fail), 130 interrupted.
     """
 
     async def main() -> ExitCode:
@@ -84,6 +96,11 @@ def run(
             program=program,
             as_module=module,
             redundancy=redundancy,
+            planner_options=(
+                f"--when-exhausted={when_exhausted}",
+                f"--exhausted-after={exhausted_after}",
+                f"--on-worker-crash={on_worker_crash}",
+            ),
             metrics_dir=None if metrics is None else metrics.absolute(),
             log_dir=(log_dir or registry.home() / "logs" / name).absolute(),
             nats=nats,
@@ -140,7 +157,7 @@ def finish(ending: Ending, *, interrupted: bool) -> ExitCode:
         output.note(ending.reason)
         return ExitCode.INTERRUPTED
     output.fail(ending.reason, next_step=ending.next_step)
-    return ExitCode.FAILED
+    return ExitCode.EXHAUSTED if ending.exhausted else ExitCode.FAILED
 
 
 def thread_environment(ranks: int) -> dict[str, str]:

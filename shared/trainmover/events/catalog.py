@@ -50,6 +50,7 @@ _TYPES: Final = (
     EventType("machine", "quarantined", machine.MachineQuarantined),
     EventType("worker", "exited", machine.WorkerExited),
     EventType("worker", "finished", executor.WorkerFinished),
+    EventType("worker", "saved", executor.CheckpointSaved),
     EventType("worker", "layout", executor.JobLayoutKnown),
     EventType("worker", "followed", executor.StateFollowed),
     EventType("link", "lost", machine.LinkLost),

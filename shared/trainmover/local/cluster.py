@@ -76,6 +76,7 @@ class ClusterSpec:
         metrics_dir: Where ranks write their metrics, or None.
         log_dir: Where services, machines and ranks log.
         nats: URL of an existing bus; an embedded one is started when None.
+        planner_options: Further options of the planner's command line.
         environment: Variables to add for the machines.
     """
 
@@ -89,6 +90,7 @@ class ClusterSpec:
     redundancy: RedundancyChoice = "auto"
     metrics_dir: Path | None = None
     nats: str | None = None
+    planner_options: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -98,7 +100,8 @@ class ClusterSpec:
 
     def service_argv(self, name: str, *, url: str) -> list[str]:
         """Command line of a service."""
-        return [sys.executable, "-m", f"trainmover_{name}", "--job", self.job, "--nats", url]
+        argv = [sys.executable, "-m", f"trainmover_{name}", "--job", self.job, "--nats", url]
+        return [*argv, *self.planner_options] if name == "planner" else argv
 
     def agent_argv(self, machine: str, *, url: str) -> list[str]:
         """Command line of one machine's agent."""

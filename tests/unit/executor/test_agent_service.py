@@ -82,7 +82,7 @@ async def rig(entry: str, **options: Any) -> AsyncIterator[Rig]:
     async with MemoryBus(broker) as mine, MemoryBus(broker) as theirs, asyncio.TaskGroup() as group:
         planner = Planner(theirs)
         listening = group.create_task(planner.listen())
-        running = group.create_task(Agent(mine, agent_options).run())
+        running = group.create_task(Agent(mine, agent_options, generation=0).run())
         yield Rig(broker, planner, running)
         running.cancel()
         listening.cancel()

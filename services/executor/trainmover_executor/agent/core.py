@@ -10,9 +10,11 @@ from trainmover.commands import (
     AbortMigration,
     BreakStep,
     Command,
+    Lead,
     Prepare,
     Recover,
     Release,
+    SaveCheckpoint,
     Start,
     Stop,
     Warm,
@@ -85,7 +87,14 @@ def _on_command(turn: Turn, command: Command) -> None:
     if turn.state.phase == "finished":
         turn.ignore(command.verb, "this agent ends")
         return
+    if command.term < turn.state.term:
+        # It was frozen while another took its place: two planners must not both be obeyed.
+        turn.ignore(command.verb, f"its planner of term {command.term} leads no more")
+        return
+    turn.set(term=command.term)
     match command:
+        case Lead():
+            pass
         case Start():
             _on_start(turn, command)
         case Warm():
@@ -96,6 +105,8 @@ def _on_command(turn: Turn, command: Command) -> None:
             plans.on_abort(turn, command)
         case BreakStep():
             plans.on_break(turn, command)
+        case SaveCheckpoint():
+            turn.ignore(command.verb, "the ranks of this version cannot save on request")
         case Release():
             lives.on_release(turn, command)
         case Stop():

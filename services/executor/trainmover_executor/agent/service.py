@@ -67,9 +67,10 @@ class Agent:
     Args:
         bus: A connected bus.
         options: What this machine is to do.
+        generation: Of its first life; higher than that of any earlier agent when omitted.
     """
 
-    def __init__(self, bus: Bus, options: AgentOptions) -> None:
+    def __init__(self, bus: Bus, options: AgentOptions, *, generation: int | None = None) -> None:
         self._bus = bus
         self._options = options
         self._scratch = Path(tempfile.mkdtemp(prefix="tm-"))
@@ -98,7 +99,7 @@ class Agent:
         self._exit_code = 0
         self._over = asyncio.Event()
         self._state = AgentState(
-            generation=_newest_generation(),
+            generation=(_newest_generation() if generation is None else generation) - 1,
             me=Identity(
                 job=options.job,
                 machine=options.machine,
