@@ -32,6 +32,7 @@ from trainmover_executor.agent import core, effects
 from trainmover_executor.agent.listeners import Listeners
 from trainmover_executor.agent.options import AgentOptions
 from trainmover_executor.agent.outbox import Outbox
+from trainmover_executor.agent.starts import first_generation
 from trainmover_executor.agent.state import AgentState, Identity
 from trainmover_executor.agent.telemetry import TelemetryRelay
 from trainmover_executor.agent.workers import WorkerPool
@@ -63,7 +64,9 @@ class Agent:
         self._scratch = Path(tempfile.mkdtemp(prefix="tm-"))
         if options.log_dir is not None:
             options.log_dir.mkdir(parents=True, exist_ok=True)
-        self._listeners = Listeners(host=options.host, ranks=options.ranks)
+        self._listeners = Listeners(
+            host=options.host, ranks=options.ranks, towards=options.nats
+        )
         self._workers = WorkerPool(
             options,
             scratch=self._scratch,
@@ -109,6 +112,10 @@ class Agent:
             TrainMoverError: The fork server cannot start, or the host address is not ours.
         """
         try:
+            first = await first_generation(
+                self._bus, job=self._options.job, machine=self._options.machine
+            )
+            self._state = replace(self._state, generation=first - 1)
             async with asyncio.TaskGroup() as group:
                 helpers = [
                     group.create_task(coroutine)
