@@ -53,7 +53,7 @@ def step_on(stack: Stack, view: JobView, *, steps: int = 20) -> JobView:
 
 
 def test_the_job_trains_on_the_four_machines(stack: Stack) -> None:
-    view = stack.until(lambda now: now.step >= 20, what="at step 20")
+    view = stack.until(lambda now: now.step > 20, what="past step 20")
     assert [m.machine for m in view.membership.members] == MACHINES  # type: ignore[union-attr]
     for member in view.membership.members:  # type: ignore[union-attr]
         # A container's own address: links between machines cross the compose network.
@@ -90,7 +90,7 @@ def test_a_killed_machine_is_replaced_within_a_second_and_a_half(stack: Stack) -
 
 def test_standbys_are_added_and_a_killed_machine_comes_back(stack: Stack) -> None:
     """The documented command; it replaces no machine that trains."""
-    before = stack.until(lambda now: now.step >= 20, what="at step 20")
+    before = stack.until(lambda now: now.step > 20, what="past step 20")
     seated = {name: stack.container(name) for name in ("worker-0", "worker-1", "worker-3")}
     stack.up(standbys=2)
     view = stack.until_warm(2)
@@ -128,7 +128,7 @@ def test_a_machine_that_is_cut_off_is_replaced_and_stays_out(stack: Stack) -> No
 
 
 def test_a_restart_of_the_bus_is_not_noticed_by_the_job(stack: Stack) -> None:
-    before = stack.until(lambda now: now.step >= 20, what="at step 20")
+    before = stack.until(lambda now: now.step > 20, what="past step 20")
     stack.compose("restart", "-t", "2", "nats")
     after = step_on(stack, before, steps=60)
     assert after.membership == before.membership
