@@ -81,9 +81,7 @@ class ServiceOptions:
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--job --nats --log-level --log-format --bus-wait --health-file`` and their
-    environment.
-    """
+    """Add ``--job --nats --bus-wait --health-file --log-*`` and their environment."""
     environment = os.environ
     group = parser.add_argument_group("service options")
     group.add_argument(

@@ -29,7 +29,9 @@ def recovered(view: JobView, machine: str, *, known: int) -> bool:
     if len(view.migrations) <= known:
         return False
     one = last(view)
-    return one.leaver == machine and one.state == "committed" and len(one.pauses_s) == len(SLOTS) - 1
+    return (
+        one.leaver == machine and one.state == "committed" and len(one.pauses_s) == len(SLOTS) - 1
+    )
 
 
 def lose(stack: Stack, machine: str, *command: str) -> tuple[JobView, MigrationView]:

@@ -1,4 +1,4 @@
-"""A job in containers: ``docker compose`` on a real engine, watched through the facts on its bus."""
+"""A job in containers: ``docker compose`` on a real engine, watched through its bus."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ class Stack:
 
     def inspect(self, service: str) -> dict[str, Any]:
         """What the engine knows of a service's container."""
-        found: list[dict[str, Any]] = json.loads(self.run("docker", "inspect", self.container(service)))
+        found: list[dict[str, Any]] = json.loads(
+            self.run("docker", "inspect", self.container(service))
+        )
         return found[0]
 
     def until(
@@ -121,7 +123,9 @@ class Stack:
                     if stored <= 0 and reached(view):  # it is about now, not about some time ago
                         return view
         except (TimeoutError, BusError) as error:
-            raise AssertionError(f"not {what} in {timeout_s} s ({error!r}):\n{self.report(view)}") from error
+            raise AssertionError(
+                f"not {what} in {timeout_s} s ({error!r}):\n{self.report(view)}"
+            ) from error
         raise AssertionError(f"the facts ended before {what}")
 
     def until_warm(self, standbys: int, *, timeout_s: float = 120) -> JobView:

@@ -27,7 +27,7 @@ def own_address(host: str, *, towards: str) -> str:
     """
     if host != AUTO:
         return host
-    first = towards.split(",")[0].strip()
+    first = towards.split(",", maxsplit=1)[0].strip()
     parts = urlsplit(first if "://" in first else f"nats://{first}")
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(
