@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,8 +66,8 @@ def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, AgentOptio
     add_common_options(parser)
     parser.add_argument(
         "--machine",
-        default=socket.gethostname().partition(".")[0],
-        help="name of this machine, unique in the job (default: its host name)",
+        default=os.environ.get("TRAINMOVER_MACHINE") or socket.gethostname().partition(".")[0],
+        help="name of this machine, unique in the job (TRAINMOVER_MACHINE; default: host name)",
     )
     parser.add_argument(
         "--nnodes", required=True, metavar="SLOTS[:MACHINES]", help="4:6 is 4 slots, 2 standbys"
