@@ -27,18 +27,28 @@ def own_address(host: str, *, towards: str) -> str:
     """
     if host != AUTO:
         return host
-    first = towards.split(",", maxsplit=1)[0].strip()
-    parts = urlsplit(first if "://" in first else f"nats://{first}")
+    first = towards.split(",")[0].strip()
     try:
-        family, kind, protocol, _, target = socket.getaddrinfo(
-            parts.hostname, parts.port or _BUS_PORT, family=socket.AF_INET, type=socket.SOCK_DGRAM
-        )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(target)  # asks the kernel for the way there; nothing is sent
-            address: str = probe.getsockname()[0]
+        return _address_towards(*_host_and_port(first))
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"cannot tell which address of this machine leads to the bus at {first}: {error}. "
+            f"cannot tell which address of this machine leads to the bus at {first!r}: {error}. "
             "Pass --host with an address that the other machines can reach."
         ) from error
+
+
+def _host_and_port(url: str) -> tuple[str, int]:
+    parts = urlsplit(url if "://" in url else f"nats://{url}")
+    if not parts.hostname:
+        raise ValueError("it names no host")
+    return parts.hostname, parts.port or _BUS_PORT
+
+
+def _address_towards(host: str, port: int) -> str:
+    family, kind, protocol, _, target = socket.getaddrinfo(
+        host, port, family=socket.AF_INET, type=socket.SOCK_DGRAM
+    )[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(target)  # asks the kernel for the way there; nothing is sent
+        address: str = probe.getsockname()[0]
     return address
