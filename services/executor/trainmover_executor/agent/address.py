@@ -27,7 +27,7 @@ def own_address(host: str, *, towards: str) -> str:
     """
     if host != AUTO:
         return host
-    first = towards.split(",")[0].strip()
+    first = towards.split(",", maxsplit=1)[0].strip()
     try:
         return _address_towards(*_host_and_port(first))
     except (OSError, ValueError) as error:
