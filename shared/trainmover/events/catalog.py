@@ -51,6 +51,7 @@ _TYPES: Final = (
     EventType("worker", "exited", machine.WorkerExited),
     EventType("worker", "finished", executor.WorkerFinished),
     EventType("worker", "layout", executor.JobLayoutKnown),
+    EventType("worker", "followed", executor.StateFollowed),
     EventType("link", "lost", machine.LinkLost),
     EventType("plan", "prepared", executor.PlanPrepared),
     EventType("plan", "switched", executor.PlanSwitched),
