@@ -13,7 +13,7 @@ from tests.support.compose import SLOTS, Stack
 
 from trainmover.view import JobView, MigrationView
 
-pytestmark = [pytest.mark.job, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.job, pytest.mark.timeout(1500)]
 
 MACHINES = [f"worker-{slot}" for slot in SLOTS]
 MOST_PAUSE_S = 1.5
@@ -150,7 +150,7 @@ def test_no_bit_changed(stack: Stack, tmp_path: Path, request: pytest.FixtureReq
     stack.compose("kill")
     disturbed = stack.metrics(tmp_path / "disturbed")
     alone: Stack = request.getfixturevalue("undisturbed")
-    alone.until(lambda now: now.step >= view.step, what=f"at step {view.step}", timeout_s=240)
+    alone.until(lambda now: now.step >= view.step, what=f"at step {view.step}", timeout_s=600)
     alone.compose("kill")
     reference = alone.metrics(tmp_path / "undisturbed")
 

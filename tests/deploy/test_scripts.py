@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ SCRIPTS = [
     ROOT / ".ci" / "run",
     ROOT / "deploy" / "as-container",
     ROOT / "deploy" / "healthy",
+    ROOT / "deploy" / "make-keys",
     ROOT / "deploy" / "slurm" / "train.sbatch",
 ]
 
@@ -71,15 +73,23 @@ def run_sbatch(folder: Path, *arguments: str, nodes: int = 3) -> subprocess.Comp
         "SLURM_SUBMIT_DIR": str(folder),
         "TRAINMOVER_HOME": str(folder / "home"),
     }
-    return subprocess.run(
-        [ROOT / "deploy" / "slurm" / "train.sbatch", *arguments],
+    command = [ROOT / "deploy" / "slurm" / "train.sbatch", *arguments]
+    process = subprocess.Popen(
+        command,
         cwd=folder,
         env=environment,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=150,
-        check=False,
+        start_new_session=True,
     )
+    try:
+        out, err = process.communicate(timeout=150)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)  # the script ends what it started
+        out, err = process.communicate(timeout=30)
+        raise AssertionError(f"no end in 150 s:\n{out}\n{err}") from None
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 @pytest.mark.job
@@ -96,7 +106,7 @@ def test_the_slurm_script_trains_with_a_standby(tmp_path: Path) -> None:
 def test_the_slurm_script_fails_with_the_job(tmp_path: Path) -> None:
     program = tmp_path / "broken.py"
     program.write_text("raise SystemExit('no data')\n")
-    done = run_sbatch(tmp_path, str(program), nodes=2)
+    done = run_sbatch(tmp_path, str(program))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "job slurm-7 is failed" in done.stderr
 

@@ -101,7 +101,7 @@ class Stack:
         return found[0]
 
     def until(
-        self, reached: Callable[[JobView], bool], *, what: str, timeout_s: float = 90
+        self, reached: Callable[[JobView], bool], *, what: str, timeout_s: float = 180
     ) -> JobView:
         """The job's view once ``reached`` holds for it."""
         return asyncio.run(self._until(reached, what, timeout_s))
@@ -128,7 +128,7 @@ class Stack:
             ) from error
         raise AssertionError(f"the facts ended before {what}")
 
-    def until_warm(self, standbys: int, *, timeout_s: float = 120) -> JobView:
+    def until_warm(self, standbys: int, *, timeout_s: float = 240) -> JobView:
         """Have so many standbys that could take any slot at once."""
         wanted = set(SLOTS)
         return self.until(

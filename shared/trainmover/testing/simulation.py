@@ -233,9 +233,7 @@ class SimBus:
 
     def _pump(self, reader: _Reader) -> None:
         while (
-            reader.process.alive
-            and reader.client not in self.cut
-            and reader.next < len(self.facts)
+            reader.process.alive and reader.client not in self.cut and reader.next < len(self.facts)
         ):
             fact = self.facts[reader.next]
             reader.next += 1
@@ -253,9 +251,7 @@ class SimBus:
             queue.commands.append(command)
             self._deliver(machine)
 
-    def obey(
-        self, process: SimProcess, machine: str, handle: Callable[[Command], object]
-    ) -> None:
+    def obey(self, process: SimProcess, machine: str, handle: Callable[[Command], object]) -> None:
         """Have ``process`` carry out what is queued for ``machine``, from the oldest open one."""
         queue = self._queues.setdefault(machine, _Queue())
         queue.owner, queue.busy = (process, handle), False

@@ -138,7 +138,7 @@ async def test_an_agent_that_is_started_again_begins_a_later_life(puppet_entry: 
             registered.append(delivery.payload.payload.machine.generation)
             if len(registered) == 2:
                 break
-    assert registered == [0, 1000]
+    assert registered[0] < registered[1]
 
 
 async def test_a_job_from_start_to_finish(director: Any, puppet_entry: str) -> None:

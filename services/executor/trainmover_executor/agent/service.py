@@ -34,7 +34,6 @@ from trainmover_executor.agent import core, effects
 from trainmover_executor.agent.listeners import Listeners
 from trainmover_executor.agent.options import AgentOptions
 from trainmover_executor.agent.outbox import Outbox
-from trainmover_executor.agent.starts import first_generation
 from trainmover_executor.agent.state import AgentState, Identity
 from trainmover_executor.agent.telemetry import TelemetryRelay
 from trainmover_executor.agent.workers import WorkerPool
@@ -109,7 +108,7 @@ class Agent:
                 pid=os.getpid(),
                 host=socket.gethostname(),
                 labels=dict(options.labels),
-            )
+            ),
         )
 
     async def run(self) -> int:
@@ -123,10 +122,6 @@ class Agent:
             TrainMoverError: The fork server cannot start, or the host address is not ours.
         """
         try:
-            first = await first_generation(
-                self._bus, job=self._options.job, machine=self._options.machine
-            )
-            self._state = replace(self._state, generation=first - 1)
             async with asyncio.TaskGroup() as group:
                 helpers = [
                     group.create_task(coroutine)
