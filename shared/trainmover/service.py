@@ -16,12 +16,13 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, NoReturn, Self
 
 import trainmover
-from trainmover import observe, subjects
+from trainmover import health, observe, subjects
 from trainmover.bus.nats import NatsBus
 from trainmover.bus.protocol import Bus
 from trainmover.errors import (
@@ -56,6 +57,7 @@ class ServiceOptions:
         log_level: Least severe level that is shown.
         log_format: ``json``, ``console`` or ``auto``.
         bus_wait_s: How long to wait for the bus at the start, in seconds.
+        health_file: Touched while the bus answers; see ``trainmover.health``.
     """
 
     name: str
@@ -64,6 +66,7 @@ class ServiceOptions:
     log_level: str = "info"
     log_format: observe.LogFormat = "auto"
     bus_wait_s: float = 30.0
+    health_file: Path | None = None
 
     @classmethod
     def from_args(cls, name: str, arguments: argparse.Namespace) -> Self:
@@ -75,11 +78,12 @@ class ServiceOptions:
             log_level=arguments.log_level,
             log_format=arguments.log_format,
             bus_wait_s=arguments.bus_wait,
+            health_file=arguments.health_file,
         )
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--job --nats --log-level --log-format --bus-wait`` and their environment."""
+    """Add ``--job --nats --bus-wait --health-file --log-*`` and their environment."""
     environment = os.environ
     group = parser.add_argument_group("service options")
     group.add_argument(
@@ -115,6 +119,13 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         default=30.0,
         help="how long to wait for the bus at the start (default %(default)g)",
+    )
+    group.add_argument(
+        "--health-file",
+        type=Path,
+        metavar="FILE",
+        default=environment.get(health.FILE_VARIABLE),
+        help=f"file that is touched every 2 s while the bus answers ({health.FILE_VARIABLE})",
     )
 
 
@@ -253,14 +264,20 @@ async def _enter(options: ServiceOptions, stack: contextlib.AsyncExitStack) -> N
 
 
 async def _run(
-    bus: Bus, options: ServiceOptions, main: Main, periodic: Periodic | None, period_s: float
+    bus: NatsBus, options: ServiceOptions, main: Main, periodic: Periodic | None, period_s: float
 ) -> int:
-    if periodic is None:
+    beside: list[Coroutine[None, None, None]] = []
+    if periodic is not None:
+        beside.append(_repeat(bus, periodic, period_s))
+    if options.health_file is not None:
+        beside.append(health.keep_fresh(options.health_file, bus.ping))
+    if not beside:
         return await main(bus, options) or 0
     async with asyncio.TaskGroup() as group:
-        beside = group.create_task(_repeat(bus, periodic, period_s))
+        tasks = [group.create_task(each) for each in beside]
         code = await main(bus, options) or 0
-        beside.cancel()
+        for task in tasks:
+            task.cancel()
     return code
 
 

@@ -136,6 +136,11 @@ class NatsBus:
         async with self._connection.calling(f"announce {service}"):
             await add_service(self._connection.client, name=service, version=version)
 
+    async def ping(self) -> None:
+        """Return once the server has answered; ``BusUnavailableError`` when it does not."""
+        async with self._connection.calling("ping the server"):
+            await self._connection.client.flush()
+
     async def publish(self, event: Envelope) -> None:
         """Publish a fact exactly once (by source and id) and return once it is stored."""
         template = observe.message_template(event)

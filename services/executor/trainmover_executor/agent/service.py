@@ -76,7 +76,7 @@ class Agent:
         self._scratch = Path(tempfile.mkdtemp(prefix="tm-"))
         if options.log_dir is not None:
             options.log_dir.mkdir(parents=True, exist_ok=True)
-        self._listeners = Listeners(host=options.host, ranks=options.ranks)
+        self._listeners = Listeners(host=options.host, ranks=options.ranks, towards=options.nats)
         self._workers = WorkerPool(
             options,
             scratch=self._scratch,
