@@ -27,6 +27,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from trainmover.bus.protocol import Delivery
 from trainmover.errors import ConfigError
+from trainmover.events.catalog import type_of
 from trainmover.events.envelope import Envelope
 from trainmover.topology import Frozen
 
@@ -201,7 +202,7 @@ def trace_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
 def message_template(payload: object) -> str:
     """Where a message of this kind travels, without any id: span and metric names use it."""
     if isinstance(payload, Envelope):
-        return payload.subject.replace(f".{payload.job}.", ".{job}.", 1)
+        return type_of(payload.payload).template
     return "tm.v1.{job}.cmd.{machine}"
 
 

@@ -215,7 +215,9 @@ class TestFacts:
         letters = bench.dead_letters()
         assert len(letters) == 2 * len(bad)
         assert {subject for subject, _ in letters} == {"tm.v1.demo.machine.lost"}
-        assert "belongs on 'tm.v1.demo.machine.ready'" in " ".join(reason for _, reason in letters)
+        assert "belongs on 'tm.v1.{job}.machine.ready.{machine}'" in " ".join(
+            reason for _, reason in letters
+        )
 
     async def test_what_could_not_be_read_back_is_refused_at_the_writer(self, bench: BusBench):
         event = lost("m")

@@ -23,6 +23,7 @@ from trainmover.bus.streams import BUCKETS, fact_subjects
 from trainmover.commands import Command, command_adapter
 from trainmover.errors import BusError, BusUnavailableError, ConflictError, MalformedEventError
 from trainmover.events.envelope import Envelope, decode, encode
+from trainmover.events.sequence import Numbering, Screen
 from trainmover.topology import Frozen
 
 __all__ = ["DeadLetter", "MemoryBroker", "MemoryBus"]
@@ -182,6 +183,7 @@ class MemoryBus:
         self.broker = broker or MemoryBroker()
         self.name = name
         self._open = False
+        self._numbering = Numbering()
         self._mine: set[asyncio.Event] = set()
         self._queues: set[asyncio.Queue[tuple[str, bytes] | None]] = set()
         self._serving: set[str] = set()
@@ -219,8 +221,11 @@ class MemoryBus:
 
     async def publish(self, event: Envelope) -> None:
         """Publish a fact exactly once (by source and id)."""
-        with observe.publishing(observe.message_template(event), parent=event.trace) as trace:
-            headers, data = encode(replace(event, trace=trace))
+        with (
+            observe.publishing(observe.message_template(event), parent=event.trace) as trace,
+            self._numbering.next() as sequence,
+        ):
+            headers, data = encode(replace(event, trace=trace, sequence=sequence))
             await self._check(f"publish {event.subject}")
             stored = _Stored(event.subject, headers, data)
             self.broker.facts.append(stored, id_=f"{event.source}#{event.id}")
@@ -245,7 +250,15 @@ class MemoryBus:
             name = f"facts:{job}:{subjects.validate_id(durable, what='position')}"
             position = self.broker.positions.setdefault(name, _Position(next=start))
         wanted = _matcher(fact_subjects(job, entity=entity, fact=fact))
-        reading = self._read(log, position, wanted, _decode_event, shared=durable is not None)
+        screen = Screen()
+
+        def parse(message: _Stored, attempt: int) -> Envelope:
+            event = decode(message.subject, message.headers, message.data)
+            if attempt == 1:  # what comes again was screened before
+                screen.check(event)
+            return event
+
+        reading = self._read(log, position, wanted, parse, shared=durable is not None)
         async with contextlib.aclosing(reading):
             async for delivery in reading:
                 yield delivery
@@ -363,7 +376,7 @@ class MemoryBus:
         log: _Log,
         position: _Position,
         wanted: Callable[[str], bool],
-        parse: Callable[[_Stored], T],
+        parse: Callable[[_Stored, int], T],
         *,
         shared: bool,
     ) -> AsyncGenerator[_Received[T], None]:
@@ -380,7 +393,7 @@ class MemoryBus:
                 if not shared:
                     position.timers.pop(index).cancel()
                 try:
-                    payload = parse(message)
+                    payload = parse(message, attempt)
                 except MalformedEventError as error:
                     if timer := position.timers.pop(index, None):
                         timer.cancel()
@@ -415,11 +428,7 @@ def _matcher(patterns: list[str]) -> Callable[[str], bool]:
     return lambda subject: pattern.fullmatch(subject) is not None
 
 
-def _decode_event(message: _Stored) -> Envelope:
-    return decode(message.subject, message.headers, message.data)
-
-
-def _decode_command(message: _Stored) -> Command:
+def _decode_command(message: _Stored, _attempt: int) -> Command:
     try:
         return command_adapter.validate_json(message.data)
     except ValidationError as error:

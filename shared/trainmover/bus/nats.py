@@ -17,13 +17,14 @@ from nats.micro import add_service
 from pydantic import ValidationError
 
 from trainmover import observe, subjects
-from trainmover.bus import requests, streams
+from trainmover.bus import dead, requests, streams
 from trainmover.bus.connection import Connection
 from trainmover.bus.protocol import Entry, RequestHandler
 from trainmover.bus.reading import OrderedReader, QueueReader
 from trainmover.commands import Command, command_adapter
 from trainmover.errors import BusUnavailableError, ConflictError, MalformedEventError
 from trainmover.events.envelope import Envelope, decode, encode, percent_encode
+from trainmover.events.sequence import Numbering, Screen
 from trainmover.topology import Frozen
 
 __all__ = ["NatsBus"]
@@ -90,6 +91,7 @@ class NatsBus:
         if on_reconnect is not None:
             self._connection.on_back(on_reconnect)
         self._ack_wait_s = ack_wait_s
+        self._numbering = Numbering()
         self._entered = False
         self._readers: set[OrderedReader | QueueReader] = set()
         self._queues: set[asyncio.Queue[Msg | None]] = set()
@@ -139,8 +141,11 @@ class NatsBus:
     async def publish(self, event: Envelope) -> None:
         """Publish a fact exactly once (by source and id) and return once it is stored."""
         template = observe.message_template(event)
-        with observe.publishing(template, parent=event.trace) as trace:
-            headers, data = encode(replace(event, trace=trace))
+        with (
+            observe.publishing(template, parent=event.trace) as trace,
+            self._numbering.next() as sequence,
+        ):
+            headers, data = encode(replace(event, trace=trace, sequence=sequence))
             headers[Header.MSG_ID] = f"{event.source}#{headers['ce-id']}"
             async with self._connection.calling(f"publish {event.subject}"):
                 await self._connection.jetstream().publish(event.subject, data, headers=headers)
@@ -170,14 +175,22 @@ class NatsBus:
             name = f"facts:{job.replace('*', '')}:{subjects.validate_id(durable, what='position')}"
             reader = self._queue_reader(subjects.EVENT_STREAM, name, filters, policy)
         acknowledged = durable is not None
-        async for message, payload in self._decoded(reader, _decode_event, acknowledged):
+        screen = Screen()
+
+        def parse(message: Msg) -> Envelope:
+            event = decode(message.subject, message.headers, message.data)
+            if (message.metadata.num_delivered or 1) == 1:  # what comes again was screened before
+                screen.check(event)
+            return event
+
+        async for message, payload in self._decoded(reader, parse, acknowledged):
             yield self._received(message, payload, acknowledged=acknowledged)
 
     async def event_count(self, job: str) -> int:
         """Number of facts of ``job`` stored now."""
         async with self._connection.calling("count facts"):
             info = await self._connection.jetstream().stream_info(
-                subjects.EVENT_STREAM, subjects_filter=subjects.events(job)
+                subjects.EVENT_STREAM, subjects_filter=subjects.everything(job)
             )
         return sum((info.state.subjects or {}).values())
 
@@ -341,7 +354,7 @@ class NatsBus:
                     try:
                         payload = parse(message)
                     except MalformedEventError as error:
-                        await self._bury(message, str(error))
+                        await self._bury(message, error)
                         if acknowledged:
                             await self._connection.send(message.reply, Msg.Ack.Term)
                         continue
@@ -349,20 +362,18 @@ class NatsBus:
         finally:
             self._readers.discard(reader)
 
-    async def _bury(self, message: Msg, reason: str) -> None:
-        """Put a message that nobody can read where people look for such messages."""
-        _log.warning("bus.dead_letter", subject=message.subject, reason=reason)
-        headers = {k: percent_encode(v) for k, v in (message.headers or {}).items()}
-        headers["tm-reason"] = percent_encode(reason)
-        headers["tm-subject"] = message.subject
-        headers["tm-sequence"] = str(message.metadata.sequence.stream)
-        # Every reader finds the same bad message; it is kept once.
-        headers[Header.MSG_ID] = f"{message.metadata.stream}/{headers['tm-sequence']}"
-        await self._connection.send(subjects.DEAD_LETTER, message.data, headers)
-
-
-def _decode_event(message: Msg) -> Envelope:
-    return decode(message.subject, message.headers, message.data)
+    async def _bury(self, message: Msg, error: MalformedEventError) -> None:
+        """Put a message that must not count where people look for such messages."""
+        _log.warning("bus.dead_letter", subject=message.subject, kind=error.kind, reason=str(error))
+        here = message.metadata
+        letter = dead.letter(
+            subject=message.subject,
+            headers=message.headers,
+            data=message.data,
+            error=error,
+            stored=(here.stream, here.sequence.stream),
+        )
+        await self._connection.send(subjects.DEAD_LETTER, letter.data, letter.headers)
 
 
 def _decode_command(message: Msg) -> Command:

@@ -33,10 +33,18 @@ _MAX_BYTES: Final = 1024**3  # reserved on the server: keep it modest
 def fact_subjects(job: str, *, entity: str = "*", fact: str = "*") -> list[str]:
     """Patterns that match exactly the facts asked for, and never a command or telemetry.
 
-    A plain ``tm.v1.<job>.*.*`` would overlap with commands, so the entities are listed.
+    A plain ``tm.v1.<job>.*.*`` would overlap with commands, so the entities are listed. Facts of
+    machines have one token more than the others.
     """
-    entities = ENTITIES if entity == "*" else (entity,)
-    return [subjects.events(job, entity=each, fact=fact) for each in entities]
+    patterns = []
+    for each in ENTITIES if entity == "*" else (entity,):
+        said = {kind.by for kind in CATALOG.values() if kind.entity == each}
+        plain = subjects.events(job, entity=each, fact=fact)
+        if said != {"machine"}:
+            patterns.append(plain)
+        if "machine" in said:
+            patterns.append(f"{plain}.*")
+    return patterns
 
 
 def stream_configs() -> tuple[StreamConfig, ...]:
