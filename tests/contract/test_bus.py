@@ -312,7 +312,7 @@ class TestCommands:
 
     async def test_a_malformed_command_is_buried(self, bench: BusBench):
         async with bench.connect() as bus, aclosing(bus.commands("demo", "w")) as queue:
-            await bench.inject("tm.v1.demo.cmd.w", {}, b'{"verb": "dance"}')
+            await bench.inject("tm.v1.demo.cmd.w", {"tm-to": "demo/w"}, b'{"verb": "dance"}')
             await bus.send_command("demo", "w", Stop(reason="r"), id="1")
             [good] = await collect(queue, 1)
             await good.ack()

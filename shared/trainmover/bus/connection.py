@@ -19,6 +19,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 
+from trainmover.bus.credentials import Credentials
 from trainmover.errors import BusError, BusUnavailableError, PermissionDeniedError
 from trainmover.observe import get_logger
 
@@ -79,7 +80,8 @@ class Connection:
         name: Who we are, for the server's own monitoring.
         timeout_s: How long one operation may take before the bus counts as unavailable, seconds.
         connect_timeout_s: Limit for the first connection, seconds.
-        options: Passed to nats-py (``nkeys_seed_str``, ``tls``, ``inbox_prefix``, ...).
+        credentials: Who we are; from the environment when omitted.
+        options: Passed to nats-py as well.
     """
 
     def __init__(
@@ -89,12 +91,14 @@ class Connection:
         name: str,
         timeout_s: float,
         connect_timeout_s: float,
+        credentials: Credentials | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.url = url
         self.timeout_s = timeout_s
         self._name = name
         self._connect_timeout_s = connect_timeout_s
+        self._credentials = credentials
         self._options = dict(options or {})
         self._client = _Client()
         self._up = asyncio.Event()
@@ -149,7 +153,10 @@ class Connection:
         Raises:
             BusUnavailableError: Nobody answers at the address in time.
             PermissionDeniedError: The server does not know this user.
+            ConfigError: The credentials cannot be used.
         """
+        credentials = self._credentials or Credentials.from_environment()
+        options = {**credentials.options(), **self._options}
         self._up.clear()
         self._client = _Client()  # a client whose connect failed cannot be used again
         self._last_error = ""
@@ -173,15 +180,12 @@ class Connection:
                     # With the default pings a black-holed server goes unnoticed for minutes.
                     ping_interval=1,
                     max_outstanding_pings=2,
-                    **self._options,
+                    **options,
                 )
         except (TimeoutError, OSError, nats.errors.Error) as error:
             await self._abandon()
-            if "authorization" in f"{error!r} {self._last_error}".lower():
-                raise PermissionDeniedError(
-                    f"the bus at {self.url} does not accept user {self._name!r}: "
-                    "check the credentials."
-                ) from error
+            if refusal := _refusal(f"{error!r} {self._last_error}", self.url, credentials):
+                raise refusal from error
             raise BusUnavailableError(
                 f"no bus at {self.url} ({self._last_error or 'no answer'}). "
                 "Is the NATS server running, and is the address right?"
@@ -382,8 +386,27 @@ class Connection:
                 wake()
 
 
+def _refusal(text: str, url: str, credentials: Credentials) -> BusError | None:
+    """The true cause of a failed connection, where it is one of identity."""
+    words = text.lower()
+    if "certificate" in words or "ssl" in words or "tls" in words:
+        given = (
+            f"{credentials.ca} does not vouch for it" if credentials.ca else "none is known here"
+        )
+        return PermissionDeniedError(
+            f"no trusted connection to the bus at {url}: its certificate needs an authority, and "
+            f"{given} ({text.strip()}). Set TRAINMOVER_NATS_CA to the authority's certificate."
+        )
+    if "authorization" in words or "nonce" in words:
+        return PermissionDeniedError(
+            f"the bus at {url} does not know this user (tried {credentials}). Set "
+            "TRAINMOVER_NATS_NKEY to the nkey file that 'trainmover setup' made for it."
+        )
+    return None
+
+
 def _forbidden(verb: str, subject: str) -> PermissionDeniedError:
     return PermissionDeniedError(
-        f"this bus user may not {verb} {subject!r}: give its role that permission in the "
-        "server's configuration."
+        f"this bus user may not {verb} {subject!r}: use the credentials of a role that may "
+        "(TRAINMOVER_NATS_NKEY)."
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
+import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -19,8 +20,9 @@ from pydantic import ValidationError
 from trainmover import observe, subjects
 from trainmover.bus import dead, requests, streams
 from trainmover.bus.connection import Connection
+from trainmover.bus.credentials import Credentials
 from trainmover.bus.protocol import Entry, RequestHandler
-from trainmover.bus.reading import OrderedReader, QueueReader
+from trainmover.bus.reading import OrderedReader, QueueReader, filtered
 from trainmover.commands import Command, command_adapter
 from trainmover.errors import BusUnavailableError, ConflictError, MalformedEventError
 from trainmover.events.envelope import Envelope, decode, encode, percent_encode
@@ -34,6 +36,8 @@ T = TypeVar("T")
 _log = observe.get_logger(__name__)
 _TELEMETRY_BACKLOG: Final = 4096
 _WRONG_LAST_SEQUENCE: Final = frozenset({10071, 10164})
+_ADDRESSEE: Final = "tm-to"
+_INBOX: Final = "_INBOX."
 _REMOVED: Final = frozenset({"DEL", "PURGE"})
 
 
@@ -68,7 +72,8 @@ class NatsBus:
         connect_timeout: Limit for the first connection, seconds.
         on_disconnect: Awaited when the server is lost.
         on_reconnect: Awaited when it is back.
-        options: Passed to nats-py: ``nkeys_seed_str``, ``user_credentials``, ``tls``, ...
+        credentials: Who we are; from ``TRAINMOVER_NATS_NKEY`` and the like when omitted.
+        options: Passed to nats-py as well.
     """
 
     def __init__(
@@ -81,10 +86,16 @@ class NatsBus:
         connect_timeout: float = 2.0,
         on_disconnect: Callable[[], Awaitable[None]] | None = None,
         on_reconnect: Callable[[], Awaitable[None]] | None = None,
+        credentials: Credentials | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self._connection = Connection(
-            url, name=name, timeout_s=timeout_s, connect_timeout_s=connect_timeout, options=options
+            url,
+            name=name,
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout,
+            credentials=credentials,
+            options=options,
         )
         if on_disconnect is not None:
             self._connection.on_lost(on_disconnect)
@@ -199,7 +210,11 @@ class NatsBus:
         subject = subjects.command(job, machine)
         with observe.publishing("tm.v1.{job}.cmd.{machine}") as trace:
             # Ids are per machine: the same plan goes to every machine under one id.
-            headers = {Header.MSG_ID.value: percent_encode(f"{job}/{machine}#{id}"), **trace}
+            headers = {
+                Header.MSG_ID.value: percent_encode(f"{job}/{machine}#{id}"),
+                _ADDRESSEE: f"{job}/{machine}",
+                **trace,
+            }
             async with self._connection.calling(f"send {command.verb} to {machine}"):
                 await self._connection.jetstream().publish(
                     subject, command.model_dump_json().encode(), headers=headers
@@ -213,7 +228,12 @@ class NatsBus:
             [subjects.command(job, machine)],
             DeliverPolicy.ALL,
         )
-        async for message, payload in self._decoded(reader, _decode_command, acknowledged=True):
+        addressee = f"{job}/{machine}"
+
+        def parse(message: Msg) -> Command:
+            return _decode_command(message, addressee)
+
+        async for message, payload in self._decoded(reader, parse, acknowledged=True):
             yield self._received(message, payload, acknowledged=True)
 
     async def send_telemetry(self, job: str, machine: str, data: bytes) -> None:
@@ -264,6 +284,12 @@ class NatsBus:
 
         async def receive(message: Msg) -> None:
             verb = message.subject.rpartition(".")[2]
+            if not message.reply.startswith(_INBOX):
+                # Who may read facts can have the server deliver one here, and one could pass for a
+                # request; and an answer must not end up where its asker may not write.
+                error = f"request {verb!r} asks for an answer on {message.reply!r}: not an inbox"
+                await self._bury(message, MalformedEventError(error, kind="foreign"))
+                return
             with observe.continued(message.headers, f"process tm.v1.{{job}}.request.{verb}"):
                 reply = await requests.answer(handler, verb, message.data)
             # Msg.respond takes no headers and raises in an outage: the asker times out then.
@@ -324,11 +350,12 @@ class NatsBus:
         self, stream: str, durable: str, filters: list[str], policy: DeliverPolicy
     ) -> QueueReader:
         config = ConsumerConfig(
+            name=durable,
             durable_name=durable,
             deliver_policy=policy,
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=self._ack_wait_s,
-            filter_subjects=filters,
+            **filtered(filters),
         )
         return QueueReader(self._connection, stream=stream, config=config)
 
@@ -365,18 +392,26 @@ class NatsBus:
     async def _bury(self, message: Msg, error: MalformedEventError) -> None:
         """Put a message that must not count where people look for such messages."""
         _log.warning("bus.dead_letter", subject=message.subject, kind=error.kind, reason=str(error))
-        here = message.metadata
+        stored: tuple[str, int] | None = None
+        with contextlib.suppress(nats.errors.NotJSMessageError):
+            here = message.metadata
+            stored = (here.stream, here.sequence.stream)
         letter = dead.letter(
             subject=message.subject,
             headers=message.headers,
             data=message.data,
             error=error,
-            stored=(here.stream, here.sequence.stream),
+            stored=stored,
         )
         await self._connection.send(subjects.DEAD_LETTER, letter.data, letter.headers)
 
 
-def _decode_command(message: Msg) -> Command:
+def _decode_command(message: Msg, addressee: str) -> Command:
+    named = (message.headers or {}).get(_ADDRESSEE)
+    if named != addressee:
+        # The server delivers stored messages wherever a consumer asks for: a command for another
+        # machine could be sent here by somebody who may not write commands.
+        raise MalformedEventError(f"command for {named!r} came to {addressee!r}", kind="foreign")
     try:
         return command_adapter.validate_json(message.data)
     except ValidationError as error:
