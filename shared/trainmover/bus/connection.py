@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
@@ -29,6 +30,7 @@ _log = get_logger(__name__)
 _VIOLATION: Final = re.compile(
     r'permissions violation for (publish|subscription) to "([^"]+)"', re.IGNORECASE
 )
+_IDENTITY: Final = re.compile(r"authorization|ssl|tls|certificate", re.IGNORECASE)
 _CLOSE_S: Final = 0.7
 _RECONNECT_WAIT_S: Final = 0.1
 
@@ -104,6 +106,7 @@ class Connection:
         self._up = asyncio.Event()
         self._closing = True  # until it is open
         self._last_error = ""
+        self._identity_error = ""
         self._refused_subscriptions: set[str] = set()
         self._warned: set[str] = set()
         self._calls: set[asyncio.Timeout] = set()
@@ -157,9 +160,11 @@ class Connection:
         """
         credentials = self._credentials or Credentials.from_environment()
         options = {**credentials.options(), **self._options}
+        if "tls" in options:
+            logging.getLogger("asyncio").addFilter(_is_worth_saying)  # the same one is kept once
         self._up.clear()
         self._client = _Client()  # a client whose connect failed cannot be used again
-        self._last_error = ""
+        self._last_error = self._identity_error = ""
         self._closer: asyncio.Task[object] | None = None
         self._closing = False
         try:
@@ -184,7 +189,7 @@ class Connection:
                 )
         except (TimeoutError, OSError, nats.errors.Error) as error:
             await self._abandon()
-            if refusal := _refusal(f"{error!r} {self._last_error}", self.url, credentials):
+            if refusal := _refusal(self._identity_error, self.url, credentials):
                 raise refusal from error
             raise BusUnavailableError(
                 f"no bus at {self.url} ({self._last_error or 'no answer'}). "
@@ -356,6 +361,8 @@ class Connection:
                 _log.warning("bus.forbidden", subject=subject, bus=self.url)
             return
         self._last_error = text
+        if _IDENTITY.search(text):
+            self._identity_error = text  # the attempts that follow fail for duller reasons
         if isinstance(error, nats.errors.SlowConsumerError):
             _log.warning("bus.slow_consumer", subject=error.subject)
         else:
@@ -386,23 +393,27 @@ class Connection:
                 wake()
 
 
+def _is_worth_saying(record: logging.LogRecord) -> bool:
+    """Drop what asyncio says at the end of each connection that nats-py upgraded to TLS."""
+    return "returning true from eof_received()" not in record.getMessage()
+
+
 def _refusal(text: str, url: str, credentials: Credentials) -> BusError | None:
     """The true cause of a failed connection, where it is one of identity."""
-    words = text.lower()
-    if "certificate" in words or "ssl" in words or "tls" in words:
+    if not text:
+        return None
+    if "authorization" not in text.lower():
         given = (
             f"{credentials.ca} does not vouch for it" if credentials.ca else "none is known here"
         )
         return PermissionDeniedError(
             f"no trusted connection to the bus at {url}: its certificate needs an authority, and "
-            f"{given} ({text.strip()}). Set TRAINMOVER_NATS_CA to the authority's certificate."
+            f"{given} ({text}). Set TRAINMOVER_NATS_CA to the authority's certificate."
         )
-    if "authorization" in words or "nonce" in words:
-        return PermissionDeniedError(
-            f"the bus at {url} does not know this user (tried {credentials}). Set "
-            "TRAINMOVER_NATS_NKEY to the nkey file that 'trainmover setup' made for it."
-        )
-    return None
+    return PermissionDeniedError(
+        f"the bus at {url} does not know this user (tried {credentials}). Set "
+        "TRAINMOVER_NATS_NKEY to the nkey file that 'trainmover setup' made for it."
+    )
 
 
 def _forbidden(verb: str, subject: str) -> PermissionDeniedError:

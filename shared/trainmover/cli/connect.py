@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from trainmover import observe
+from trainmover.bus.credentials import Credentials
 from trainmover.bus.nats import NatsBus
 from trainmover.bus.protocol import Bus
 from trainmover.cli import output
@@ -19,10 +21,12 @@ from trainmover.errors import (
     BusError,
     ConfigError,
     InvalidIdError,
+    PermissionDeniedError,
     RequestRefusedError,
     TrainMoverError,
 )
 from trainmover.local import registry
+from trainmover.security import Role
 from trainmover.subjects import validate_id
 from trainmover.view import JobView
 
@@ -45,10 +49,15 @@ _READ_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The job a command is about."""
+    """The job a command is about.
+
+    Attributes:
+        credentials: Who we are to its bus; from the environment when None.
+    """
 
     job: str
     url: str
+    credentials: Credentials | None = None
 
     @classmethod
     def find(cls, job: str | None, nats: str | None) -> Target:
@@ -62,7 +71,10 @@ class Target:
                 raise ConfigError("--nats names a bus but not a job on it: add --job NAME.")
             return cls(job=validate_id(job, what="job"), url=nats)
         record = registry.find(job)
-        return cls(job=record.job, url=record.nats)
+        own = Credentials.from_environment()
+        if record.clients and own == Credentials():
+            own = Credentials.of_folder(Path(record.clients) / Role.OPERATOR)
+        return cls(job=record.job, url=record.nats, credentials=own)
 
 
 @contextlib.asynccontextmanager
@@ -71,8 +83,9 @@ async def connect(target: Target) -> AsyncIterator[Bus]:
 
     Raises:
         BusUnavailableError: Nobody answers there.
+        PermissionDeniedError: The bus does not know us.
     """
-    async with NatsBus(target.url, name="trainmover-cli") as bus:
+    async with NatsBus(target.url, name="trainmover-cli", credentials=target.credentials) as bus:
         yield bus
 
 
@@ -117,6 +130,8 @@ def explain(error: TrainMoverError) -> ExitCode:
         output.fail(str(error).removesuffix(error.next_step).strip(), next_step=error.next_step)
         return ExitCode.REFUSED
     output.fail(str(error))
+    if isinstance(error, PermissionDeniedError):
+        return ExitCode.REFUSED
     if isinstance(error, BusError):
         return ExitCode.UNREACHABLE
     if isinstance(error, ConfigError | InvalidIdError):
