@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -13,6 +14,7 @@ from trainmover.events.envelope import percent_encode
 
 __all__ = ["KEPT_BYTES", "Letter", "letter"]
 
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 KEPT_BYTES: Final = 64 * 1024
 """So much of an oversized body is kept: the dead must not fill the disk."""
 
@@ -50,9 +52,10 @@ def letter(
             same bad message, and the letter is kept once.
     """
     kept = {
-        percent_encode(name): percent_encode(value)
+        name: percent_encode(value)
         for name, value in (headers or {}).items()
-        if not name.lower().startswith("nats-")  # the server would obey them once more
+        # The server would obey its own headers once more, and nats-py sends no odd names.
+        if _NAME.fullmatch(name) and not name.lower().startswith("nats-")
     }
     kept["tm-kind"] = error.kind
     kept["tm-reason"] = percent_encode(str(error))

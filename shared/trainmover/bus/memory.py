@@ -48,6 +48,7 @@ class DeadLetter:
     subject: str
     data: bytes
     reason: str
+    kind: str
 
 
 class _Log:
@@ -397,7 +398,7 @@ class MemoryBus:
                 except MalformedEventError as error:
                     if timer := position.timers.pop(index, None):
                         timer.cancel()
-                    letter = DeadLetter(message.subject, message.data, str(error))
+                    letter = DeadLetter(message.subject, message.data, str(error), error.kind)
                     broker.dead_letters.append(letter)
                     _log.warning("bus.dead_letter", subject=message.subject, reason=str(error))
                     continue

@@ -125,6 +125,7 @@ def decode(subject: str, headers: Mapping[str, str] | None, data: bytes) -> Enve
     """
     from trainmover.events.catalog import lookup  # noqa: PLC0415 - the catalogue needs us
 
+    _check_size(f"message on {subject!r}", data)
     found = {name.lower(): value for name, value in (headers or {}).items()}
     if found.get("content-type", "").partition(";")[0].strip().lower() == _STRUCTURED:
         attributes, data = _structured(data)
@@ -137,7 +138,6 @@ def decode(subject: str, headers: Mapping[str, str] | None, data: bytes) -> Enve
             f"message on {subject!r} is not a CloudEvent 1.0: "
             f"specversion is {attributes.get('specversion')!r}"
         )
-    _check_size(f"message on {subject!r}", data)
     kind = lookup(_required(attributes, "type", subject))
     job, *said = [*subject.split("."), "", "", "", "", ""][2:]
     if (said[0], said[1]) != (kind.entity, kind.fact):

@@ -150,7 +150,6 @@ def _ops(_user: User, jobs: list[str]) -> _Subjects:
     publish = [
         *_read_facts(),
         *_read_buckets(),
-        f"$JS.API.DIRECT.GET.{EVENT_STREAM}.>",
         f"$JS.API.STREAM.INFO.{DEAD_STREAM}",
         f"$JS.API.CONSUMER.CREATE.{DEAD_STREAM}.*",
         f"$JS.API.CONSUMER.CREATE.{DEAD_STREAM}.*.>",
