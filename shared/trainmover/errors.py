@@ -50,7 +50,8 @@ class MalformedEventError(TrainMoverError):
 
     Attributes:
         kind: Why, for tools: ``malformed``, ``foreign`` (an unknown type, or a subject that is not
-            this sender's), ``oversized``, ``replayed`` or ``reordered``.
+            this sender's), ``oversized``, ``replayed``, ``reordered``, or ``refused`` by whom it
+            was meant for.
     """
 
     def __init__(self, message: str, *, kind: str = "malformed") -> None:

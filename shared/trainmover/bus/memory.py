@@ -73,6 +73,7 @@ class _Position:
     again: list[int] = field(default_factory=list)
     attempts: dict[int, int] = field(default_factory=dict)
     timers: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
+    one_by_one: bool = False
 
 
 class MemoryBroker:
@@ -125,6 +126,8 @@ class MemoryBroker:
         self, log: _Log, position: _Position, wanted: Callable[[str], bool]
     ) -> tuple[int, int] | None:
         """(index, attempt) of the message that is due at ``position`` and now counts as out."""
+        if position.one_by_one and position.timers:
+            return None
         index: int | None = None
         if position.again:
             index = position.again.pop(0)
@@ -135,9 +138,13 @@ class MemoryBroker:
         if index is None:
             return None
         attempt = position.attempts[index] = position.attempts.get(index, 0) + 1
+        self.await_ack(position, index)
+        return index, attempt
+
+    def await_ack(self, position: _Position, index: int) -> None:
+        """Deliver a message again unless it is acknowledged in time."""
         loop = asyncio.get_running_loop()
         position.timers[index] = loop.call_later(self._ack_wait_s, self.again, position, index)
-        return index, attempt
 
     def again(self, position: _Position, index: int) -> None:
         """Let a message that is out be delivered again."""
@@ -157,10 +164,17 @@ class _Received(Generic[T]):
     index: int
     broker: MemoryBroker
     position: _Position | None
+    message: _Stored
 
     async def ack(self) -> None:
         if self.position is not None and (timer := self.position.timers.pop(self.index, None)):
             timer.cancel()
+            self.broker.wake()
+
+    async def extend(self) -> None:
+        if self.position is not None and self.index in self.position.timers:
+            self.position.timers.pop(self.index).cancel()
+            self.broker.await_ack(self.position, self.index)
 
     async def nak(self, *, delay_s: float = 0.0) -> None:
         position = self.position
@@ -170,6 +184,12 @@ class _Received(Generic[T]):
             position.timers[self.index] = loop.call_later(
                 delay_s, self.broker.again, position, self.index
             )
+
+    async def reject(self, reason: str) -> None:
+        await self.ack()
+        if self.position is not None:
+            letter = DeadLetter(self.message.subject, self.message.data, reason, "refused")
+            self.broker.dead_letters.append(letter)
 
 
 class MemoryBus:
@@ -240,6 +260,7 @@ class MemoryBus:
         fact: str = "*",
         durable: str | None = None,
         from_start: bool = True,
+        one_by_one: bool = False,
     ) -> AsyncIterator[_Received[Envelope]]:
         """Facts of ``job`` in stream order; see ``Bus.events``."""
         await self._check("read facts")
@@ -250,6 +271,7 @@ class MemoryBus:
         else:
             name = f"facts:{job}:{subjects.validate_id(durable, what='position')}"
             position = self.broker.positions.setdefault(name, _Position(next=start))
+            position.one_by_one = one_by_one
         wanted = _matcher(fact_subjects(job, entity=entity, fact=fact))
         screen = Screen()
 
@@ -409,6 +431,7 @@ class MemoryBus:
                     index=index,
                     broker=broker,
                     position=position if shared else None,
+                    message=message,
                 )
 
     @contextlib.contextmanager

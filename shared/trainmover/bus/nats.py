@@ -50,6 +50,7 @@ class _Received(Generic[T]):
     trace: Mapping[str, str] = field(default_factory=dict)
     connection: Connection | None = None
     reply: str = ""
+    bury: Callable[[MalformedEventError], Awaitable[None]] | None = None
 
     async def ack(self) -> None:
         if self.connection is not None:
@@ -59,6 +60,15 @@ class _Received(Generic[T]):
         if self.connection is not None:
             delay = b' {"delay": %d}' % int(delay_s * 1e9) if delay_s > 0 else b""
             await self.connection.send(self.reply, Msg.Ack.Nak + delay)
+
+    async def extend(self) -> None:
+        if self.connection is not None:
+            await self.connection.send(self.reply, Msg.Ack.Progress)
+
+    async def reject(self, reason: str) -> None:
+        if self.connection is not None and self.bury is not None:
+            await self.bury(MalformedEventError(reason, kind="refused"))
+            await self.connection.send(self.reply, Msg.Ack.Term)
 
 
 class NatsBus:
@@ -169,6 +179,7 @@ class NatsBus:
         fact: str = "*",
         durable: str | None = None,
         from_start: bool = True,
+        one_by_one: bool = False,
     ) -> AsyncIterator[_Received[Envelope]]:
         """Facts of ``job`` in stream order; see ``Bus.events``."""
         filters = streams.fact_subjects(job, entity=entity, fact=fact)
@@ -184,7 +195,10 @@ class NatsBus:
             policy = DeliverPolicy.ALL if from_start else DeliverPolicy.NEW
             # A position belongs to its job: two jobs may use the same name.
             name = f"facts:{job.replace('*', '')}:{subjects.validate_id(durable, what='position')}"
-            reader = self._queue_reader(subjects.EVENT_STREAM, name, filters, policy)
+            pending = 1 if one_by_one else None
+            reader = self._queue_reader(
+                subjects.EVENT_STREAM, name, filters, policy, max_ack_pending=pending
+            )
         acknowledged = durable is not None
         screen = Screen()
 
@@ -347,7 +361,13 @@ class NatsBus:
                 return None
 
     def _queue_reader(
-        self, stream: str, durable: str, filters: list[str], policy: DeliverPolicy
+        self,
+        stream: str,
+        durable: str,
+        filters: list[str],
+        policy: DeliverPolicy,
+        *,
+        max_ack_pending: int | None = None,
     ) -> QueueReader:
         config = ConsumerConfig(
             name=durable,
@@ -355,6 +375,7 @@ class NatsBus:
             deliver_policy=policy,
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=self._ack_wait_s,
+            max_ack_pending=max_ack_pending,
             **filtered(filters),
         )
         return QueueReader(self._connection, stream=stream, config=config)
@@ -366,6 +387,7 @@ class NatsBus:
             trace=observe.trace_headers(message.headers),
             connection=self._connection if acknowledged else None,
             reply=message.reply,
+            bury=lambda error: self._bury(message, error),
         )
 
     async def _decoded(

@@ -16,6 +16,7 @@ from trainmover.cli import run as cluster
 from trainmover.cli.demo import demo
 from trainmover.cli.exits import ExitCode
 from trainmover.cli.migrate import abort, migrate
+from trainmover.cli.relay import relay
 from trainmover.cli.setup import setup
 
 __all__ = ["app", "run"]
@@ -73,6 +74,7 @@ app.command(
 app.command()(cluster.agent)
 app.command()(cluster.up)
 app.command()(setup)
+app.command()(relay)
 app.command()(look.status)
 app.command()(look.machines)
 app.command()(migrate)

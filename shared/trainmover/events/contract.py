@@ -62,7 +62,9 @@ _DEAD_HEADERS: Final[dict[str, Any]] = {
     "type": "object",
     "required": ["tm-kind", "tm-reason", "tm-subject", "tm-bytes"],
     "properties": {
-        "tm-kind": {"enum": ["malformed", "foreign", "oversized", "replayed", "reordered"]},
+        "tm-kind": {
+            "enum": ["malformed", "foreign", "oversized", "replayed", "reordered", "refused"]
+        },
         "tm-reason": {"type": "string", "description": "For people; percent-encoded."},
         "tm-subject": {"type": "string", "description": "Where the message came."},
         "tm-bytes": {"type": "string", "description": "Length of its body, in decimal."},
