@@ -1,4 +1,4 @@
-"""What moves in a job, as it happens: subscribe.py nats://127.0.0.1:4222 JOB (docs/howto/events)."""
+"""What moves in a job, as it happens: python subscribe.py nats://127.0.0.1:4222 JOB."""
 
 import asyncio
 import sys

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from tests.e2e.conftest import WORKLOADS
@@ -14,6 +19,36 @@ from trainmover.bus.credentials import CA, NKEY
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
 StartJob = Callable[..., ClusterJob]
+
+
+class Lines:
+    """What a process prints, as it comes."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def until(self, text: str) -> None:
+        for line in self._stream:
+            if text in line:
+                return
+        raise AssertionError(f"it ended before it printed {text!r}")
+
+
+@contextlib.contextmanager
+def subscriber(url: str, env: dict[str, str]) -> Iterator[Lines]:
+    """``examples/subscribe.py`` with the key of a user who may only look."""
+    script = Path(__file__).parents[2] / "examples" / "subscribe.py"
+    with subprocess.Popen(
+        [sys.executable, str(script), url, "job"],
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield Lines(process.stdout)
+        finally:
+            process.kill()
 
 
 def test_a_secured_run_moves_a_machine_and_refuses_the_wrong_people(
@@ -43,10 +78,14 @@ def test_a_secured_run_moves_a_machine_and_refuses_the_wrong_people(
         assert stranger.returncode == 3, stranger
         assert hint in stranger.stderr
 
-    moved = job.cli("migrate", "worker-1", "--yes", "--no-wait")  # the operator's, by default
-    assert moved.returncode == 0, moved.stderr
-    gate.touch()
-    job.until(r"migration\.committed .*worker-1 -> worker-2")
+    with subscriber(address, ops) as lines:
+        # The operator's key is the default.
+        moved = job.cli("migrate", "worker-1", "--yes", "--no-wait")
+        assert moved.returncode == 0, moved.stderr
+        gate.touch()
+        job.until(r"migration\.committed .*worker-1 -> worker-2")
+        for phase in ("preparing", "ready", "switching", "committed"):
+            lines.until(f"dev.trainmover.migration.{phase}.v1")
     assert job.finish() == 0, job.output
     assert len(job.finals()) == 2
 

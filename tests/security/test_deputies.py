@@ -1,7 +1,7 @@
 """The server delivers stored messages wherever a consumer asks for: that must open no door.
 
-The subject that a stored message is to be delivered on (the reply subject of a pull or of a direct
-get) is not checked against the permissions of who asks for it.
+The reply subject of a request is not checked against the permissions of who asks: the server's
+answer goes there, and a stream that has the subject stores it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from tests.security.conftest import JOB, Secured
 from trainmover import subjects
 from trainmover.bus.nats import NatsBus
 from trainmover.commands import MigrateRequest, RequestAccepted, Stop
+from trainmover.events.migration import JobFinished
+from trainmover.observe import new_event
 from trainmover.testing import collect
+from trainmover_planner.service import Planner
 
 
 async def create_consumer(
@@ -47,13 +50,13 @@ async def until_dead(secured: Secured, wanted: str) -> None:
                 return
 
 
-async def deliver(reader: NatsBus, bucket: str, key: str, *, to: str) -> None:
-    """Have the server put what is stored under a key where the reader may not write."""
-    subject = f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{key}"
-    await reader.client.publish(subject, b"", reply=to)
+async def answer_to(reader: NatsBus, subject: str) -> None:
+    """Have the server answer where the reader may not write."""
+    body = json.dumps({"last_by_subj": f"$KV.tm_jobs.{JOB}.mine"}).encode()
+    await reader.client.publish("$JS.API.STREAM.MSG.GET.KV_tm_jobs", body, reply=subject)
 
 
-async def test_something_stored_that_is_delivered_as_a_request_moves_nobody(
+async def test_an_answer_that_comes_as_a_request_moves_nobody(
     secured: Secured,
 ) -> None:
     asked: list[str] = []
@@ -69,9 +72,9 @@ async def test_something_stored_that_is_delivered_as_a_request_moves_nobody(
     ):
         await planner.serve(JOB, handler)
         stored = MigrateRequest(machine="worker-0").model_dump_json().encode()
-        await planner.put("tm_jobs", f"{JOB}.looks-like-a-request", stored, revision=None)
+        await planner.put("tm_jobs", f"{JOB}.mine", stored, revision=None)
         target = f"tm.v1.{JOB}.request.migrate"
-        await deliver(ops, "tm_jobs", f"{JOB}.looks-like-a-request", to=target)
+        await answer_to(ops, target)
         await until_dead(secured, f"foreign {target}")
         await operator.request(JOB, "migrate", MigrateRequest(machine="worker-1"))
     assert asked == ["worker-1"]
@@ -94,7 +97,7 @@ async def test_an_answer_goes_to_inboxes_only(secured: Secured) -> None:
     assert asked == []
 
 
-async def test_something_stored_that_is_delivered_as_a_command_is_not_obeyed(
+async def test_an_answer_that_comes_as_a_command_or_a_fact_is_dead(
     secured: Secured,
 ) -> None:
     async with (
@@ -103,13 +106,18 @@ async def test_something_stored_that_is_delivered_as_a_command_is_not_obeyed(
         secured.bus("machine-worker-1") as agent,
         aclosing(agent.commands(JOB, "worker-1")) as queue,
     ):
-        stored = Stop(reason="delivered").model_dump_json().encode()
-        await planner.put("tm_jobs", f"{JOB}.looks-like-a-command", stored, revision=None)
         target = f"tm.v1.{JOB}.cmd.worker-1"
-        await deliver(ops, "tm_jobs", f"{JOB}.looks-like-a-command", to=target)
+        await answer_to(ops, target)
         async with asyncio.TaskGroup() as group:
             reading = group.create_task(collect(queue, 1))
             await until_dead(secured, f"foreign {target}")
+            await answer_to(ops, f"tm.v1.{JOB}.job.failed")
+            async with aclosing(planner.events(JOB, from_start=True)) as facts:
+                over = new_event(job=JOB, source="/planner", payload=JobFinished(epoch=1, step=1))
+                await planner.publish(over)
+                [fact] = await collect(facts, 1)
+            assert fact.payload.id == over.id
+            await until_dead(secured, f"malformed tm.v1.{JOB}.job.failed")
             await planner.send_command(JOB, "worker-1", Stop(reason="sent"), id="b")
         [command] = reading.result()
         await command.ack()
@@ -130,3 +138,13 @@ async def test_an_agent_cannot_read_more_than_its_permission_names(
     async with secured.bus("machine-worker-0") as agent:
         answer = await create_consumer(agent, subjects.EVENT_STREAM, f"tm.v1.{JOB}.job.*", **config)
     assert "error" in answer, answer
+
+
+async def test_a_planner_that_finds_such_an_answer_in_its_bucket_goes_on(secured: Secured) -> None:
+    """The count of planners is read from a bucket, where an answer may have been put as well."""
+    async with secured.bus("planner") as bus, secured.bus("ops") as ops:
+        await answer_to(ops, f"$KV.tm_jobs.{JOB}.incarnation")
+        await ops.event_count(JOB)  # a round trip behind it
+        planner = Planner(bus, job=JOB)
+        first, second = await planner._incarnation(), await planner._incarnation()
+    assert second == first + 1 > 1

@@ -28,6 +28,8 @@ PUBLISH = {
     "$KV.tm_jobs.gpt": {"planner"},
     "$KV.tm_jobs.gpt.incarnation": {"planner"},
     "$KV.tm_migrations.gpt.m-0001": {"planner"},
+    "$KV.tm_machines.gpt.worker-0.starts": {"planner", "machine-worker-0"},
+    "$KV.tm_machines.gpt.worker-1.starts": {"planner"},
     # claims: the detector's
     "tm.v1.gpt.incident.opened": {"detector"},
     "tm.v1.gpt.detector.quarantined": {"detector"},
@@ -93,7 +95,13 @@ PUBLISH = {
     "$JS.ACK.TM_COMMANDS.agent:gpt:worker-1.1.1.1.1.0": set(),
     "$JS.API.STREAM.MSG.GET.TM_COMMANDS": set(),
     # buckets and dead letters, to look at
-    "$JS.API.DIRECT.GET.KV_tm_jobs.$KV.tm_jobs.gpt": {"planner", "operator", "ops"},
+    "$JS.API.STREAM.MSG.GET.KV_tm_jobs": {"planner", "operator", "ops"},
+    "$JS.API.STREAM.MSG.GET.KV_tm_machines": {"planner", "operator", "ops", "machine-worker-0"},
+    # a direct get can put a bare message anywhere: nobody's
+    "$JS.API.DIRECT.GET.KV_tm_jobs": set(),
+    "$JS.API.DIRECT.GET.KV_tm_jobs.$KV.tm_jobs.gpt": set(),
+    "$JS.API.DIRECT.GET.KV_tm_machines.$KV.tm_machines.gpt.worker-0.starts": set(),
+    "$JS.API.DIRECT.GET.TM_COMMANDS.tm.v1.gpt.cmd.worker-1": set(),
     "$JS.API.STREAM.MSG.GET.TM_DEAD": {"operator", "ops"},
 }
 

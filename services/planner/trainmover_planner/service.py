@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainmover import observe
-from trainmover.bus.protocol import Bus
+from trainmover.bus.protocol import Bus, Entry
 from trainmover.errors import BusUnavailableError, ConflictError, ProtocolError
 from trainmover.events.envelope import Envelope
 from trainmover.topology import Frozen
@@ -115,7 +115,7 @@ class Planner:
         while True:
             try:
                 known = await self._bus.get(bucket, key)
-                number = 1 if known is None else int(known.value) + 1
+                number = 1 if known is None else _count(known) + 1
                 revision = None if known is None else known.revision
                 await self._bus.put(bucket, key, str(number).encode(), revision=revision)
             except (BusUnavailableError, ConflictError) as error:
@@ -171,6 +171,12 @@ class Planner:
             self._inbox.put_nowait(_Asked(request, reply))
             answer = await reply
         return answer.model_dump_json().encode()
+
+
+def _count(known: Entry) -> int:
+    """How many planners there were; never too few, whatever somebody put there instead."""
+    # Each count was a revision of the bucket.
+    return int(known.value) if known.value.isdigit() else known.revision
 
 
 def _fact(event: Envelope) -> Fact:

@@ -36,10 +36,15 @@ _RECONNECT_WAIT_S: Final = 0.1
 
 
 class _Client(Client):
-    """A client whose requests end at once when the server says they are forbidden."""
+    """A client whose requests end at once when the server says they are forbidden.
 
-    def __init__(self) -> None:
+    Args:
+        demands_tls: Whether to refuse a server that offers no encryption.
+    """
+
+    def __init__(self, *, demands_tls: bool = False) -> None:
         super().__init__()
+        self._demands_tls = demands_tls
         self._open: dict[asyncio.Timeout, str] = {}
         self._refused: dict[asyncio.Timeout, str] = {}
 
@@ -63,6 +68,13 @@ class _Client(Client):
         finally:
             self._open.pop(scope, None)
             self._refused.pop(scope, None)
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        # nats-py encrypts where the server asks for it: whoever sits in between could ask for
+        # nothing, be told our name, and pass our signature on.
+        if initial_connection and self._demands_tls and not info.get("tls_required"):
+            raise nats.errors.Error("the server offers no TLS")
+        await super()._process_info(info, initial_connection)
 
     def refuse(self, subject: str) -> bool:
         """End the requests that wait for an answer from ``subject``; tells whether any did."""
@@ -163,7 +175,8 @@ class Connection:
         if "tls" in options:
             logging.getLogger("asyncio").addFilter(_is_worth_saying)  # the same one is kept once
         self._up.clear()
-        self._client = _Client()  # a client whose connect failed cannot be used again
+        # A client whose connect failed cannot be used again.
+        self._client = _Client(demands_tls="tls" in options)
         self._last_error = self._identity_error = ""
         self._closer: asyncio.Task[object] | None = None
         self._closing = False
@@ -403,6 +416,11 @@ def _refusal(text: str, url: str, credentials: Credentials) -> BusError | None:
     if not text:
         return None
     if "authorization" not in text.lower():
+        if "offers no TLS" in text:
+            return PermissionDeniedError(
+                f"the bus at {url} does not encrypt, and {credentials.ca} says that ours does: is "
+                "the address right? Unset TRAINMOVER_NATS_CA for a bus without TLS."
+            )
         given = (
             f"{credentials.ca} does not vouch for it" if credentials.ca else "none is known here"
         )

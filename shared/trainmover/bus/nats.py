@@ -354,8 +354,10 @@ class NatsBus:
     async def _stored(self, bucket: str, key: str) -> RawStreamMsg | None:
         async with self._connection.calling(f"read {key} of bucket {bucket}"):
             try:
+                # Not a direct get, which nobody should need the permission for: its answer is the
+                # bare message, and whoever asks may have the server put that anywhere.
                 return await self._connection.jetstream().get_last_msg(
-                    f"KV_{bucket}", _kv_subject(bucket, key), direct=True
+                    f"KV_{bucket}", _kv_subject(bucket, key)
                 )
             except nats.js.errors.NotFoundError:
                 return None

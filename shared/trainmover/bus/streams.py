@@ -17,13 +17,22 @@ from nats.js.errors import BadRequestError
 from trainmover import subjects
 from trainmover.events.catalog import CATALOG
 
-__all__ = ["BUCKETS", "DEAD_STREAM", "ENTITIES", "ensure", "fact_subjects", "stream_configs"]
+__all__ = [
+    "BUCKETS",
+    "DEAD_STREAM",
+    "ENTITIES",
+    "MACHINES_BUCKET",
+    "ensure",
+    "fact_subjects",
+    "stream_configs",
+]
 
 ENTITIES: Final = tuple(sorted({kind.entity for kind in CATALOG.values()}))
 """Every entity of the catalogue: ``cmd``, ``telemetry`` and ``request`` are not among them."""
 
 DEAD_STREAM: Final = "TM_DEAD"
-BUCKETS: Final = ("tm_jobs", "tm_migrations", "tm_machines")
+MACHINES_BUCKET: Final = "tm_machines"
+BUCKETS: Final = ("tm_jobs", "tm_migrations", MACHINES_BUCKET)
 
 _DEDUP_WINDOW_S: Final = 600.0  # how long after an outage a retry is still recognised
 _NAME_IN_USE: Final = 10058  # "stream name already in use with a different configuration"

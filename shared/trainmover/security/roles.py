@@ -3,6 +3,10 @@
 The server enforces these, so a subject must name whoever may write it: that is why the facts and
 telemetry of a machine end in its name. Reading stored facts goes through consumers; a consumer's
 name and filter are part of the subject that creates it, and the server holds the request to them.
+
+Nobody but the admin may make a direct get (``$JS.API.DIRECT.GET``). The server publishes its
+answer, a bare stored message, on whatever reply subject the asker names, unchecked: with it a
+machine could turn a value of its own into another's fact or command.
 """
 
 from __future__ import annotations
@@ -13,7 +17,13 @@ from enum import StrEnum
 from typing import Final
 
 from trainmover import subjects
-from trainmover.bus.streams import BUCKETS, DEAD_STREAM, ENTITIES, fact_subjects
+from trainmover.bus.streams import (
+    BUCKETS,
+    DEAD_STREAM,
+    ENTITIES,
+    MACHINES_BUCKET,
+    fact_subjects,
+)
 from trainmover.events.catalog import CATALOG, Speaker
 from trainmover.subjects import COMMAND_STREAM, DEAD_LETTER, EVENT_STREAM, validate_id
 
@@ -124,13 +134,14 @@ def _machine(user: User, jobs: list[str]) -> _Subjects:
         (ends,) = fact_subjects(job, entity="job")
         publish += [
             subjects.telemetry(job, user.machine),
+            f"$KV.{MACHINES_BUCKET}.{job}.{user.machine}.>",
             f"{create}.{queue}.{subjects.command(job, user.machine)}",
             f"$JS.API.CONSUMER.MSG.NEXT.{queue}",
             f"$JS.ACK.{queue}.>",
             # How a job ends is all that an agent reads of the facts.
             f"{create}.{EVENT_STREAM}.*.{ends}",
         ]
-    return [*publish, f"$JS.FC.{EVENT_STREAM}.>"], []
+    return [*publish, _read_bucket(MACHINES_BUCKET), f"$JS.FC.{EVENT_STREAM}.>"], []
 
 
 def _relay(_user: User, jobs: list[str]) -> _Subjects:
@@ -204,11 +215,15 @@ def _read_facts() -> list[str]:
     ]
 
 
+def _read_bucket(bucket: str) -> str:
+    return f"$JS.API.STREAM.MSG.GET.KV_{bucket}"
+
+
 def _read_buckets() -> list[str]:
     return [
         subject
         for bucket in BUCKETS
-        for subject in (f"$JS.API.STREAM.INFO.KV_{bucket}", f"$JS.API.DIRECT.GET.KV_{bucket}.>")
+        for subject in (f"$JS.API.STREAM.INFO.KV_{bucket}", _read_bucket(bucket))
     ]
 
 

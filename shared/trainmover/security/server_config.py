@@ -64,7 +64,13 @@ def server_config(*, listen: str, store: str) -> str:
     """
     return (
         "# Made once by `trainmover setup` and yours from then on.\n"
+        "server_name: trainmover\n"
         f"listen: {json.dumps(listen)}\n"
+        "http: 127.0.0.1:8222 # health checks, from there only\n"
+        "# A client that is gone is noticed in seconds.\n"
+        'ping_interval: "2s"\n'
+        "ping_max: 2\n"
+        'write_deadline: "2s"\n'
         f"max_payload: {MAX_PAYLOAD}\n"
         "jetstream {\n"
         f"  store_dir: {json.dumps(store)}\n"
