@@ -25,12 +25,22 @@ from trainmover.errors import (
     RequestRefusedError,
     TrainMoverError,
 )
+from trainmover.events.envelope import Envelope
 from trainmover.local import registry
 from trainmover.security import Role
 from trainmover.subjects import validate_id
 from trainmover.view import JobView
 
-__all__ = ["JobOption", "NatsOption", "OutputOption", "Target", "connect", "execute", "fold"]
+__all__ = [
+    "JobOption",
+    "NatsOption",
+    "OutputOption",
+    "Target",
+    "connect",
+    "execute",
+    "fold",
+    "history",
+]
 
 JobOption = Annotated[
     str | None,
@@ -92,19 +102,25 @@ async def connect(target: Target) -> AsyncIterator[Bus]:
 async def fold(bus: Bus, job: str) -> JobView:
     """The view of everything stored about ``job`` until now."""
     view = JobView(job)
+    for event in await history(bus, job):
+        view.apply(event)
+    return view
+
+
+async def history(bus: Bus, job: str) -> list[Envelope]:
+    """Every fact stored about ``job`` until now."""
     wanted = await bus.event_count(job)
+    found: list[Envelope] = []
     if not wanted:
-        return view
-    seen = 0
+        return found
     # Facts that do not parse are skipped by the bus, so the count alone may never be reached.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_READ_TIMEOUT_S):
             async for delivery in bus.events(job):
-                view.apply(delivery.payload)
-                seen += 1
-                if seen >= wanted:
+                found.append(delivery.payload)
+                if len(found) >= wanted:
                     break
-    return view
+    return found
 
 
 def execute(main: Callable[[], Coroutine[Any, Any, ExitCode]], *, logs: str = "error") -> ExitCode:
