@@ -19,6 +19,7 @@ from typing import Any
 
 from trainmover.bus.credentials import Credentials
 from trainmover.bus.nats import NatsBus
+from trainmover.events.executor import StateFollowed
 from trainmover.events.machine import MachineReady
 
 COMMAND = [sys.executable, "-m", "trainmover.cli"]
@@ -126,6 +127,22 @@ class ClusterJob:
                 slots = ready.setdefault((fact.machine, fact.generation), set())
                 slots.add(fact.slot)
                 if [*ready.values()].count(wanted) == standbys:
+                    return
+
+    def wait_until_followed(self, rank: int, *, epoch: int, timeout_s: float = 60) -> None:
+        """Wait until a neighbour keeps the state of ``rank`` current, at that epoch or later."""
+        asyncio.run(self._until_followed(rank, epoch, timeout_s))
+
+    async def _until_followed(self, rank: int, epoch: int, timeout_s: float) -> None:
+        async with (
+            asyncio.timeout(timeout_s),
+            NatsBus(self.runtime()["nats"], name="test") as bus,
+            aclosing(bus.events(self.name, entity="worker", fact="followed")) as facts,
+        ):
+            async for delivery in facts:
+                fact = delivery.payload.payload
+                assert isinstance(fact, StateFollowed)
+                if fact.rank == rank and fact.epoch >= epoch:
                     return
 
     def finish(self, *, timeout_s: float = 90) -> int:

@@ -130,7 +130,7 @@ class LivenessDetector:
 
     def _link_lost(self, fact: LinkLost, now_s: float) -> Iterable[Verdict]:
         membership = self._membership
-        if membership is None or fact.epoch != membership.epoch or fact.kind != "reset":
+        if membership is None or fact.epoch != membership.epoch:
             return ()
         if not self._seats(fact.peer_machine) or not self._seats(fact.machine):
             return ()
@@ -156,12 +156,16 @@ class LivenessDetector:
             enough = min(2, membership.layout.slots - 1)
             if len(reports) < enough and not hushed:
                 continue
+            # Nobody answers there: it may only be late. Silence makes it evidence, a second
+            # refusal does not.
+            if not hushed and any(report.kind == "refused" for report in reports.values()):
+                continue
             reporters = sorted(reports)
             verdicts += self._name(
                 machine,
                 rank=next(iter(reports.values())).peer_rank,
                 confidence=0.95 if len(reports) >= 2 else 0.85,
-                summary=f"{machine}: its links to {', '.join(reporters)} were reset"
+                summary=f"{machine}: its links to {', '.join(reporters)} {_how(reports.values())}"
                 + (f" and it is silent for {hushed_s:.1f} s" if hushed else ""),
                 evidence={
                     "witness": "links",
@@ -224,3 +228,8 @@ class LivenessDetector:
         if slot is None or self._membership.members[slot].generation != generation:
             return None
         return slot
+
+
+def _how(reports: Iterable[LinkLost]) -> str:
+    kinds = {report.kind for report in reports}
+    return "were reset" if "reset" in kinds else "were refused"

@@ -20,6 +20,7 @@ from trainmover_executor.capsule import (
 from trainmover_executor.control_thread import STATE_GROUP
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.position import Position
+from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.reports import Reports
 from trainmover_executor.runtime import Runtime
 from trainmover_executor.state.follow import StateFollower
@@ -45,20 +46,24 @@ class Joiner:
     Args:
         runtime: This rank.
         state: Its state, to be overwritten.
-        capsules: What it keeps for other ranks once it takes part.
         reports: Where facts go.
+        capsules: What it keeps for other ranks once it takes part.
+        following: The same for state.
     """
 
     def __init__(
         self,
         runtime: Runtime,
         state: TrainingState,
-        capsules: CapsuleKeeper,
         reports: Reports,
+        *,
+        capsules: CapsuleKeeper,
+        following: FollowerService,
     ) -> None:
         self._runtime = runtime
         self._state = state
         self._capsules = capsules
+        self._following = following
         self._reports = reports
         self._follower: StateFollower | None = None
 
@@ -86,10 +91,12 @@ class Joiner:
                 continue
             runtime.promote()
             runtime.mailbox.joined(plan)
+            runtime.reach("join.done")
             return plan, position, committed
 
     def _join(self, plan: Plan, beginning: Position) -> tuple[Position, int]:
         runtime = self._runtime
+        runtime.reach("join.begin")
         started = time.perf_counter()
         planned = plan.kind == "planned"
         runtime.reset(plan.membership, watch=not planned)
@@ -97,6 +104,7 @@ class Joiner:
             position, committed, nbytes = self._follow(plan)
         else:
             position, committed, nbytes = self._inherit(plan, beginning)
+        runtime.reach("join.state")
         copied = self._why_copied(planned=planned)
         phases = {"join": time.perf_counter() - started} if not planned else {}
         self._reports.switched(plan, phases, step=committed, nbytes=nbytes, copied=copied)
@@ -127,6 +135,7 @@ class Joiner:
         message, received = follower.follow()
         committed = message["committed"]
         self._capsules.keep(message["capsules"], step=committed)
+        self._following.adopt(message["followed"])
         if not follower.copied:
             follower.begin_proof()
             self._follower = follower
@@ -146,6 +155,7 @@ class Joiner:
             first_timeout_s=HAND_OVER_TIMEOUT_S,
         )
         self._state.load(tree["state"])
+        self._following.adopt(tree["followed"])
         committed = tree["committed"]
         if not committed:
             # The same program with the same rank came to the same beginning: nobody has to tell.

@@ -17,6 +17,7 @@ import structlog
 import torch
 import torch.distributed as dist
 
+from trainmover import failpoints
 from trainmover.errors import ConfigError
 from trainmover.events.executor import StepProgress
 from trainmover.plan import Plan
@@ -145,6 +146,11 @@ class Runtime:
     def finish(self, *, step: int) -> None:
         """The program ended normally: say so to neighbours and agent."""
         self._control_thread.leave(Done(rank=self.rank, step=step))
+
+    def reach(self, point: str) -> None:
+        """This rank is at a fail-point; nothing, but for tests."""
+        if failpoints.ARMED:
+            failpoints.reach(point, rank=self.rank, machine=self.spec.machine, epoch=self.epoch)
 
     def open_endpoint(self) -> None:
         """Answer link handshakes from now on."""

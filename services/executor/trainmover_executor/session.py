@@ -31,7 +31,9 @@ from trainmover_executor.metrics import StepLog
 from trainmover_executor.position import Position
 from trainmover_executor.process_group import BACKEND
 from trainmover_executor.redo import StepStart
-from trainmover_executor.redundancy import replicas_of
+from trainmover_executor.redundancy.followed import Followed
+from trainmover_executor.redundancy.layout import redundancy_of, replicas_of
+from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.runtime import current_runtime
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import Stateful, TrainingState
@@ -101,13 +103,17 @@ class Session:
             rank=self._runtime.rank,
             layout=self._runtime.membership.layout,
         )
-        self._handover = Handover(self._runtime, self._state, self._capsules)
+        self._following = FollowerService(self._runtime, self._state)
+        self._handover = Handover(
+            self._runtime, self._state, capsules=self._capsules, following=self._following
+        )
         self._feed: Feed | None = None
         self._step: Step | None = None
         self._calls = 0
         self._max_steps: int | None = None
         self._target: Position | None = None
         self._attempts = 0
+        self._stepping = False
         self._last_commit_s = time.monotonic()
         self._durations: deque[float] = deque(maxlen=32)
         for index, each in enumerate(self._state.optimizers):
@@ -211,14 +217,31 @@ class Session:
             yield from self._shadow(feed)
             self._attempts = SHADOW_ITERATIONS
             self._target = self._handover.take_over(beginning)
+        self._protect()
+        self._last_commit_s = time.monotonic()
+
+    def _protect(self) -> None:
+        """See to it that this rank's state survives its machine, and say how."""
+        runtime = self._runtime
+        replicas = replicas_of(self._state.models, rank=runtime.rank)
+        kind, obstacle = redundancy_of(
+            runtime.spec.redundancy,
+            rank=runtime.rank,
+            replicas=replicas,
+            layout=runtime.membership.layout,
+            obstacle=Followed.obstacle(self._state),
+        )
+        if kind == "follower":
+            self._following.begin()
         runtime.report(
             JobLayoutKnown(
                 machine=runtime.spec.machine,
                 rank=runtime.rank,
-                replicas=replicas_of(self._state.models, rank=runtime.rank),
+                replicas=replicas,
+                redundancy=kind,
+                obstacle=obstacle,
             )
         )
-        self._last_commit_s = time.monotonic()
 
     def _shadow(self, feed: Feed) -> Iterator[Step]:
         """Shadow iterations: everything lazy happens now, nothing of it is kept."""
@@ -253,6 +276,7 @@ class Session:
         """One step, attempted until it is committed."""
         self._start.capture()
         self._runtime.clock.step = self._handover.committed
+        self._stepping = False
         while True:
             while self._handover.unconfirmed and self._attempts < SHADOW_ITERATIONS:
                 yield from self._catch_up(feed, batch)
@@ -273,6 +297,8 @@ class Session:
                 self._committed(feed)
                 return
             self._start.restore()
+            self._following.void()
+            self._stepping = False
             step.check_batch()
             self._settle()
             self._handover.steps_redone += 1
@@ -299,6 +325,9 @@ class Session:
     # -- the vote --------------------------------------------------------------------------------
 
     def _before_optimizer(self, index: int, *_: Any) -> None:
+        if self._stepping:
+            self._following.strayed()
+        self._stepping = True
         if self._step is not None:
             self._step.before_optimizer()
         self._handover.leaver.before_optimizer(index)
@@ -313,12 +342,14 @@ class Session:
         if runtime.latch.is_set:
             return False
         handover.check_proof()
+        runtime.reach("vote.begin")
         plan = runtime.mailbox.freeze() if self._may_switch() else None
         prepared = plan.epoch if plan is not None else runtime.epoch
         cast = False
         try:
-            self._exchange_capsule(step=handover.committed + 1)
+            self._exchange_state(step=handover.committed + 1)
             cast = True
+            runtime.reach("vote.cast")
             lowest, highest = runtime.agree([prepared, -prepared], op=dist.ReduceOp.MIN)
         except (LinkBrokenError, StaleEpochError) as error:
             runtime.latch.trip(str(error))
@@ -329,6 +360,7 @@ class Session:
         if dropped is not None:
             runtime.book.drop_parked(dropped.epoch)
         handover.vote_passed(plan if switching else None)
+        runtime.reach("vote.decided" if switching else "vote.passed")
         return True
 
     def _may_switch(self) -> bool:
@@ -336,9 +368,16 @@ class Session:
         last = self._max_steps is not None and self._handover.committed + 1 >= self._max_steps
         return self._attempts + 1 >= SHADOW_ITERATIONS and not last
 
-    def _exchange_capsule(self, *, step: int) -> None:
-        here = self._here()
-        self._capsules.exchange(here.to_tree(), step=step)
+    def _exchange_state(self, *, step: int) -> None:
+        """Hand the neighbours what a crash of this machine would lose, and keep theirs."""
+        here, following = self._here().to_tree(), self._following
+        coming = self._capsules.exchange(here, step=step, followed=following.active)
+        following.exchange(
+            step=step, stepping=self._stepping, receiving=coming, step_s=self._step_s()
+        )
+
+    def _step_s(self) -> float:
+        return statistics.median(self._durations) if self._durations else 0.0
 
     def _here(self) -> Position:
         assert self._feed is not None  # noqa: S101 - set before the first step
@@ -353,7 +392,9 @@ class Session:
 
     def _committed(self, feed: Feed) -> None:
         runtime, handover = self._runtime, self._handover
+        runtime.reach("step.taken")
         runtime.end_recording()
+        self._following.committed()
         self._log.commit(step=handover.committed - 1, epoch=feed.epoch)
         if handover.unconfirmed:
             return  # its vote broke, but it counts: the pause goes on until the next one
@@ -362,6 +403,7 @@ class Session:
         median = statistics.median(self._durations) if self._durations else duration
         self._last_commit_s = now
         if (plan := handover.confirm()) is not None:
+            runtime.reach("commit.begin")
             runtime.commit()
             about = {"migration": plan.id, "machine": runtime.spec.machine, "rank": runtime.rank}
             place = {"epoch": runtime.epoch, "step": handover.committed}

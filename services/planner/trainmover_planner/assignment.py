@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from trainmover.capsules import holder_of, holders_of
 from trainmover.errors import RequestRefusedError
@@ -112,6 +113,7 @@ def sources(
     layout: Layout,
     replicas: Mapping[int, tuple[int, ...]],
     *,
+    followers: Mapping[int, int] = MappingProxyType({}),
     joining: Collection[int],
     whole: Collection[int] = (),
 ) -> dict[int, int]:
@@ -122,6 +124,7 @@ def sources(
     Args:
         layout: The job's shape.
         replicas: For each rank, the ranks that hold the same state.
+        followers: For each rank that is followed, the rank that keeps a copy of its state.
         joining: Slots whose machine does not hold the state.
         whole: Slots among them whose machine still holds its own state.
 
@@ -134,6 +137,8 @@ def sources(
     for slot in sorted(joining):
         for rank in layout.ranks_of(slot):
             same = _replicas_of(rank, replicas)
+            if rank in followers:
+                same.add(followers[rank])
             alive = same - ranks
             if alive:
                 _check_capsule(layout, rank, joining=ranks)
@@ -141,12 +146,14 @@ def sources(
             elif slot in whole:
                 chosen[rank] = rank
             else:
-                known = f"replicas {sorted(same - {rank})}" if same - {rank} else "no replica"
+                others = sorted(same - {rank})
+                why = f"ranks {others} died with it" if others else "no other rank holds it"
                 raise RequestRefusedError(
-                    f"The state of rank {rank} is lost: {known} of it survived.",
+                    f"The state of rank {rank} is lost: {why}.",
                     code="no_replica",
-                    next_step="Start the job again from its latest checkpoint; replicate the "
-                    "model (data parallel or hybrid sharding) to survive this next time.",
+                    next_step="Start the job again from its latest checkpoint. To survive this "
+                    "next time, replicate the model (data parallel or hybrid sharding) or let a "
+                    "neighbour follow it (--redundancy follower).",
                 )
     return chosen
 

@@ -50,6 +50,11 @@ def _of_ranks(turn: Turn, payload: Frozen) -> None:
     match payload:
         case executor.JobLayoutKnown():
             turn.put("replicas", payload.rank, payload.replicas)
+            turn.put("redundancy", payload.rank, (payload.redundancy, payload.obstacle))
+        case executor.StateFollowed():
+            life = _life_at(state, payload.machine, payload.epoch)
+            if life is not None:
+                turn.put("followers", payload.rank, (payload.follower, life))
         case executor.StepBroken():
             _seen(turn, payload.machine, payload.rank, payload.epoch, payload.committed_step)
             known, _ = state.broken.get((payload.machine, payload.rank), (0, 0.0))
@@ -128,8 +133,12 @@ def _superseded(turn: Turn, old: Life) -> None:
 
 def _accused(state: State, opened: incident.IncidentOpened) -> Life | None:
     """The life that an incident means: it names an epoch, not a generation."""
-    name = opened.machine or ""
-    seats = state.memberships.get(opened.epoch)
+    return _life_at(state, opened.machine or "", opened.epoch)
+
+
+def _life_at(state: State, name: str, epoch: int) -> Life | None:
+    """The life in which a machine had its slot at ``epoch``, else its latest one."""
+    seats = state.memberships.get(epoch)
     slot = None if seats is None else seats.slot_of_machine(name)
     if seats is not None and slot is not None:
         return life_of(seats.members[slot])

@@ -39,6 +39,7 @@ def wakes_s(state: State) -> list[float]:
     settings = state.settings
     times = [death.at_s + settings.truth_s for death in deaths_of(state, state.membership)]
     times += [at_s + settings.regroup_s for _, at_s in state.broken.values()]
+    times += [at_s + state.regroup_s for _, at_s in state.broken.values()]
     if state.retry_s is not None:
         times.append(state.retry_s)
     return times
@@ -80,7 +81,7 @@ def _settle(turn: Turn, one: Migration) -> None:
     assert state.membership is not None  # noqa: S101 - checked by the caller
     assert one.plan is not None  # noqa: S101 - proposals are approved in the same step
     current, base = state.membership, base_of(state)
-    regroup_s, after = state.settings.regroup_s, one.plan.membership
+    regroup_s, after = state.regroup_s, one.plan.membership
     if base == after:
         if one.phase is not Phase.SWITCHING:
             advance(turn, one.id, protocol.SwitchSeen())
@@ -131,7 +132,7 @@ def _judge(turn: Turn, one: Migration) -> None:
     elif one.failures and _waited(turn):
         spend_failed_joiners(turn, one, doubt=True)
         reason = f"rank {one.failures[0].rank} could not: {one.failures[0].reason}"
-    elif found.all and turn.now_s >= found.last_s + state.settings.regroup_s:
+    elif found.all and turn.now_s >= found.last_s + state.regroup_s:
         reason = "the step broke again on every rank"
     if reason:
         advance(turn, one.id, protocol.Fail(reason))
@@ -149,6 +150,6 @@ def _joiner_failed(one: Migration) -> bool:
 def _waited(turn: Turn) -> bool:
     """A survivor could not: somebody may be dead, so give the evidence a moment."""
     if turn.state.retry_s is None:
-        turn.set(retry_s=turn.now_s + turn.state.settings.regroup_s)
+        turn.set(retry_s=turn.now_s + turn.state.regroup_s)
         return False
     return turn.now_s >= turn.state.retry_s

@@ -17,6 +17,7 @@ from trainmover_planner.evidence import deaths_of, gone, stuck, unproven, why
 from trainmover_planner.inventory import life_of
 from trainmover_planner.migrations import advance, base_of, give_up, propose, start
 from trainmover_planner.state import State, Turn
+from trainmover_planner.survival import followers
 
 __all__ = ["announce_losses", "fail_job", "replan"]
 
@@ -29,7 +30,7 @@ def replan(turn: Turn) -> None:
     keep, kept = _keep(base, failed, state)
     lost = [s for s, m in enumerate(keep.members) if gone(state, m)]
     found = stuck(state, base, epochs=[state.membership.epoch, base.epoch])
-    regroup = found.all and turn.now_s >= found.last_s + state.settings.regroup_s
+    regroup = found.all and turn.now_s >= found.last_s + state.regroup_s
     if not lost and not regroup and failed is None:
         return
     dead = [base.members[s].machine for s in state.dead_slots(base)]
@@ -61,7 +62,13 @@ def replan(turn: Turn) -> None:
         if m.plan and m.open is False and m.plan.epoch > state.membership.epoch
     )
     try:
-        givers = sources(base.layout, state.replicas, joining=moving, whole=() if stale else own)
+        givers = sources(
+            base.layout,
+            state.replicas,
+            followers=followers(state, base),
+            joining=moving,
+            whole=() if stale else own,
+        )
     except RequestRefusedError as refusal:
         _reject(turn, base=base, lost=lost, cause=cause, refusal=refusal)
         return

@@ -12,6 +12,7 @@ from trainmover.commands import Stop
 from trainmover.events.incident import IncidentOpened
 from trainmover.protocol.migration import Migration, RankReport
 from trainmover.protocol.table import Deadlines
+from trainmover.redundancy import Redundancy
 from trainmover.topology import Frozen, Membership
 from trainmover_planner.inventory import Inventory, Life, life_of
 
@@ -167,6 +168,8 @@ class State:
         seen: Latest epoch at which each (machine, rank) was seen.
         broken: Epoch and time of the latest broken step of each (machine, rank).
         replicas: For each rank, the ranks that hold the same state.
+        redundancy: For each rank, where its state is to survive, and why it is no better kind.
+        followers: For each rank that is or was followed, its follower and the life it is in.
         finished: (machine, rank) of each rank whose program ended normally.
         early: Reports about migrations not heard of yet (only while facts are read again).
         unannounced: Facts that follow from what was read again, but were never published.
@@ -198,6 +201,8 @@ class State:
     seen: Mapping[tuple[str, int], int] = field(default_factory=_none)
     broken: Mapping[tuple[str, int], tuple[int, float]] = field(default_factory=_none)
     replicas: Mapping[int, tuple[int, ...]] = field(default_factory=_none)
+    redundancy: Mapping[int, tuple[Redundancy, str]] = field(default_factory=_none)
+    followers: Mapping[int, tuple[int, Life]] = field(default_factory=_none)
     finished: frozenset[tuple[str, int]] = frozenset()
     early: Mapping[str, tuple[RankReport, ...]] = field(default_factory=_none)
     unannounced: Mapping[str, PublishFact] = field(default_factory=_none)
@@ -210,6 +215,16 @@ class State:
     attempts: int = 0
     retry_s: float | None = None
     step: int = 0
+
+    @property
+    def regroup_s(self) -> float:
+        """Seconds that a break without a culprit is left alone, longer from the third plan on.
+
+        Plans in quick succession would use up all attempts before a detector that starts over has
+        found out who is dead.
+        """
+        doublings = min(max(self.attempts - 2, 0), 4)
+        return self.settings.regroup_s * 2.0**doublings
 
     @property
     def over(self) -> bool:

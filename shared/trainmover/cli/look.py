@@ -57,7 +57,7 @@ def status(
                 reply = await bus.request(target.job, "status", StatusRequest(), timeout_s=2)
                 planner = json.loads(reply)
         data = {**view.as_data(), "planner": planner}
-        output.emit(data, format=format, render=lambda: _status_table(view, planner is not None))
+        output.emit(data, format=format, render=lambda: _status_table(view, planner))
         if planner is None:
             output.warn("the planner does not answer: training continues, nothing can be moved")
         return ExitCode.OK
@@ -207,11 +207,13 @@ def _pick(view: JobView, wanted: str) -> MigrationView:
     )
 
 
-def _status_table(view: JobView, planner: bool) -> RenderableType:
+def _status_table(view: JobView, planner: dict[str, Any] | None) -> RenderableType:
     epoch = "-" if view.membership is None else view.membership.epoch
     head = f"job {view.job}: {view.state}, epoch {epoch}, step {view.step}"
-    head += "" if planner else " (planner unreachable)"
+    head += "" if planner is not None else " (planner unreachable)"
     parts: list[RenderableType] = [Text(head, style="bold")]
+    if planner is not None and planner.get("redundancy"):
+        parts.append(Text(f"state survives a machine by: {planner['redundancy']}"))
     if view.reason:
         parts.append(Text(view.reason))
     parts += [Text(""), _machines_table(view)]

@@ -28,6 +28,7 @@ from trainmover.local.cluster import (
 )
 from trainmover.local.follow import OutputFollower
 from trainmover.local.ledger import Ending
+from trainmover.redundancy import RedundancyChoice
 from trainmover.subjects import validate_id
 from trainmover.summary import summarise, worth_showing
 from trainmover.topology import parse_nnodes
@@ -48,6 +49,9 @@ def run(
         str, typer.Option(help="SLOTS, or SLOTS:MACHINES for standbys, e.g. 4:6.")
     ] = "1",
     nproc_per_node: Annotated[int, typer.Option(help="Ranks on each machine.", min=1)] = 1,
+    redundancy: Annotated[
+        RedundancyChoice, typer.Option(help="Where the state of a rank survives its machine.")
+    ] = "auto",
     module: Annotated[bool, typer.Option("--module", "-m", help="It is a module's name.")] = False,
     job: Annotated[
         str | None, typer.Option(envvar="TRAINMOVER_JOB", help="Job name; made up when omitted.")
@@ -89,6 +93,7 @@ def run(
             nproc_per_node=nproc_per_node,
             program=program,
             as_module=module,
+            redundancy=redundancy,
             metrics_dir=None if metrics is None else metrics.absolute(),
             log_dir=(log_dir or registry.home() / "logs" / name).absolute(),
             nats=nats,

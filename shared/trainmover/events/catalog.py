@@ -89,6 +89,7 @@ _TYPES: Final = (
     EventType("worker", "exited", machine.WorkerExited, "machine"),
     EventType("worker", "finished", executor.WorkerFinished, "machine"),
     EventType("worker", "layout", executor.JobLayoutKnown, "machine"),
+    EventType("worker", "followed", executor.StateFollowed, "machine"),
     EventType("link", "lost", machine.LinkLost, "machine"),
     EventType("plan", "prepared", executor.PlanPrepared, "machine"),
     EventType("plan", "switched", executor.PlanSwitched, "machine"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trainmover.redundancy import Redundancy
 from trainmover.topology import Frozen
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "PlanFailed",
     "PlanPrepared",
     "PlanSwitched",
+    "StateFollowed",
     "StepBroken",
     "StepProgress",
     "StepResumed",
@@ -25,11 +27,29 @@ class JobLayoutKnown(Frozen):
     Attributes:
         replicas: All ranks, this one included, that hold bitwise the same model and optimizer
             state. Only this rank when the state is sharded without replicas.
+        redundancy: Where the state is to survive the machine.
+        obstacle: Why it is no better kind, for people; empty when it is as asked for.
     """
 
     machine: str
     rank: int
     replicas: tuple[int, ...]
+    redundancy: Redundancy = "replica"
+    obstacle: str = ""
+
+
+class StateFollowed(Frozen):
+    """The state of ``rank`` is followed: ``follower`` on ``machine`` keeps a copy of it current.
+
+    Attributes:
+        machine: Where the copy is.
+        epoch: Epoch at which the copy was complete and had been compared.
+    """
+
+    machine: str
+    rank: int
+    follower: int
+    epoch: int
 
 
 class PlanPrepared(Frozen):

@@ -36,6 +36,8 @@ from trainmover.local.process import (
     reap_orphans,
     wait_gone,
 )
+from trainmover.local.secret import SECRET_VARIABLE, make_secret
+from trainmover.redundancy import RedundancyChoice
 from trainmover.security import Role, User, client_folder
 
 __all__ = ["ClusterSpec", "LocalCluster", "Notice", "stop_on_signals"]
@@ -73,6 +75,7 @@ class ClusterSpec:
         nnodes_max: Slots plus standbys.
         program: Script or module, and its arguments.
         as_module: Whether ``program`` names a module.
+        redundancy: Where state is to survive a machine.
         metrics_dir: Where ranks write their metrics, or None.
         log_dir: Where services, machines and ranks log.
         nats: URL of an existing bus; an embedded one is started when None.
@@ -88,6 +91,7 @@ class ClusterSpec:
     log_dir: Path
     nproc_per_node: int = 1
     as_module: bool = False
+    redundancy: RedundancyChoice = "auto"
     metrics_dir: Path | None = None
     nats: str | None = None
     security: Path | None = None
@@ -116,7 +120,7 @@ class ClusterSpec:
         argv += ["--nproc-per-node", str(self.nproc_per_node), "--host", "127.0.0.1"]
         if self.metrics_dir is not None:
             argv += ["--metrics-dir", str(self.metrics_dir)]
-        argv += ["--log-dir", str(self.log_dir)]
+        argv += ["--log-dir", str(self.log_dir), "--redundancy", self.redundancy]
         if self.as_module:
             argv.append("-m")
         return [*argv, "--", *self.program]
@@ -264,6 +268,9 @@ class LocalCluster:
         watchers = []
         # A machine that is killed cannot clear up after itself: its scratch files are ours.
         environment = {"TMPDIR": scratch, **self.spec.environment}
+        if self.spec.machines and SECRET_VARIABLE not in os.environ:
+            secret = make_secret(registry.secret_of(self.spec.job))
+            environment[SECRET_VARIABLE] = str(secret.absolute())
         for machine in self.spec.machines:
             argv = self.spec.agent_argv(machine, url=url)
             env = environment | _as(self.spec.credentials(Role.MACHINE, machine))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trainmover import subjects
 from trainmover.errors import ConfigError
+from trainmover.redundancy import CHOICES, RedundancyChoice
 from trainmover.service import ServiceOptions, add_common_options
 from trainmover.topology import parse_nnodes
 from trainmover_executor.agent.fork_frames import DEFAULT_ENTRY
@@ -25,6 +26,7 @@ class AgentOptions:
         nnodes_max: Slots plus standbys.
         ranks: Ranks on this machine.
         program: The user's script or module, and its arguments.
+        redundancy: Where state is to survive a machine; the same on all machines of a job.
         host: Address that workers listen on and announce.
         labels: Placement labels.
         metrics_dir: Folder for ``Session.log`` lines, or None.
@@ -39,6 +41,7 @@ class AgentOptions:
     program: tuple[str, ...]
     ranks: int = 1
     as_module: bool = False
+    redundancy: RedundancyChoice = "auto"
     host: str = "127.0.0.1"
     labels: Mapping[str, str] = field(default_factory=dict)
     metrics_dir: Path | None = None
@@ -73,6 +76,12 @@ def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, AgentOptio
         "--log-dir", type=Path, metavar="FOLDER", help="one file per rank; default: our own output"
     )
     parser.add_argument("-m", dest="as_module", action="store_true", help="program is a module")
+    parser.add_argument(
+        "--redundancy",
+        choices=CHOICES,
+        default="auto",
+        help="where state survives a machine; the same on every machine (default: auto)",
+    )
     parser.add_argument("--worker-entry", default=DEFAULT_ENTRY, help=argparse.SUPPRESS)
     parser.add_argument("program", nargs="+", help="script (or module) and its arguments, after --")
     arguments = parser.parse_args(argv)
@@ -88,6 +97,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, AgentOptio
         program=tuple(arguments.program),
         ranks=arguments.nproc_per_node,
         as_module=arguments.as_module,
+        redundancy=arguments.redundancy,
         host=arguments.host,
         labels=dict(_label(text) for text in arguments.label),
         metrics_dir=arguments.metrics_dir,

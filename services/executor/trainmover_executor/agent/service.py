@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
+from trainmover import failpoints
 from trainmover.bus.protocol import Bus, Delivery
 from trainmover.commands import Command, Prepare, Recover
 from trainmover.errors import (
@@ -48,6 +50,16 @@ _END_S: Final = 5.0
 _RETRY_S: Final = 1.0
 _TRACES: Final = 64
 _SIGTERM_EXIT: Final = 143
+_BIRTHDAY_S: Final = 1_767_225_600  # 2026-01-01: keeps the numbers short
+
+
+def _newest_generation() -> int:
+    """A number that no earlier agent of this machine can have reached: tenths of a second.
+
+    Were a machine that starts over to repeat a generation, its registration and its telemetry
+    would pass for the life before, and the job would wait for ever for ranks that are gone.
+    """
+    return int(10 * (time.time() - _BIRTHDAY_S))
 
 
 class Agent:
@@ -87,6 +99,7 @@ class Agent:
         self._exit_code = 0
         self._over = asyncio.Event()
         self._state = AgentState(
+            generation=_newest_generation(),
             me=Identity(
                 job=options.job,
                 machine=options.machine,
@@ -96,7 +109,7 @@ class Agent:
                 pid=os.getpid(),
                 host=socket.gethostname(),
                 labels=dict(options.labels),
-            )
+            ),
         )
 
     async def run(self) -> int:
@@ -209,13 +222,19 @@ class Agent:
                     self._traces[command.plan.id] = current_trace()
                     while len(self._traces) > _TRACES:
                         del self._traces[next(iter(self._traces))]
+                self._reach("command.taken", command)
                 self._feed(effects.Commanded(command))
+                self._reach("command.done", command)
             await delivery.ack()
 
         options = self._options
         await self._read_for_ever(
             lambda: self._bus.commands(options.job, options.machine), on_command
         )
+
+    def _reach(self, point: str, command: Command) -> None:
+        if failpoints.ARMED:
+            failpoints.reach(point, machine=self._options.machine, verb=command.verb)
 
     async def _watch_job(self) -> None:
         async def on_fact(delivery: Delivery[Envelope]) -> None:

@@ -10,6 +10,7 @@ Communication Operations in MPICH" (2005).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Final
 
@@ -30,6 +31,7 @@ SMALL_BYTES: Final = 32 * 1024
 _AHEAD_BYTES: Final = 24 * 1024
 _TAG: Final = {name: index for index, name in enumerate(OPS)}
 _EMPTY: Final = memoryview(b"")
+_ASIDE: Final = "/aside"
 
 
 class LinkCommunicator:
@@ -265,6 +267,58 @@ class LinkCommunicator:
             )
             for frame, link, source in rounds
         ]
+
+    # -- to one rank, from another ---------------------------------------------------------------
+
+    def exchange_heads(
+        self, data: bytes | None, *, to: int, source: int | None, limit: int
+    ) -> bytes | None:
+        """Send bytes to one rank and receive bytes of unknown size from another.
+
+        Ranks need not agree on who sends: links of their own carry it.
+
+        Args:
+            data: What to send; None to send nothing.
+            to: Member to send to.
+            source: Member to receive from; None to receive nothing.
+            limit: Most bytes the other side may announce.
+
+        Raises:
+            ProtocolError: The other side announces more than ``limit``.
+        """
+        out = None if data is None else (self._link(to, lane=_ASIDE), memoryview(data))
+        frame = (self._book.epoch, _TAG["send"], 0)
+        if source is None:
+            pump(frame=frame, out=out, stall_timeout_s=self._timeout_s)
+            return None
+        return bytes(
+            swap(
+                frame=frame,
+                out=out,
+                source=self._link(source, lane=_ASIDE),
+                limit=limit,
+                stall_timeout_s=self._timeout_s,
+            )
+        )
+
+    def exchange_tensors(
+        self,
+        outs: Sequence[torch.Tensor],
+        into: Sequence[torch.Tensor],
+        *,
+        to: int,
+        source: int,
+    ) -> None:
+        """After ``exchange_heads``: send contiguous tensors to one rank, receive from another."""
+        frame = (self._book.epoch, _TAG["send"], 1)
+        for out, place in itertools.zip_longest(outs, into):
+            outgoing = incoming = None
+            if out is not None:
+                outgoing = (self._link(to, lane=_ASIDE), bytes_of(flat_of(out)))
+            if place is not None:
+                view = bytes_of(flat_of(place))
+                incoming = (self._link(source, lane=_ASIDE), len(view), view)
+            pump(frame=frame, out=outgoing, into=incoming, stall_timeout_s=self._timeout_s)
 
     # -- algorithms ----------------------------------------------------------------------------
 
