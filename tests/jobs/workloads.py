@@ -108,7 +108,8 @@ def wait_at(gate: Path, rank: int) -> None:
         time.sleep(0.005)
 
 
-def main() -> None:
+def parse() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("workload")
     parser.add_argument("--steps", type=int, default=30)
@@ -120,7 +121,11 @@ def main() -> None:
     parser.add_argument("--pace", type=float, default=0.0, help="seconds a step takes at least")
     parser.add_argument("--then-hold-at", type=int, default=-1)
     parser.add_argument("--then-gate", type=Path, help="file that opens the second gate")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
     gates = {options.hold_at: options.gate, options.then_hold_at: options.then_gate}
     torch.set_num_threads(1)
     dist.init_process_group("trainmover")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 import torch.distributed as dist
@@ -45,6 +45,7 @@ class Handover:
 
     Attributes:
         committed: Steps completed by the job, as far as this rank knows.
+        between: Pieces of work between steps that the job completed, likewise.
         steps_redone: Attempts that were void since the last membership change.
         is_joiner: True until the first commit after this rank joined.
         leaver: This rank's part when it is the one to leave.
@@ -70,6 +71,7 @@ class Handover:
         self._joiner = Joiner(runtime, state, self._reports, capsules=capsules, following=following)
         self.leaver = Leaver(runtime, state, self._reports)
         self.committed = 0
+        self.between = 0
         self.steps_redone = 0
         self.is_joiner = False
 
@@ -109,7 +111,8 @@ class Handover:
         Args:
             beginning: This rank's position before the first step, for a job that has none yet.
         """
-        self._unconfirmed, position, self.committed = self._joiner.take_over(beginning)
+        self._unconfirmed, position, counts = self._joiner.take_over(beginning)
+        self.committed, self.between = counts
         self.is_joiner = True
         return position
 
@@ -138,6 +141,7 @@ class Handover:
             if self._runtime.rank in plan.joining_ranks:
                 rest = {
                     "committed": self.committed,
+                    "between": self.between,
                     "position": here.to_tree(),
                     "capsules": self._capsules.kept(step=self.committed),
                     "followed": self._following.units_held(),
@@ -153,7 +157,11 @@ class Handover:
         All gradients of the step are here, or the rank would not have voted; so if any rank saw
         the vote pass, every rank can and must take the step.
         """
-        return self._agree(undecided=True)
+        return self._agree(undecided="step")
+
+    def resolve_between(self) -> bool:
+        """The same for work between steps."""
+        return self._agree(undecided="between")
 
     def _switch(self, plan: Plan) -> None:
         self._runtime.reach("switch.begin")
@@ -166,11 +174,14 @@ class Handover:
         self._runtime.reach("switch.done")
         log.info("switched", migration=plan.id, epoch=plan.epoch, links_replaced=replaced)
 
-    def _agree(self, *, undecided: bool = False) -> bool:
+    def _agree(self, *, undecided: Literal["", "step", "between"] = "") -> bool:
         """Wait for a failure plan and agree on the last committed step.
 
+        Args:
+            undecided: What this rank's vote broke about, if about anything.
+
         Returns:
-            Whether the undecided step turned out committed; counted in ``committed`` then.
+            Whether the undecided turned out committed; it is counted then.
         """
         runtime = self._runtime
         self._reports.broken(step=self.committed)
@@ -179,7 +190,8 @@ class Handover:
             runtime.reach("recover.begin")
             runtime.reset(plan.membership)
             try:
-                (agreed,) = runtime.agree([self.committed], op=dist.ReduceOp.MAX)
+                own = [self.committed, self.between]
+                committed, between = runtime.agree(own, op=dist.ReduceOp.MAX)
             except (LinkBrokenError, StaleEpochError) as error:
                 runtime.latch.trip(str(error))
                 self._reports.broken(step=self.committed)
@@ -187,16 +199,15 @@ class Handover:
             self._recovering = self._unconfirmed = plan
             self._switching = None
             self._following.replaced(plan.joining_ranks)
-            if agreed - self.committed > int(undecided):
+            behind = (committed - self.committed, between - self.between)
+            if behind not in {(0, 0), (undecided == "step", undecided == "between")}:
                 self._reports.refuse(
-                    plan, f"this rank completed {self.committed} steps, the others {agreed}"
+                    plan, f"this rank completed {self.committed} steps, the others {committed}"
                 )
             runtime.reach("recover.agreed")
-            log.info("recovering", migration=plan.id, epoch=plan.epoch, committed=agreed)
-            if agreed == self.committed:
-                return False
-            self.committed = agreed
-            return True
+            log.info("recovering", migration=plan.id, epoch=plan.epoch, committed=committed)
+            self.committed, self.between = committed, between
+            return behind != (0, 0)
 
     def _await_plan(self) -> Plan:
         runtime = self._runtime
@@ -240,7 +251,8 @@ class Handover:
                 state, followed = self._following.tree_of(joiner, committed=self.committed)
             except ProtocolError as error:
                 self._reports.refuse(plan, f"the state of rank {joiner} is not here: {error}")
-        return {"state": state, "committed": self.committed, "followed": followed}
+        counts = {"committed": self.committed, "between": self.between}
+        return {"state": state, **counts, "followed": followed}
 
     def _capsule_holder(self, plan: Plan, joiner: int) -> int | None:
         """Who hands ``joiner`` its capsule; None before the first step, or when it needs none."""

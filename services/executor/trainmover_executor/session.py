@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 import torch
@@ -42,6 +42,8 @@ from trainmover_executor.step import Step
 __all__ = ["SHADOW_ITERATIONS", "Session"]
 
 log = structlog.get_logger(__name__)
+
+_Result = TypeVar("_Result")
 
 SHADOW_ITERATIONS: Final = 3
 """DDP rebuilds its buckets after the first iteration, compilers trace again in the second."""
@@ -149,6 +151,55 @@ class Session:
         if not self._runtime.sandboxed:
             self._log.note(values)
 
+    def between_steps(self, work: Callable[[], _Result]) -> _Result | None:
+        """Collective work after a step: an evaluation, a sharded checkpoint.
+
+        Random generators are as before afterwards, so training does not depend on it. Every rank
+        gets its result, or every rank gets None: communication broke meanwhile, and the machine
+        that comes in for a lost one goes on with the next step.
+
+        Example:
+            >>> if step.index % 100 == 99:
+            ...     accuracy = session.between_steps(lambda: evaluate(model, validation))
+
+        Args:
+            work: Called by all ranks at the same place, outside of ``with step``.
+
+        Raises:
+            ConfigError: A step is under way.
+        """
+        if self._step is not None and self._step.running:
+            raise ConfigError("session.between_steps() was called inside 'with step'")
+        runtime = self._runtime
+        if runtime.sandboxed:
+            return work()
+        if runtime.latch.is_set:
+            return None
+        rng = capture_rng()
+        try:
+            result = work()
+        except Exception:
+            if not runtime.latch.is_set:
+                raise
+            return None  # a consequence of the broken communication, not a bug
+        finally:
+            restore_rng(rng)
+        return result if self._whole() else None
+
+    def _whole(self) -> bool:
+        """Whether no rank's communication broke since the step; all ranks come to the same."""
+        runtime, handover = self._runtime, self._handover
+        runtime.drain()
+        if runtime.latch.is_set:
+            return False
+        try:
+            runtime.agree([1], op=dist.ReduceOp.MIN)
+        except (LinkBrokenError, StaleEpochError) as error:
+            runtime.latch.trip(str(error))
+            return handover.resolve_between()
+        handover.between += 1
+        return True
+
     def digest(self) -> str:
         """SHA-256 of parameters, buffers, optimizer and other state of this rank."""
         return self._state.digest()
@@ -207,6 +258,9 @@ class Session:
                 break
             yield from self._attempt(feed, batch)
         self._settle()
+        self._write_final()
+
+    def _write_final(self) -> None:
         if self._log.wanted:
             self._log.final(steps=self._handover.committed, digest=self._state.digest())
 
@@ -286,15 +340,20 @@ class Session:
                 batch=batch,
                 vote=self._vote,
                 is_broken=lambda: self._runtime.latch.is_set,
+                done=partial(self._committed, feed),
             )
-            yield step
+            try:
+                yield step
+            except GeneratorExit:
+                if step.committed:  # the loop was left by break
+                    self._write_final()
+                raise
             if not step.entered:
                 raise ConfigError(
                     "the body of the loop did not enter the step: use 'with step as batch:'"
                 )
             self._attempts += 1
             if step.committed:
-                self._committed(feed)
                 return
             self._start.restore()
             self._following.void()

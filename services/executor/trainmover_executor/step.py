@@ -40,6 +40,7 @@ class Step:
         batch: Any,
         vote: Callable[[], bool],
         is_broken: Callable[[], bool],
+        done: Callable[[], None] = lambda: None,
     ) -> None:
         self.index = index
         self.epoch = epoch
@@ -47,12 +48,14 @@ class Step:
         self._versions = [(t, t._version) for t in _tensors(batch)]  # noqa: SLF001 - no public name
         self._vote = vote
         self._is_broken = is_broken
+        self._done = done
         self.entered = False
+        self.running = False
         self.voted = False
         self.committed = False
 
     def __enter__(self) -> Any:
-        self.entered = True
+        self.entered = self.running = True
         return self._batch
 
     def __exit__(
@@ -61,6 +64,13 @@ class Step:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
+        self.running = False
+        whole = self._leave(kind)
+        if whole and self.committed:
+            self._done()
+        return whole
+
+    def _leave(self, kind: type[BaseException] | None) -> bool:
         if kind is VoidStep:
             return True
         if kind is not None:
