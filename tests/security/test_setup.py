@@ -66,18 +66,24 @@ class TestFiles:
         assert "clients/machines/standby-7/nkey" in after
         changed = {name for name in before if before[name] != after[name]}
         assert changed == {"server/auth.conf", "setup.json"}
+        assert after["clients/machines/standby-7/link-gpt"] == before["links/gpt"]
 
     def test_secrets_are_readable_by_their_owner_alone(self, tmp_path: Path) -> None:
         setup("--out", str(tmp_path / "made"), "--job", "gpt", "--machines", "1")
-        secrets = [*tmp_path.rglob("nkey"), *tmp_path.rglob("*.key")]
-        assert len(secrets) == len(Role) + 2
+        secrets = [
+            path
+            for pattern in ("nkey", "*.key", "link-*", "links/*")
+            for path in tmp_path.rglob(pattern)
+        ]
+        assert len(secrets) == len(Role) + 4
         for path in secrets:
             assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
     def test_a_client_folder_has_all_that_one_client_needs(self, tmp_path: Path) -> None:
         setup("--out", str(tmp_path), "--job", "gpt", "--machines", "1")
         folder = tmp_path / "clients" / "machines" / "worker-0"
-        assert sorted(path.name for path in folder.iterdir()) == ["ca.pem", "nkey"]
+        assert sorted(path.name for path in folder.iterdir()) == ["ca.pem", "link-gpt", "nkey"]
+        assert len((folder / "link-gpt").read_text().strip()) == 64
 
     @pytest.mark.parametrize(
         ("arguments", "hint"),

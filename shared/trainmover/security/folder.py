@@ -10,6 +10,7 @@ clients/machines/NAME/...       the same for each machine
 from __future__ import annotations
 
 import os
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,8 +19,9 @@ from pydantic import Field, ValidationError
 
 from trainmover.bus.credentials import public_key
 from trainmover.errors import ConfigError
+from trainmover.local.secret import LEAST_BYTES
 from trainmover.security.authority import Issued, covers, make_authority, make_seed, make_server
-from trainmover.security.roles import User, users
+from trainmover.security.roles import Role, User, users
 from trainmover.security.server_config import auth_config, server_config
 from trainmover.subjects import validate_id
 from trainmover.topology import Frozen
@@ -137,6 +139,7 @@ def _write(folder: Path, setup: Setup, *, listen: str, store: str) -> Written:
             (home / "ca.pem").unlink(missing_ok=True)
         else:
             _put(home / "ca.pem", certificate.decode(), mode=_PUBLIC)
+    _link_secrets(folder, setup)
     server = folder / "server"
     seen_as = Path(setup.server_folder or server.absolute())
     text = auth_config(keys, jobs=setup.jobs, tls_folder=seen_as if setup.tls else None)
@@ -148,6 +151,17 @@ def _write(folder: Path, setup: Setup, *, listen: str, store: str) -> Written:
     _put(folder / "setup.json", setup.model_dump_json(indent=2) + "\n", mode=_PUBLIC)
     known = tuple(user for user in keys if user not in created)
     return Written(created=tuple(created), known=known, config_changed=changed)
+
+
+def _link_secrets(folder: Path, setup: Setup) -> None:
+    """One secret for each job, and a copy of it for each machine."""
+    for job in setup.jobs:
+        secret = folder / "links" / job
+        if not secret.exists():
+            _put(secret, secrets.token_hex(LEAST_BYTES) + "\n", mode=_SECRET)
+        for machine in setup.machines:
+            home = client_folder(folder, User(Role.MACHINE, machine))
+            _put(home / f"link-{job}", secret.read_text(), mode=_SECRET)
 
 
 def _authority(folder: Path, setup: Setup) -> bytes:
