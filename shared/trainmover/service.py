@@ -40,6 +40,8 @@ _LEVELS: Final = ("debug", "info", "warning", "error")
 _FORMATS: Final = ("auto", "json", "console")
 _RETRY_S: Final = 0.25
 _CONNECT_S: Final = 2.0
+_ADMINISTRATOR: Final = "setup"
+"""The service whose key may make streams: ``python -m trainmover.bus``."""
 
 Main = Callable[[Bus, "ServiceOptions"], Awaitable[int | None]]
 Periodic = Callable[[Bus], Awaitable[None]]
@@ -252,8 +254,10 @@ async def _enter(options: ServiceOptions, stack: contextlib.AsyncExitStack) -> N
             credentials=options.credentials,
         )
         await trial.enter_async_context(bus)
-        # On a secured bus an administrator makes the streams: readers and writers may not.
-        await _where_permitted(bus.setup())
+        # Keys come from `trainmover setup`, and so do the streams then: who has one need not ask
+        # for what the server would refuse and complain of.
+        if options.credentials.nkey is None or options.name == _ADMINISTRATOR:
+            await _where_permitted(bus.setup())
         await _where_permitted(
             bus.announce(f"trainmover-{options.name}", version=trainmover.__version__)
         )
