@@ -13,8 +13,9 @@ from trainmover.topology import Frozen, Machine
 
 __all__ = ["CATALOG", "EventType", "Speaker", "lookup", "type_of"]
 
-Speaker = Literal["planner", "detector", "machine"]
-"""Who may say a fact. The bus's permissions hold each to its own."""
+Speaker = Literal["planner", "detector", "machine", "operator"]
+"""Who may say a fact; the bus's permissions hold each to its own. ``operator`` stands for people
+and for tools that speak for them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ __all__ = ["Numbering", "Screen"]
 K = TypeVar("K")
 V = TypeVar("V")
 
-_RUNS: Final = 8192
-_IDS: Final = 65_536
+_RUNS: Final = 65_536  # each machine has one or a few
+_IDS: Final = 16_384
 _DIGITS: Final = 12
 
 

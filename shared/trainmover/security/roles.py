@@ -180,7 +180,8 @@ def _ops(_user: User, jobs: list[str]) -> _Subjects:
 
 def _operator(user: User, jobs: list[str]) -> _Subjects:
     publish, subscribe = _ops(user, jobs)
-    return publish + [subjects.requests(job) for job in jobs], subscribe
+    asks = [subjects.requests(job) for job in jobs]
+    return [*publish, *asks, *_facts_of("operator", jobs)], subscribe
 
 
 _SUBJECTS: Final[Mapping[Role, Callable[[User, list[str]], _Subjects]]] = {

@@ -322,3 +322,16 @@ def test_importing_the_command_line_loads_no_service_and_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("--security", "keys"), "name the bus too, with --nats URL"),
+        (("--secure", "--nats", "nats://127.0.0.1:1"), "with --security"),
+    ],
+)
+def test_keys_belong_to_a_bus(job: Job, arguments: tuple[str, ...], hint: str) -> None:
+    done = job.run("run", *arguments, "train.py")
+    assert done.returncode == ExitCode.USAGE
+    assert hint in done.stderr
