@@ -170,8 +170,10 @@ def _struck(
 
 def _name(one: Injection, job: ClusterJob) -> str:
     if one.victim == "joiner":
-        named = re.findall(r"migration\.preparing .*-> (worker-\d+)", job.output)
-        assert named, f"no joiner was named:\n{job.output}"
+        deadline = time.monotonic() + 10  # the rank may be faster than the line that names it
+        while not (named := re.findall(r"migration\.preparing .*-> (worker-\d+)", job.output)):
+            assert time.monotonic() < deadline, f"no joiner was named:\n{job.output}"
+            time.sleep(0.01)
         return str(named[-1])
     names = {"leaver": "worker-1", "stayer": "worker-0", "other": "worker-2"}
     return names.get(one.victim, one.victim)

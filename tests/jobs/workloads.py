@@ -108,6 +108,13 @@ def wait_at(gate: Path, rank: int) -> None:
         time.sleep(0.005)
 
 
+@torch.no_grad()
+def clamp(model: nn.Module) -> None:
+    """Change parameters behind the optimizer's back."""
+    for parameter in model.parameters():
+        local_of(parameter).clamp_(-0.05, 0.05)
+
+
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser()
@@ -168,9 +175,7 @@ def main() -> None:
             optimizer.step()
             scheduler.step()
             if options.workload.endswith("clamped"):
-                with torch.no_grad():
-                    for parameter in model.parameters():
-                        local_of(parameter).clamp_(-0.05, 0.05)
+                clamp(model)
             session.log(loss=loss)
 
 
