@@ -21,13 +21,13 @@ from pydantic import ValidationError
 
 from trainmover import observe
 from trainmover.bus.protocol import Bus, Entry
+from trainmover.bus.streams import JOBS_BUCKET
 from trainmover.errors import BusUnavailableError, ConflictError, LeaseLostError
 from trainmover.topology import Frozen
 
 __all__ = ["Lease"]
 
 _log = observe.get_logger(__name__)
-_BUCKET: Final = "tm_jobs"
 _POLL_S: Final = 0.5
 _CAUTION: Final = 0.7
 """The share of its span for which a holder believes in its lease."""
@@ -85,7 +85,7 @@ class Lease:
         while True:
             began_s = self._clock()
             try:
-                known = await self._bus.get(_BUCKET, self._key)
+                known = await self._bus.get(JOBS_BUCKET, self._key)
                 if known is not None and (seen is None or known.revision != seen.revision):
                     seen, seen_s = known, began_s
                 if known is None or self._is_free(known) or began_s - seen_s >= self._ttl_s:
@@ -125,14 +125,14 @@ class Lease:
         free = _Holder(id="").model_dump_json().encode()
         self._renewed_s = -float("inf")
         try:
-            await self._bus.put(_BUCKET, self._key, free, revision=self._revision)
+            await self._bus.put(JOBS_BUCKET, self._key, free, revision=self._revision)
         except (BusUnavailableError, ConflictError) as error:
             _log.debug("lease.not_given_back", service=self._service, reason=str(error))
 
     async def _take(self, known: Entry | None, began_s: float) -> None:
         mine = self._me.model_dump_json().encode()
         revision = None if known is None else known.revision
-        entry = await self._bus.put(_BUCKET, self._key, mine, revision=revision)
+        entry = await self._bus.put(JOBS_BUCKET, self._key, mine, revision=revision)
         self._ours(entry, began_s)
         self.term = entry.revision
         _log.info("lease.taken", service=self._service, term=self.term)
@@ -140,9 +140,9 @@ class Lease:
     async def _renew(self, began_s: float) -> None:
         mine = self._me.model_dump_json().encode()
         try:
-            entry = await self._bus.put(_BUCKET, self._key, mine, revision=self._revision)
+            entry = await self._bus.put(JOBS_BUCKET, self._key, mine, revision=self._revision)
         except ConflictError:
-            known = await self._bus.get(_BUCKET, self._key)
+            known = await self._bus.get(JOBS_BUCKET, self._key)
             if known is None or _read(known).id != self._me.id:
                 self._renewed_s = -float("inf")
                 raise LeaseLostError(

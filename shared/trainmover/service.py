@@ -17,12 +17,13 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn, Self
 
 import trainmover
 from trainmover import health, observe, subjects
+from trainmover.bus.credentials import CA, CREDS, NKEY, Credentials
 from trainmover.bus.nats import NatsBus
 from trainmover.bus.protocol import Bus
 from trainmover.errors import (
@@ -41,6 +42,8 @@ _FORMATS: Final = ("auto", "json", "console")
 _RETRY_S: Final = 0.25
 REPLACED: Final = 75  # EX_TEMPFAIL: start it again, as a replica
 _CONNECT_S: Final = 2.0
+_ADMINISTRATOR: Final = "setup"
+"""The service whose key may make streams: ``python -m trainmover.bus``."""
 
 Main = Callable[[Bus, "ServiceOptions"], Awaitable[int | None]]
 Periodic = Callable[[Bus], Awaitable[None]]
@@ -58,6 +61,7 @@ class ServiceOptions:
         log_format: ``json``, ``console`` or ``auto``.
         bus_wait_s: How long to wait for the bus at the start, in seconds.
         health_file: Touched while the bus answers; see ``trainmover.health``.
+        credentials: Who we are to the bus.
     """
 
     name: str
@@ -67,6 +71,7 @@ class ServiceOptions:
     log_format: observe.LogFormat = "auto"
     bus_wait_s: float = 30.0
     health_file: Path | None = None
+    credentials: Credentials = field(default_factory=Credentials)
 
     @classmethod
     def from_args(cls, name: str, arguments: argparse.Namespace) -> Self:
@@ -79,11 +84,14 @@ class ServiceOptions:
             log_format=arguments.log_format,
             bus_wait_s=arguments.bus_wait,
             health_file=arguments.health_file,
+            credentials=Credentials(
+                nkey=arguments.nats_nkey, creds=arguments.nats_creds, ca=arguments.nats_ca
+            ),
         )
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--job --nats --bus-wait --health-file --log-*`` and their environment."""
+    """Add the job, the bus, who we are to it, health, logs, and the environment of all of them."""
     environment = os.environ
     group = parser.add_argument_group("service options")
     group.add_argument(
@@ -99,6 +107,14 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         default=environment.get("TRAINMOVER_NATS_URL", DEFAULT_URL),
         help="address of the bus (TRAINMOVER_NATS_URL; default %(default)s)",
     )
+    given = Credentials.from_environment()
+    files = {
+        "nkey": (given.nkey, f"file with our seed, from 'trainmover setup' ({NKEY})"),
+        "creds": (given.creds, f"file with our JWT and seed, for operator mode ({CREDS})"),
+        "ca": (given.ca, f"certificate of the bus's authority: connect with TLS ({CA})"),
+    }
+    for name, (default, text) in files.items():
+        group.add_argument(f"--nats-{name}", type=Path, metavar="FILE", default=default, help=text)
     group.add_argument(
         "--log-level",
         type=_one_of(_LEVELS),
@@ -250,17 +266,26 @@ async def _enter(options: ServiceOptions, stack: contextlib.AsyncExitStack) -> N
             options.nats,
             name=f"trainmover-{options.name}",
             connect_timeout=min(_CONNECT_S, max(options.bus_wait_s, _RETRY_S)),
+            credentials=options.credentials,
         )
         await trial.enter_async_context(bus)
-        try:
-            await bus.setup()
-            await bus.announce(f"trainmover-{options.name}", version=trainmover.__version__)
-        except PermissionDeniedError as error:
-            # On a secured bus an administrator made the streams; readers and writers may not.
-            log.debug("service.setup_skipped", reason=str(error))
+        # Keys come from `trainmover setup`, and so do the streams then: who has one need not ask
+        # for what the server would refuse and complain of.
+        if options.credentials.nkey is None or options.name == _ADMINISTRATOR:
+            await _where_permitted(bus.setup())
+        await _where_permitted(
+            bus.announce(f"trainmover-{options.name}", version=trainmover.__version__)
+        )
         stack.push_async_exit(trial.pop_all())
     log.info("service.ready", bus=options.nats, job=options.job)
     return bus
+
+
+async def _where_permitted(call: Awaitable[None]) -> None:
+    try:
+        await call
+    except PermissionDeniedError as error:
+        observe.get_logger(__name__).debug("service.step_skipped", reason=str(error))
 
 
 async def _run(

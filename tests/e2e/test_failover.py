@@ -65,6 +65,12 @@ class Scripted:
         self.term = 0
         self.heard: list[Command] = []
         self.obeyed: list[Command] = []
+        self._told = asyncio.Condition()
+
+    async def until(self, holds: Callable[[], bool], *, within_s: float = 10) -> None:
+        """Wait for a command after which ``holds``."""
+        async with asyncio.timeout(within_s), self._told:
+            await self._told.wait_for(holds)
 
     async def say(self, payload: Frozen) -> None:
         source = f"/machine/{self.name}"
@@ -82,6 +88,8 @@ class Scripted:
                 self.term = command.term
                 self.obeyed.append(command)
                 await self._obey(command)
+            async with self._told:
+                self._told.notify_all()
             await delivery.ack()
 
     async def _obey(self, command: Command) -> None:
@@ -261,17 +269,17 @@ async def test_what_a_slept_leader_had_sent_late_is_refused_by_its_term(stage, s
     await stage.carry_out(plan)
     await stage.until(MigrationCommitted)
     one = stage.machines["w-0"]
-    async with asyncio.timeout(10):
-        while one.term == old:
-            await asyncio.sleep(0.01)
+    await one.until(lambda: one.term > old)
     stale = plan.model_copy(
         update={"id": "m-0666", "membership": plan.membership.replace({}, epoch=666)}
     )
     await stage.bus.send_command(JOB, "w-0", Recover(plan=stale, term=old), id="late")
-    async with asyncio.timeout(10):
-        while not any(isinstance(c, Recover) and c.plan.id == "m-0666" for c in one.heard):
-            await asyncio.sleep(0.01)
-    assert not any(isinstance(c, Recover) and c.plan.id == "m-0666" for c in one.obeyed)
+
+    def is_stale(command: Command) -> bool:
+        return isinstance(command, Recover) and command.plan.id == "m-0666"
+
+    await one.until(lambda: any(map(is_stale, one.heard)))
+    assert not any(map(is_stale, one.obeyed))
 
 
 async def test_a_leader_that_is_asked_to_end_hands_over_at_once(stage, start):

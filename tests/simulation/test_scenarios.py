@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.simulation.checks import ViolationError
 from tests.simulation.world import World
+
 from trainmover.commands import MigrateRequest
 from trainmover.events.executor import PlanSwitched, StepBroken
 from trainmover.events.machine import MachineLost, MachineRegistered

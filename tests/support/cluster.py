@@ -12,10 +12,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+from trainmover.bus.credentials import Credentials
 from trainmover.bus.nats import NatsBus
 from trainmover.events.executor import StateFollowed
 from trainmover.events.machine import MachineReady, MachineRegistered
@@ -76,17 +78,26 @@ class ClusterJob:
         record: dict[str, Any] = json.loads((self.home / "jobs" / f"{self.name}.json").read_text())
         return record
 
+    def bus(self) -> NatsBus:
+        """A client that may look."""
+        record = self.runtime()
+        clients = record["clients"]
+        ops = Credentials.of_folder(Path(clients) / "ops") if clients else None
+        return NatsBus(record["nats"], name="test", credentials=ops)
+
     def kill(self, *names: str) -> None:
         """``kill -9`` the named processes ("detector", "worker-2", ...)."""
         processes = self.runtime()["processes"]
         for name in names:
             os.kill(processes[name], signal.SIGKILL)
 
-    def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def cli(
+        self, *arguments: str, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """A command from a second terminal."""
         return subprocess.run(
             [*COMMAND, *arguments, "--job", self.name],
-            env=self._env,
+            env={**self._env, **(env or {})},
             capture_output=True,
             text=True,
             timeout=120,
@@ -109,7 +120,7 @@ class ClusterJob:
         first: dict[str, int] = {}
         async with (
             asyncio.timeout(timeout_s),
-            NatsBus(self.runtime()["nats"], name="test") as bus,
+            self.bus() as bus,
             aclosing(bus.events(self.name, entity="machine")) as facts,
         ):
             async for delivery in facts:

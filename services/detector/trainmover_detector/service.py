@@ -13,6 +13,7 @@ from trainmover.errors import BusUnavailableError, MalformedEventError
 from trainmover.events.envelope import Envelope
 from trainmover.lease import Lease
 from trainmover.telemetry import decode_batch
+from trainmover.timeline import bars_of
 from trainmover.topology import Frozen
 from trainmover_detector.backlog import Backlog
 from trainmover_detector.core import DetectorCore
@@ -55,6 +56,7 @@ class DetectorService:
         self._core = DetectorCore(detectors)
         self._facts: asyncio.Queue[Envelope] = asyncio.Queue()
         self._said: asyncio.Queue[Envelope] = asyncio.Queue()
+        self._traces = observe.TraceBook()
         for guarded in detectors:
             if guarded.quarantined:
                 _log.error("detector.unusable", detector=guarded.name, reason=guarded.quarantined)
@@ -151,8 +153,12 @@ class DetectorService:
     def _say(self, payloads: Iterable[Frozen]) -> None:
         for payload in payloads:
             # The first span of an incident is the root of everything that follows from it.
-            with observe.span("detector.incident"):
+            incident = getattr(payload, "id", None)
+            trace = self._traces.of(incident)
+            with observe.span("detector.incident", parent=trace, root=True):
+                self._traces.keep(incident, observe.current_trace())
                 event = observe.new_event(job=self._job, source=SOURCE, payload=payload)
+            observe.record(bars_of(event), parent=event.trace)
             self._said.put_nowait(event)
 
     async def _publish(self) -> None:

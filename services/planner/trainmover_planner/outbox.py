@@ -11,9 +11,12 @@ from typing import Final
 
 from trainmover import observe
 from trainmover.bus.protocol import Bus
+from trainmover.commands import AbortMigration, Prepare, Recover
+from trainmover.commands import Command as AgentCommand
 from trainmover.errors import BusError, BusUnavailableError, ConflictError
 from trainmover.events.envelope import Envelope
 from trainmover.lease import Lease
+from trainmover.timeline import Phases
 from trainmover.topology import Frozen
 from trainmover_planner.requests import migration_status
 from trainmover_planner.state import (
@@ -57,6 +60,8 @@ class Outbox:
         self._mirror: dict[tuple[str, str], Frozen] = {}
         self._revisions: dict[tuple[str, str], int] = {}
         self._dirty = asyncio.Event()
+        self._traces = observe.TraceBook()
+        self._phases = Phases()
         group.create_task(self._publish_facts(), name="planner-facts")
         group.create_task(self._save_mirrors(), name="planner-mirrors")
 
@@ -97,7 +102,8 @@ class Outbox:
             item, gate = await queue.get()
             if gate is not None:
                 await gate.wait()
-            with observe.span("planner.command", parent=item.trace, verb=item.command.verb):
+            trace = item.trace or self._traces.of(_migration(item.command))
+            with observe.span("planner.command", parent=trace, verb=item.command.verb):
                 await _insist(lambda item=item: self._send(item))  # type: ignore[misc]
 
     async def _send(self, item: SendCommand) -> None:
@@ -122,11 +128,15 @@ class Outbox:
             if isinstance(item, asyncio.Event):
                 item.set()
                 continue
-            with observe.span("planner.fact", parent=item.trace):
+            # A migration that nobody's trace led to gets one of its own.
+            migration = getattr(item.payload, "migration", None)
+            with observe.span("planner.fact", parent=item.trace or self._traces.of(migration)):
+                self._traces.keep(migration, observe.current_trace())
                 event = observe.new_event(
                     job=self._job, source=SOURCE, payload=item.payload, id=item.id
                 )
                 await _insist(lambda event=event: self._publish(event))  # type: ignore[misc]
+                observe.record(self._phases.take(event), parent=observe.current_trace())
             _log.info("planner.fact", type=event.type, id=item.id)
 
     def _save(self, bucket: str, key: str, value: Frozen) -> None:
@@ -156,6 +166,16 @@ class Outbox:
             revision = None if known is None else known.revision
             entry = await self._bus.put(bucket, key, value, revision=revision)
         self._revisions[where] = entry.revision
+
+
+def _migration(command: AgentCommand) -> str | None:
+    match command:
+        case Prepare(plan=plan) | Recover(plan=plan):
+            return plan.id
+        case AbortMigration(migration=id):
+            return id
+        case _:
+            return None
 
 
 async def _insist(call: Callable[[], Awaitable[object]]) -> None:

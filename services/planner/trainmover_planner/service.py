@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainmover import observe
-from trainmover.bus.protocol import Bus
+from trainmover.bus.protocol import Bus, Entry
 from trainmover.commands import Lead
 from trainmover.errors import BusUnavailableError, ConflictError, ProtocolError
 from trainmover.events.envelope import Envelope
@@ -154,7 +154,7 @@ class Planner:
         while True:
             try:
                 known = await self._bus.get(bucket, key)
-                number = 1 if known is None else int(known.value) + 1
+                number = 1 if known is None else _count(known) + 1
                 revision = None if known is None else known.revision
                 await self._bus.put(bucket, key, str(number).encode(), revision=revision)
             except (BusUnavailableError, ConflictError) as error:
@@ -212,6 +212,12 @@ class Planner:
             if self._lease is not None:
                 await self._lease.confirmed()
         return answer.model_dump_json().encode()
+
+
+def _count(known: Entry) -> int:
+    """How many planners there were; never too few, whatever somebody put there instead."""
+    # Each count was a revision of the bucket.
+    return int(known.value) if known.value.isdigit() else known.revision
 
 
 def _fact(event: Envelope) -> Fact:

@@ -37,6 +37,12 @@ from trainmover.topology import parse_nnodes
 __all__ = ["agent", "become_agent", "finish", "run", "thread_environment", "up"]
 
 
+SecurityOption = Annotated[
+    Path | None,
+    typer.Option(help="Folder of 'trainmover setup' with the credentials of every client."),
+]
+
+
 def run(
     context: typer.Context,
     *,
@@ -69,6 +75,10 @@ def run(
     log_dir: Annotated[
         Path | None, typer.Option(help="Folder for logs; in TRAINMOVER_HOME when omitted.")
     ] = None,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Keys, permissions and TLS on the bus of this run.")
+    ] = False,
+    security: SecurityOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Warnings only.")] = False,
 ) -> None:
     """Train on this host: one process group per machine, standbys included.
@@ -104,6 +114,7 @@ def run(
             metrics_dir=None if metrics is None else metrics.absolute(),
             log_dir=(log_dir or registry.home() / "logs" / name).absolute(),
             nats=nats,
+            security=_security(name, secure=secure, security=security, nats=nats),
             environment=thread_environment(least * nproc_per_node),
         )
         return await _supervise(spec, quiet=quiet)
@@ -118,6 +129,7 @@ def up(
     log_dir: Annotated[
         Path | None, typer.Option(help="Folder for logs; in TRAINMOVER_HOME when omitted.")
     ] = None,
+    security: SecurityOption = None,
 ) -> None:
     """Start the bus and the services of one job, without machines, until Ctrl-C."""
 
@@ -130,6 +142,7 @@ def up(
             program=(),
             log_dir=(log_dir or registry.home() / "logs" / name).absolute(),
             nats=nats,
+            security=_security(name, secure=False, security=security, nats=nats),
         )
         await _supervise(spec, quiet=False)
         return ExitCode.OK
@@ -165,6 +178,20 @@ def thread_environment(ranks: int) -> dict[str, str]:
     if "OMP_NUM_THREADS" in os.environ:
         return {}
     return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // ranks))}
+
+
+def _security(job: str, *, secure: bool, security: Path | None, nats: str | None) -> Path | None:
+    """The folder with everybody's credentials, where the bus is secured."""
+    if security is not None and nats is None:
+        raise ConfigError("--security names the keys of a bus: name the bus too, with --nats URL.")
+    if secure and nats is not None:
+        raise ConfigError(
+            "--secure makes keys for a bus of this run's own. For the bus at --nats, pass the "
+            "folder of 'trainmover setup' with --security."
+        )
+    if security is not None:
+        return security.absolute()
+    return registry.home().absolute() / "security" / job if secure else None
 
 
 async def _supervise(spec: ClusterSpec, *, quiet: bool) -> ExitCode:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from trainmover.events import executor, machine
@@ -439,7 +441,7 @@ def test_plans_without_a_culprit_come_at_growing_intervals(world):
             )
         if world.state.over:
             break
-    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert world.state.phase == "failed"
     assert gaps[0] < 2
     assert gaps[-1] > 20

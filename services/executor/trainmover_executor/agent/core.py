@@ -93,18 +93,30 @@ def _on_command(turn: Turn, command: Command) -> None:
         return
     turn.set(term=command.term)
     match command:
-        case Lead():
-            pass
-        case Start():
-            _on_start(turn, command)
-        case Warm():
-            standby.on_warm(turn, command)
+        case Prepare() | Recover() | AbortMigration() | BreakStep():
+            _on_plan(turn, command)
+        case _:
+            _on_life(turn, command)
+
+
+def _on_plan(turn: Turn, command: Prepare | Recover | AbortMigration | BreakStep) -> None:
+    match command:
         case Prepare() | Recover():
             plans.on_plan(turn, command)
         case AbortMigration():
             plans.on_abort(turn, command)
         case BreakStep():
             plans.on_break(turn, command)
+
+
+def _on_life(turn: Turn, command: Start | Warm | SaveCheckpoint | Release | Stop | Lead) -> None:
+    match command:
+        case Lead():
+            pass
+        case Start():
+            _on_start(turn, command)
+        case Warm():
+            standby.on_warm(turn, command)
         case SaveCheckpoint():
             turn.ignore(command.verb, "the ranks of this version cannot save on request")
         case Release():

@@ -28,7 +28,8 @@ from trainmover.errors import (
 )
 from trainmover.events.envelope import Envelope
 from trainmover.events.migration import JobFailed, JobFinished
-from trainmover.observe import current_trace, get_logger, new_event, process
+from trainmover.observe import current_trace, get_logger, new_event, process, record
+from trainmover.timeline import bars_of
 from trainmover.topology import Frozen
 from trainmover_executor.agent import core, effects
 from trainmover_executor.agent.listeners import Listeners
@@ -314,4 +315,5 @@ class Agent:
         event = new_event(job=options.job, source=f"/machine/{options.machine}", payload=fact)
         if trace := self._traces.get(getattr(fact, "migration", "")):
             event = replace(event, trace=trace)
+            record(bars_of(event), parent=trace)
         self._outbox.put(event, urgent=urgent)
