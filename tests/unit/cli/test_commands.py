@@ -332,6 +332,6 @@ def test_importing_the_command_line_loads_no_service_and_no_torch() -> None:
     ],
 )
 def test_keys_belong_to_a_bus(job: Job, arguments: tuple[str, ...], hint: str) -> None:
-    done = job.run("run", *arguments, "train.py")
+    done = job.run("run", *arguments, __file__)
     assert done.returncode == ExitCode.USAGE
     assert hint in done.stderr

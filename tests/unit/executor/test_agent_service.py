@@ -76,7 +76,7 @@ class Rig:
 
 @asynccontextmanager
 async def rig(
-    entry: str, *, broker: MemoryBroker | None = None, **options: Any
+    entry: str, *, broker: MemoryBroker | None = None, generation: int | None = 0, **options: Any
 ) -> AsyncIterator[Rig]:
     broker = broker or MemoryBroker()
     settings = {"nnodes_min": 1, "nnodes_max": 2, "program": ("train.py",), **options}
@@ -85,7 +85,7 @@ async def rig(
         await mine.setup()
         planner = Planner(theirs)
         listening = group.create_task(planner.listen())
-        running = group.create_task(Agent(mine, agent_options, generation=0).run())
+        running = group.create_task(Agent(mine, agent_options, generation=generation).run())
         yield Rig(broker, planner, running)
         running.cancel()
         listening.cancel()
@@ -127,7 +127,7 @@ async def test_an_agent_that_is_started_again_begins_a_later_life(puppet_entry: 
     """Or the job would take it for the machine that it gave up."""
     broker = MemoryBroker()
     for life in range(2):
-        async with rig(puppet_entry, broker=broker) as one:
+        async with rig(puppet_entry, broker=broker, generation=None) as one:
             await one.planner.fact(MachineRegistered)
             one.planner.sent = 10 * life  # the id of a command is used once
             await one.planner.command(Stop(reason="enough"))
