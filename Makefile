@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench clean
+.PHONY: help install demo test check format chaos soak bench clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
@@ -37,8 +37,14 @@ format: install ## Rewrite the sources in house style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+chaos: install ## Inject faults at every moment of a migration (200 runs, about an hour)
+	$(BIN)/python -m tests.chaos --runs 200 $(ARGS)
+
+soak: install ## An hour of training with a fault every 10 to 20 seconds
+	$(BIN)/python -m tests.soak --minutes 60 $(ARGS)
+
 bench: install ## Run the benchmarks; each prints one JSON object
-	@set -e; for name in overhead collectives pause rebuild vote; do echo "== python -m benchmarks.$$name"; \
+	@set -e; for name in overhead collectives pause rebuild redundancy vote; do echo "== python -m benchmarks.$$name"; \
 		$(BIN)/python -m benchmarks.$$name $(ARGS); \
 	done
 

@@ -20,12 +20,17 @@ def spread(values: Sequence[float], *, digits: int = 4) -> dict[str, float]:
 
 
 def run_program(
-    name: str, *arguments: str, ranks: int, environment: Mapping[str, str] | None = None
+    name: str,
+    *arguments: str,
+    ranks: int,
+    redundancy: str = "auto",
+    environment: Mapping[str, str] | None = None,
 ) -> Any:
     """Run ``benchmarks.programs.<name>`` on ``ranks`` machines; what it wrote to ``--out``."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         command = [sys.executable, "-m", "trainmover.cli", "run", "--nnodes", str(ranks)]
+        command += ["--redundancy", redundancy]
         command += ["-m", f"benchmarks.programs.{name}", "--out", str(out), *arguments]
         subprocess.run(
             command, check=True, stdout=sys.stderr, env={**os.environ, **(environment or {})}

@@ -50,6 +50,7 @@ class Seat:
             self.listener,
             job=_JOB,
             rank=self.rank,
+            secret=b"",
             is_stale=lambda epoch: epoch < self.book.epoch,
             accept=self._accept,
         )
@@ -94,7 +95,7 @@ class Fabric:
 
     def dial(self, endpoint: str, hail: Hail) -> concurrent.futures.Future[socket.socket]:
         """Call a rank, as its control thread would."""
-        return self.run(dial(endpoint, hail))
+        return self.run(dial(endpoint, hail, secret=b""))
 
     @staticmethod
     def member(machine: str, seat: Seat) -> Member:

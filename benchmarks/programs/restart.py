@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -26,7 +27,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     rank = dist.get_rank()
     (options.folder / f"pid-{rank}").write_text(str(os.getpid()))
     torch.manual_seed(0)

@@ -45,3 +45,20 @@ def test_a_move_and_a_crash_change_no_bit(
     job.ranks[1].process.kill()
     job.took(plan, moving)
     assert outcome(job) == undisturbed(habit, *STEPS)
+
+
+def test_a_crash_in_an_evaluation_skips_it_everywhere_and_changes_no_bit(
+    start: Start, undisturbed: Undisturbed
+) -> None:
+    """The joiner goes on with the next step: nobody may wait for it in the evaluation."""
+    job, gate = start("evaluating", *STEPS, "--hold-between", gate_at=8)
+    standby, joiner = job.standby("spare", 2)
+    standby.expect(Warmed)
+    gate.wait_for(2)
+    job.ranks[2].process.kill()
+    gate.open()
+    plan = job.recover(2, standby, joiner, source=3)
+    for rank in (0, 1, 3):
+        job.ranks[rank].expect(PlanCommitted)
+    job.took(plan, standby)
+    assert outcome(job) == undisturbed("evaluating", *STEPS)

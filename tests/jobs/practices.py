@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint import save
 from torch.nn.parallel import DistributedDataParallel
 
 from trainmover_executor import Session
@@ -66,6 +68,13 @@ class Plain:
         loss.backward()
         self.optimizer.step()
         return loss
+
+    def between(self, session: Session, step: Step, wait: Callable[[], None]) -> None:
+        """What is done after a step."""
+
+    def over(self, step: Step) -> bool:
+        """Whether the loop is left after this step."""
+        return False
 
 
 class Accumulating(Plain):
@@ -145,6 +154,46 @@ class TwoOptimizers(Plain):
         return loss
 
 
+class Evaluating(Plain):
+    """Every third step the model is evaluated on data of its own, by all ranks together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: list[float] = []
+
+    def between(self, session: Session, step: Step, wait: Callable[[], None]) -> None:
+        def evaluate() -> float:
+            wait()
+            self.model.eval()
+            with torch.no_grad():
+                error = self.loss(torch.randn(8, WIDTH)).reshape(1)
+            self.model.train()
+            dist.all_reduce(error)
+            return error.item()
+
+        if step.index % 3 == 2:
+            result = session.between_steps(evaluate)
+            if result is not None and not session.is_shadow:
+                self.results.append(result)
+
+
+class Checkpointing(Plain):
+    """Every twentieth step all ranks save a sharded checkpoint together."""
+
+    def between(self, session: Session, step: Step, wait: Callable[[], None]) -> None:
+        if step.index % 20 == 5 and not session.is_shadow:
+            with tempfile.TemporaryDirectory() as folder:
+                state = {"model": self.model.state_dict()}
+                session.between_steps(lambda: save(state, checkpoint_id=folder))
+
+
+class Leaving(Plain):
+    """The loop is left by ``break``, and the rest of the script goes on."""
+
+    def over(self, step: Step) -> bool:
+        return step.index == 140
+
+
 HABITS: dict[str, type[Plain]] = {
     "stateful": Plain,
     "accumulating": Accumulating,
@@ -153,6 +202,9 @@ HABITS: dict[str, type[Plain]] = {
     "bf16": HalfPrecision,
     "compiled": Compiled,
     "two_optimizers": TwoOptimizers,
+    "evaluating": Evaluating,
+    "checkpointing": Checkpointing,
+    "leaving": Leaving,
 }
 
 
@@ -161,6 +213,7 @@ def main() -> None:
     parser.add_argument("habit", choices=HABITS)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--hold-at", type=int, default=-1)
+    parser.add_argument("--hold-between", action="store_true", help="after it, not in it")
     parser.add_argument("--gate", type=Path, help="file that opens the gate at step --hold-at")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -173,12 +226,23 @@ def main() -> None:
     torch.manual_seed(100 + rank)
     session = Session(model=program.model, optimizer=optimizers, **program.extras)
     for step in session.steps(Shuffled(rank), max_steps=options.steps):
-        with step as batch:
-            if step.index == options.hold_at and not session.is_shadow:
+
+        def wait(index: int = step.index) -> None:
+            if index == options.hold_at and not session.is_shadow:
                 options.gate.with_suffix(f".{rank}").touch()
                 while not options.gate.exists():
                     time.sleep(0.005)
+
+        with step as batch:
+            if not options.hold_between:
+                wait()
             session.log(loss=program.step(step, batch))
+        if not step.committed:
+            continue
+        program.between(session, step, wait if options.hold_between else lambda: None)
+        if program.over(step) and not session.is_shadow:
+            break
+    dist.barrier()
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from trainmover_executor import Session
+from trainmover_executor.state.training import local_of
 
 WIDTH = 16
 
@@ -66,7 +67,7 @@ def build(workload: str, world: int) -> tuple[nn.Module, torch.optim.Optimizer]:
             return model, torch.optim.Adafactor(model.parameters(), 1e-2)
         return model, torch.optim.AdamW(model.parameters(), 1e-2)
     model = mlp()
-    if workload == "fsdp2":
+    if workload.startswith("fsdp2"):
         mesh = init_device_mesh("cpu", (world,))
     else:
         both = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("dp", "tp"))
@@ -107,7 +108,15 @@ def wait_at(gate: Path, rank: int) -> None:
         time.sleep(0.005)
 
 
-def main() -> None:
+@torch.no_grad()
+def clamp(model: nn.Module) -> None:
+    """Change parameters behind the optimizer's back."""
+    for parameter in model.parameters():
+        local_of(parameter).clamp_(-0.05, 0.05)
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("workload")
     parser.add_argument("--steps", type=int, default=30)
@@ -116,9 +125,14 @@ def main() -> None:
     parser.add_argument("--hold-at", type=int, default=-1)
     parser.add_argument("--hold-rank", type=int, help="only this rank; every rank when omitted")
     parser.add_argument("--gate", type=Path, help="file that opens the gate at step --hold-at")
+    parser.add_argument("--pace", type=float, default=0.0, help="seconds a step takes at least")
     parser.add_argument("--then-hold-at", type=int, default=-1)
     parser.add_argument("--then-gate", type=Path, help="file that opens the second gate")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
     gates = {options.hold_at: options.gate, options.then_hold_at: options.then_gate}
     torch.set_num_threads(1)
     dist.init_process_group("trainmover")
@@ -149,6 +163,8 @@ def main() -> None:
             gate = None if session.is_shadow else gates.get(step.index)
             if gate is not None and options.hold_rank in {None, rank}:
                 wait_at(gate, rank)
+            if not session.is_shadow:
+                time.sleep(options.pace)
             optimizer.zero_grad()
             if pipeline is not None:
                 loss = pipeline.step(batch)
@@ -158,10 +174,8 @@ def main() -> None:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             scheduler.step()
-            if options.workload == "clamped":
-                with torch.no_grad():
-                    for parameter in model.parameters():
-                        parameter.clamp_(-0.2, 0.2)
+            if options.workload.endswith("clamped"):
+                clamp(model)
             session.log(loss=loss)
 
 

@@ -14,7 +14,7 @@ from trainmover.capsules import holder_of, holders_of
 from trainmover.errors import ProtocolError
 from trainmover.plan import Plan
 from trainmover.topology import Layout
-from trainmover_executor.communicator.link import LinkCommunicator
+from trainmover_executor.communicator.control import ControlCommunicator
 from trainmover_executor.state.portable import pack_tree, unpack_tree
 
 __all__ = ["CAPSULE_GROUP", "CapsuleKeeper", "CapsuleLostError", "giver_of", "open_capsule"]
@@ -22,6 +22,7 @@ __all__ = ["CAPSULE_GROUP", "CapsuleKeeper", "CapsuleLostError", "giver_of", "op
 CAPSULE_GROUP: Final = "_capsule"
 """Group name of the links that hand capsules over."""
 
+_ALONE, _FOLLOWED = b"\0", b"\1"
 _LIMIT_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -50,20 +51,29 @@ class CapsuleKeeper:
         layout: Shape of the job.
     """
 
-    def __init__(self, control: LinkCommunicator, *, rank: int, layout: Layout) -> None:
+    def __init__(self, control: ControlCommunicator, *, rank: int, layout: Layout) -> None:
         self._control = control
         self._layout = layout
         self._rank = rank
         self._kept: dict[int, dict[int, bytes]] = {}
 
-    def exchange(self, content: dict[str, Any], *, step: int) -> None:
+    def exchange(self, content: dict[str, Any], *, step: int, followed: bool) -> bool:
         """Hand over one's own capsule for the state after ``step`` steps; keep the others'.
+
+        Args:
+            content: What only this rank knows.
+            step: Steps completed by the job once the vote has passed.
+            followed: Whether this rank's state follows right behind, to the nearest holder.
+
+        Returns:
+            Whether that of the rank comes whose nearest holder this one is.
 
         Raises:
             LinkBrokenError: A neighbour is gone.
         """
         holders = holders_of(self._rank, self._layout)
-        own = pack_tree({"step": step, "content": content}) if holders else b""
+        flag = _FOLLOWED if followed else _ALONE
+        own = flag + pack_tree({"step": step, "content": content}) if holders else b""
         # As far before us as the holder is behind us: everybody swaps over the same distances.
         world = self._layout.world_size
         peers = [(holder, (2 * self._rank - holder) % world) for holder in holders]
@@ -72,7 +82,8 @@ class CapsuleKeeper:
         # The ones before the latest are kept: a vote that broke after the exchange may turn out
         # void, and then the start of the step is what a joiner needs.
         kept = {k: v for k, v in self._kept.items() if k == step - 1}
-        self._kept = {**kept, step: received}
+        self._kept = {**kept, step: {rank: data[1:] for rank, data in received.items()}}
+        return bool(peers) and received[peers[0][1]][:1] == _FOLLOWED
 
     def held(self, rank: int, *, step: int) -> dict[str, Any]:
         """The kept capsule of ``rank`` for the state after ``step`` steps, as a portable tree.

@@ -20,6 +20,7 @@ from pydantic import Field, TypeAdapter
 from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover, Release
 from trainmover.errors import ProtocolError
 from trainmover.events import lookup, type_of
+from trainmover.redundancy import RedundancyChoice
 from trainmover.topology import Frozen, Membership
 
 __all__ = [
@@ -51,6 +52,7 @@ class WorkerSpec(Frozen):
         listen_fd: Inherited file descriptor of the listening socket that ``endpoint`` names.
         program: The user's script (or module, with ``as_module``) and its arguments.
         metrics_dir: Folder for ``Session.log`` lines, or None.
+        redundancy: Where state is to survive this machine.
     """
 
     job: str
@@ -67,6 +69,7 @@ class WorkerSpec(Frozen):
     as_module: bool = False
     metrics_dir: str | None = None
     log_dir: str | None = None
+    redundancy: RedundancyChoice = "auto"
 
 
 class Hello(Frozen):

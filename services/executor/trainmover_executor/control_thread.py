@@ -20,6 +20,7 @@ from typing import Final
 
 import structlog
 
+from trainmover import failpoints
 from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover
 from trainmover.errors import StaleEpochError, TrainMoverError
 from trainmover.events.executor import PlanFailed, PlanPrepared, StepProgress
@@ -43,6 +44,7 @@ from trainmover_executor.links.book import LinkBook
 from trainmover_executor.links.endpoint import Endpoint, dial
 from trainmover_executor.links.handshake import RECORD_GROUP, WATCH_GROUP, Hail
 from trainmover_executor.links.record import fetch_recording, serve_recording
+from trainmover_executor.links.secret import link_secret
 from trainmover_executor.links.watch import Notice, NoticeKind, WatchLink
 from trainmover_executor.mailbox import Mailbox
 
@@ -88,6 +90,7 @@ class ControlThread:
         self._mailbox = mailbox
         self._recording = recording
         self._progress = progress
+        self._secret = link_secret()
         self.book = LinkBook(
             job=spec.job, rank=spec.rank, membership=spec.membership, dial=self._dial_soon
         )
@@ -160,6 +163,7 @@ class ControlThread:
             socket.socket(fileno=self._spec.listen_fd),
             job=self._spec.job,
             rank=self._spec.rank,
+            secret=self._secret,
             is_stale=lambda epoch: epoch < self.book.epoch,
             accept=self._accepted,
         )
@@ -183,6 +187,7 @@ class ControlThread:
             job=self._spec.job,
             rank=rank,
             endpoint=self._spec.membership.endpoint_of(rank),
+            secret=self._secret,
         )
 
     async def _hear_agent(self) -> None:
@@ -248,6 +253,7 @@ class ControlThread:
     async def _phase_one(self, plan: Plan) -> None:
         started = time.monotonic()
         rank = self._spec.rank
+        self._reach("prepare.begin")
         try:
             if self._spec.role == "standby" and rank in plan.joining_ranks and not self._watching:
                 self._mailbox.join(plan)
@@ -261,6 +267,7 @@ class ControlThread:
                 if leaver:
                     self._mailbox.lead(plan)
                     return  # it is prepared once its joiner's state is up to date
+                self._reach("prepare.parked")
                 self._mailbox.prepared(plan)
             self.post(
                 PlanPrepared(
@@ -284,20 +291,27 @@ class ControlThread:
                 )
             )
 
+    def _reach(self, point: str) -> None:
+        if failpoints.ARMED:
+            spec = self._spec
+            failpoints.reach(point, rank=spec.rank, machine=spec.machine, epoch=self.book.epoch)
+
     async def _dial_and_park(self, plan: Plan, group: str, peer: int) -> None:
         hail = Hail(
             job=self._spec.job, epoch=plan.epoch, group=group, source=self._spec.rank, target=peer
         )
-        sock = await dial(plan.membership.endpoint_of(peer), hail)
+        sock = await dial(plan.membership.endpoint_of(peer), hail, secret=self._secret)
         self.book.park(epoch=plan.epoch, group=group, peer=peer, sock=sock)
 
     def _abort(self, command: AbortMigration) -> None:
         if (task := self._preparing.pop(command.epoch, None)) is not None:
             task.cancel()
         if self._spec.role == "standby" and not self._watching:
-            # A joiner is already at the plan's epoch, waiting for the leaver's state.
+            # A joiner is already at the plan's epoch. Once its leaver has called, the leaver
+            # decides: it ends the link, unless the ranks have voted for the switch meanwhile.
             self._mailbox.abort(command.epoch)
-            if command.epoch == self.book.epoch:
+            called = self.book.reaches(STATE_GROUP, self._spec.rank)
+            if command.epoch == self.book.epoch and not called:
                 self._latch.trip(f"migration {command.migration} was aborted: {command.reason}")
         elif command.epoch > self.book.epoch and self._mailbox.abort(command.epoch):
             self.book.drop_parked(command.epoch)
@@ -312,7 +326,9 @@ class ControlThread:
     # -- links and neighbours --------------------------------------------------------------------
 
     def _dial_soon(self, endpoint: str, hail: Hail) -> concurrent.futures.Future[socket.socket]:
-        return asyncio.run_coroutine_threadsafe(dial(endpoint, hail), self._loop)
+        return asyncio.run_coroutine_threadsafe(
+            dial(endpoint, hail, secret=self._secret), self._loop
+        )
 
     def _accepted(self, hail: Hail, sock: socket.socket) -> None:
         if hail.group == WATCH_GROUP:
@@ -351,7 +367,7 @@ class ControlThread:
             job=self._spec.job, epoch=epoch, group=WATCH_GROUP, source=self._spec.rank, target=peer
         )
         try:
-            sock = await dial(endpoint, hail)
+            sock = await dial(endpoint, hail, secret=self._secret)
         except StaleEpochError:
             return  # the peer is ahead; we dial again when we get there
         except (OSError, TrainMoverError) as error:

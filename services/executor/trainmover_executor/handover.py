@@ -10,11 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any, Literal
 
 import structlog
 import torch.distributed as dist
 
-from trainmover.errors import StaleEpochError
+from trainmover.errors import ProtocolError, StaleEpochError
 from trainmover.plan import Plan
 from trainmover_executor.capsule import (
     CAPSULE_GROUP,
@@ -27,6 +28,8 @@ from trainmover_executor.joiner import Joiner
 from trainmover_executor.leaver import Leaver
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.position import Position
+from trainmover_executor.redundancy.layout import replicas_of
+from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.reports import Reports
 from trainmover_executor.runtime import Runtime
 from trainmover_executor.state.training import TrainingState
@@ -42,23 +45,33 @@ class Handover:
 
     Attributes:
         committed: Steps completed by the job, as far as this rank knows.
+        between: Pieces of work between steps that the job completed, likewise.
         steps_redone: Attempts that were void since the last membership change.
         is_joiner: True until the first commit after this rank joined.
         leaver: This rank's part when it is the one to leave.
     """
 
-    def __init__(self, runtime: Runtime, state: TrainingState, capsules: CapsuleKeeper) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        state: TrainingState,
+        *,
+        capsules: CapsuleKeeper,
+        following: FollowerService,
+    ) -> None:
         self._runtime = runtime
         self._state = state
         self._capsules = capsules
+        self._following = following
         self._switching: Plan | None = None
         self._recovering: Plan | None = None
         self._unconfirmed: Plan | None = None
         self._confirmed: Plan | None = None
         self._reports = Reports(runtime)
-        self._joiner = Joiner(runtime, state, capsules, self._reports)
+        self._joiner = Joiner(runtime, state, self._reports, capsules=capsules, following=following)
         self.leaver = Leaver(runtime, state, self._reports)
         self.committed = 0
+        self.between = 0
         self.steps_redone = 0
         self.is_joiner = False
 
@@ -98,7 +111,8 @@ class Handover:
         Args:
             beginning: This rank's position before the first step, for a job that has none yet.
         """
-        self._unconfirmed, position, self.committed = self._joiner.take_over(beginning)
+        self._unconfirmed, position, counts = self._joiner.take_over(beginning)
+        self.committed, self.between = counts
         self.is_joiner = True
         return position
 
@@ -127,8 +141,10 @@ class Handover:
             if self._runtime.rank in plan.joining_ranks:
                 rest = {
                     "committed": self.committed,
+                    "between": self.between,
                     "position": here.to_tree(),
                     "capsules": self._capsules.kept(step=self.committed),
+                    "followed": self._following.units_held(),
                 }
                 self.leaver.leave(plan, rest, step=self.committed)
             else:
@@ -141,44 +157,57 @@ class Handover:
         All gradients of the step are here, or the rank would not have voted; so if any rank saw
         the vote pass, every rank can and must take the step.
         """
-        return self._agree(undecided=True)
+        return self._agree(undecided="step")
+
+    def resolve_between(self) -> bool:
+        """The same for work between steps."""
+        return self._agree(undecided="between")
 
     def _switch(self, plan: Plan) -> None:
+        self._runtime.reach("switch.begin")
         started = time.perf_counter()
         replaced = self._runtime.switch(plan)
+        self._following.replaced(plan.joining_ranks)
         self._unconfirmed = plan
         took = {"links": time.perf_counter() - started}
         self._reports.switched(plan, took, step=self.committed, nbytes=0)
+        self._runtime.reach("switch.done")
         log.info("switched", migration=plan.id, epoch=plan.epoch, links_replaced=replaced)
 
-    def _agree(self, *, undecided: bool = False) -> bool:
+    def _agree(self, *, undecided: Literal["", "step", "between"] = "") -> bool:
         """Wait for a failure plan and agree on the last committed step.
 
+        Args:
+            undecided: What this rank's vote broke about, if about anything.
+
         Returns:
-            Whether the undecided step turned out committed; counted in ``committed`` then.
+            Whether the undecided turned out committed; it is counted then.
         """
         runtime = self._runtime
         self._reports.broken(step=self.committed)
         while True:
             plan = self._await_plan()
+            runtime.reach("recover.begin")
             runtime.reset(plan.membership)
             try:
-                (agreed,) = runtime.agree([self.committed], op=dist.ReduceOp.MAX)
+                own = [self.committed, self.between]
+                committed, between = runtime.agree(own, op=dist.ReduceOp.MAX)
             except (LinkBrokenError, StaleEpochError) as error:
                 runtime.latch.trip(str(error))
                 self._reports.broken(step=self.committed)
                 continue
             self._recovering = self._unconfirmed = plan
             self._switching = None
-            if agreed - self.committed > int(undecided):
+            self._following.replaced(plan.joining_ranks)
+            behind = (committed - self.committed, between - self.between)
+            if behind not in {(0, 0), (undecided == "step", undecided == "between")}:
                 self._reports.refuse(
-                    plan, f"this rank completed {self.committed} steps, the others {agreed}"
+                    plan, f"this rank completed {self.committed} steps, the others {committed}"
                 )
-            log.info("recovering", migration=plan.id, epoch=plan.epoch, committed=agreed)
-            if agreed == self.committed:
-                return False
-            self.committed = agreed
-            return True
+            runtime.reach("recover.agreed")
+            log.info("recovering", migration=plan.id, epoch=plan.epoch, committed=committed)
+            self.committed, self.between = committed, between
+            return behind != (0, 0)
 
     def _await_plan(self) -> Plan:
         runtime = self._runtime
@@ -198,13 +227,13 @@ class Handover:
     def _hand_out(self, plan: Plan) -> None:
         """Give joiners what this rank holds for them."""
         runtime = self._runtime
+        runtime.reach("recover.hand")
         started = time.perf_counter()
         nbytes = 0
         for joiner, source in sorted(plan.sources.items()):
             if source == runtime.rank and joiner != runtime.rank:
                 link = runtime.book.link(STATE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S)
-                tree = {"state": self._state.tree(), "committed": self.committed}
-                nbytes += send_tree(link, tree, epoch=plan.epoch).nbytes
+                nbytes += send_tree(link, self._state_for(plan, joiner), epoch=plan.epoch).nbytes
             if self._capsule_holder(plan, joiner) == runtime.rank:
                 link = runtime.book.link(CAPSULE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S)
                 capsule = self._capsules.held(joiner, step=self.committed)
@@ -213,6 +242,17 @@ class Handover:
             self._decline(plan)
         took = {"state": time.perf_counter() - started}
         self._reports.switched(plan, took, step=self.committed, nbytes=nbytes)
+
+    def _state_for(self, plan: Plan, joiner: int) -> dict[str, Any]:
+        """What ``joiner`` takes over: the copy kept of its state, or this rank's own equal one."""
+        state, followed = self._state.tree(), list[str]()
+        if joiner not in replicas_of(self._state.models, rank=self._runtime.rank):
+            try:
+                state, followed = self._following.tree_of(joiner, committed=self.committed)
+            except ProtocolError as error:
+                self._reports.refuse(plan, f"the state of rank {joiner} is not here: {error}")
+        counts = {"committed": self.committed, "between": self.between}
+        return {"state": state, **counts, "followed": followed}
 
     def _capsule_holder(self, plan: Plan, joiner: int) -> int | None:
         """Who hands ``joiner`` its capsule; None before the first step, or when it needs none."""

@@ -20,6 +20,7 @@ from trainmover_executor.capsule import (
 from trainmover_executor.control_thread import STATE_GROUP
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.position import Position
+from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.reports import Reports
 from trainmover_executor.runtime import Runtime
 from trainmover_executor.state.follow import StateFollower
@@ -38,6 +39,9 @@ log = structlog.get_logger(__name__)
 _PATIENCE_S: Final = 86400.0
 _UNBORN: Final = -1
 
+_Counts = tuple[int, int]
+"""Steps, and pieces of work between steps, that the job completed."""
+
 
 class Joiner:
     """Played by the training thread of a standby, after its shadow iterations.
@@ -45,28 +49,32 @@ class Joiner:
     Args:
         runtime: This rank.
         state: Its state, to be overwritten.
-        capsules: What it keeps for other ranks once it takes part.
         reports: Where facts go.
+        capsules: What it keeps for other ranks once it takes part.
+        following: The same for state.
     """
 
     def __init__(
         self,
         runtime: Runtime,
         state: TrainingState,
-        capsules: CapsuleKeeper,
         reports: Reports,
+        *,
+        capsules: CapsuleKeeper,
+        following: FollowerService,
     ) -> None:
         self._runtime = runtime
         self._state = state
         self._capsules = capsules
+        self._following = following
         self._reports = reports
         self._follower: StateFollower | None = None
 
-    def take_over(self, beginning: Position) -> tuple[Plan, Position, int]:
+    def take_over(self, beginning: Position) -> tuple[Plan, Position, _Counts]:
         """Wait in the sandbox until a plan needs this standby.
 
         Returns:
-            The plan, where to go on, and the steps completed by the job.
+            The plan, where to go on, and what the job completed: steps, and work between them.
 
         Args:
             beginning: This rank's position before the first step, for a job that has none yet.
@@ -77,7 +85,7 @@ class Joiner:
             plan = runtime.mailbox.wait_to_join(after_epoch=tried)
             tried = plan.epoch
             try:
-                position, committed = self._join(plan, beginning)
+                position, counts = self._join(plan, beginning)
             except (LinkBrokenError, StaleEpochError, StateCorruptError) as error:
                 log.warning("could not join", migration=plan.id, error=str(error))
                 if not runtime.mailbox.withdrawn(plan):
@@ -86,38 +94,41 @@ class Joiner:
                 continue
             runtime.promote()
             runtime.mailbox.joined(plan)
-            return plan, position, committed
+            runtime.reach("join.done")
+            return plan, position, counts
 
-    def _join(self, plan: Plan, beginning: Position) -> tuple[Position, int]:
+    def _join(self, plan: Plan, beginning: Position) -> tuple[Position, _Counts]:
         runtime = self._runtime
+        runtime.reach("join.begin")
         started = time.perf_counter()
         planned = plan.kind == "planned"
         runtime.reset(plan.membership, watch=not planned)
         if planned:
-            position, committed, nbytes = self._follow(plan)
+            position, counts, nbytes = self._follow(plan)
         else:
-            position, committed, nbytes = self._inherit(plan, beginning)
+            position, counts, nbytes = self._inherit(plan, beginning)
+        runtime.reach("join.state")
         copied = self._why_copied(planned=planned)
         phases = {"join": time.perf_counter() - started} if not planned else {}
-        self._reports.switched(plan, phases, step=committed, nbytes=nbytes, copied=copied)
+        self._reports.switched(plan, phases, step=counts[0], nbytes=nbytes, copied=copied)
         if planned:
             runtime.rewatch()
         log.info(
             "joined",
             migration=plan.id,
             epoch=plan.epoch,
-            committed=committed,
+            committed=counts[0],
             state_bytes=nbytes,
             copied=copied,
         )
-        return position, committed
+        return position, counts
 
     def _why_copied(self, *, planned: bool) -> str:
         if not planned:
             return "the leaver is dead"
         return "" if self._follower is not None else "following was not possible"
 
-    def _follow(self, plan: Plan) -> tuple[Position, int, int]:
+    def _follow(self, plan: Plan) -> tuple[Position, _Counts, int]:
         """Be brought up to date by the leaver, until the switch."""
         runtime = self._runtime
         if runtime.mailbox.withdrawn(plan):
@@ -127,15 +138,17 @@ class Joiner:
         message, received = follower.follow()
         committed = message["committed"]
         self._capsules.keep(message["capsules"], step=committed)
+        self._following.adopt(message["followed"])
         if not follower.copied:
             follower.begin_proof()
             self._follower = follower
-        return Position.from_tree(message["position"]), committed, received.nbytes
+        counts = (committed, message["between"])
+        return Position.from_tree(message["position"]), counts, received.nbytes
 
-    def _inherit(self, plan: Plan, beginning: Position) -> tuple[Position, int, int]:
+    def _inherit(self, plan: Plan, beginning: Position) -> tuple[Position, _Counts, int]:
         """Take the state from a replica, and what only the dead rank knew from its capsule."""
         runtime = self._runtime
-        runtime.agree([_UNBORN], op=dist.ReduceOp.MAX)
+        runtime.agree([_UNBORN, _UNBORN], op=dist.ReduceOp.MAX)
         link = runtime.book.link(
             STATE_GROUP, plan.sources[runtime.rank], timeout_s=HAND_OVER_TIMEOUT_S
         )
@@ -146,11 +159,12 @@ class Joiner:
             first_timeout_s=HAND_OVER_TIMEOUT_S,
         )
         self._state.load(tree["state"])
-        committed = tree["committed"]
-        if not committed:
+        self._following.adopt(tree["followed"])
+        counts = (tree["committed"], tree["between"])
+        if not tree["committed"]:
             # The same program with the same rank came to the same beginning: nobody has to tell.
-            return beginning, committed, received.nbytes
-        return Position.from_tree(self._receive_capsule(plan)), committed, received.nbytes
+            return beginning, counts, received.nbytes
+        return Position.from_tree(self._receive_capsule(plan)), counts, received.nbytes
 
     def check_proof(self) -> None:
         """Before a joiner's first vote: its state must be the leaver's.

@@ -69,9 +69,11 @@ class Leaver:
 
     def _begin(self, plan: Plan) -> None:
         runtime = self._runtime
+        runtime.reach("lead.begin")
         started = time.monotonic()
 
         def current() -> None:
+            runtime.reach("lead.current")
             if runtime.mailbox.led(plan):
                 self._reports.prepared(plan, took_s=time.monotonic() - started)
 
@@ -108,6 +110,7 @@ class Leaver:
             runtime.latch.trip("the joiner was lost when the switch was decided")
             return
         _, lead = self._leading
+        runtime.reach("leave.begin")
         # Another leaver may be released, hence end, before this one: that is no death.
         runtime.unwatch(plan.joining_ranks)
         try:
@@ -116,6 +119,7 @@ class Leaver:
             self.end()
             runtime.latch.trip(f"state hand-over to the joiner broke: {error}")
             return
+        runtime.reach("leave.sent")
         self._reports.switched(
             plan,
             {"state": time.perf_counter() - started},

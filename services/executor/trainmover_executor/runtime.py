@@ -16,12 +16,14 @@ import structlog
 import torch
 import torch.distributed as dist
 
+from trainmover import failpoints
 from trainmover.errors import ConfigError
 from trainmover.events.executor import StepProgress
 from trainmover.plan import Plan
 from trainmover.topology import Frozen, Membership
 from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.communicator.base import Communicator
+from trainmover_executor.communicator.control import ControlCommunicator
 from trainmover_executor.communicator.link import LinkCommunicator
 from trainmover_executor.communicator.native import NativeCommunicator
 from trainmover_executor.communicator.recording import (
@@ -108,8 +110,11 @@ class Runtime:
             progress=self._fresh_progress,
         )
         self.book = self._control_thread.book
-        self.control = self._communicator(CONTROL_GROUP, range(spec.membership.layout.world_size))
         everyone = range(spec.membership.layout.world_size)
+        self.control = ControlCommunicator(
+            self.book, group=CONTROL_GROUP, ranks=everyone, timeout_s=_DEFAULT_TIMEOUT_S
+        )
+        self._communicators.append(self.control)
         self._vote_clock = self.clock.group(CONTROL_GROUP, everyone)
 
     @property
@@ -145,6 +150,11 @@ class Runtime:
     def finish(self, *, step: int) -> None:
         """The program ended normally: say so to neighbours and agent."""
         self._control_thread.leave(Done(rank=self.rank, step=step))
+
+    def reach(self, point: str) -> None:
+        """This rank is at a fail-point; nothing, but for tests."""
+        if failpoints.ARMED:
+            failpoints.reach(point, rank=self.rank, machine=self.spec.machine, epoch=self.epoch)
 
     def open_endpoint(self) -> None:
         """Answer link handshakes from now on."""

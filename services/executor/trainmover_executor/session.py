@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 import torch
@@ -32,7 +32,9 @@ from trainmover_executor.metrics import StepLog
 from trainmover_executor.position import Position
 from trainmover_executor.process_group import BACKEND
 from trainmover_executor.redo import StepStart
-from trainmover_executor.redundancy import replicas_of
+from trainmover_executor.redundancy.followed import Followed
+from trainmover_executor.redundancy.layout import redundancy_of, replicas_of
+from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.runtime import current_runtime
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import Stateful, TrainingState
@@ -42,6 +44,8 @@ from trainmover_executor.vitals import StepVitals
 __all__ = ["SHADOW_ITERATIONS", "Session"]
 
 log = structlog.get_logger(__name__)
+
+_Result = TypeVar("_Result")
 
 SHADOW_ITERATIONS: Final = 3
 """DDP rebuilds its buckets after the first iteration, compilers trace again in the second."""
@@ -104,13 +108,17 @@ class Session:
             rank=self._runtime.rank,
             layout=self._runtime.membership.layout,
         )
-        self._handover = Handover(self._runtime, self._state, self._capsules)
+        self._following = FollowerService(self._runtime, self._state)
+        self._handover = Handover(
+            self._runtime, self._state, capsules=self._capsules, following=self._following
+        )
         self._feed: Feed | None = None
         self._step: Step | None = None
         self._calls = 0
         self._max_steps: int | None = None
         self._target: Position | None = None
         self._attempts = 0
+        self._stepping = False
         self._last_commit_s = time.monotonic()
         self._durations: deque[float] = deque(maxlen=32)
         for index, each in enumerate(self._state.optimizers):
@@ -145,6 +153,55 @@ class Session:
         """
         if not self._runtime.sandboxed:
             self._log.note(values)
+
+    def between_steps(self, work: Callable[[], _Result]) -> _Result | None:
+        """Collective work after a step: an evaluation, a sharded checkpoint.
+
+        Random generators are as before afterwards, so training does not depend on it. Every rank
+        gets its result, or every rank gets None: communication broke meanwhile, and the machine
+        that comes in for a lost one goes on with the next step.
+
+        Example:
+            >>> if step.index % 100 == 99:
+            ...     accuracy = session.between_steps(lambda: evaluate(model, validation))
+
+        Args:
+            work: Called by all ranks at the same place, outside of ``with step``.
+
+        Raises:
+            ConfigError: A step is under way.
+        """
+        if self._step is not None and self._step.running:
+            raise ConfigError("session.between_steps() was called inside 'with step'")
+        runtime = self._runtime
+        if runtime.sandboxed:
+            return work()
+        if runtime.latch.is_set:
+            return None
+        rng = capture_rng()
+        try:
+            result = work()
+        except Exception:
+            if not runtime.latch.is_set:
+                raise
+            return None  # a consequence of the broken communication, not a bug
+        finally:
+            restore_rng(rng)
+        return result if self._whole() else None
+
+    def _whole(self) -> bool:
+        """Whether no rank's communication broke since the step; all ranks come to the same."""
+        runtime, handover = self._runtime, self._handover
+        runtime.drain()
+        if runtime.latch.is_set:
+            return False
+        try:
+            runtime.agree([1], op=dist.ReduceOp.MIN)
+        except (LinkBrokenError, StaleEpochError) as error:
+            runtime.latch.trip(str(error))
+            return handover.resolve_between()
+        handover.between += 1
+        return True
 
     def digest(self) -> str:
         """SHA-256 of parameters, buffers, optimizer and other state of this rank."""
@@ -204,6 +261,9 @@ class Session:
                 break
             yield from self._attempt(feed, batch)
         self._settle()
+        self._write_final()
+
+    def _write_final(self) -> None:
         if self._log.wanted:
             self._log.final(steps=self._handover.committed, digest=self._state.digest())
 
@@ -214,14 +274,31 @@ class Session:
             yield from self._shadow(feed)
             self._attempts = SHADOW_ITERATIONS
             self._target = self._handover.take_over(beginning)
+        self._protect()
+        self._last_commit_s = time.monotonic()
+
+    def _protect(self) -> None:
+        """See to it that this rank's state survives its machine, and say how."""
+        runtime = self._runtime
+        replicas = replicas_of(self._state.models, rank=runtime.rank)
+        kind, obstacle = redundancy_of(
+            runtime.spec.redundancy,
+            rank=runtime.rank,
+            replicas=replicas,
+            layout=runtime.membership.layout,
+            obstacle=Followed.obstacle(self._state),
+        )
+        if kind == "follower":
+            self._following.begin()
         runtime.report(
             JobLayoutKnown(
                 machine=runtime.spec.machine,
                 rank=runtime.rank,
-                replicas=replicas_of(self._state.models, rank=runtime.rank),
+                replicas=replicas,
+                redundancy=kind,
+                obstacle=obstacle,
             )
         )
-        self._last_commit_s = time.monotonic()
 
     def _shadow(self, feed: Feed) -> Iterator[Step]:
         """Shadow iterations: everything lazy happens now, nothing of it is kept."""
@@ -256,6 +333,7 @@ class Session:
         """One step, attempted until it is committed."""
         self._start.capture()
         self._runtime.clock.step = self._handover.committed
+        self._stepping = False
         while True:
             while self._handover.unconfirmed and self._attempts < SHADOW_ITERATIONS:
                 yield from self._catch_up(feed, batch)
@@ -266,18 +344,25 @@ class Session:
                 vote=self._vote,
                 is_broken=lambda: self._runtime.latch.is_set,
                 left=self._vitals.left,
+                done=partial(self._committed, feed),
             )
             self._vitals.attempt()
-            yield step
+            try:
+                yield step
+            except GeneratorExit:
+                if step.committed:  # the loop was left by break
+                    self._write_final()
+                raise
             if not step.entered:
                 raise ConfigError(
                     "the body of the loop did not enter the step: use 'with step as batch:'"
                 )
             self._attempts += 1
             if step.committed:
-                self._committed(feed)
                 return
             self._start.restore()
+            self._following.void()
+            self._stepping = False
             step.check_batch()
             self._settle()
             self._handover.steps_redone += 1
@@ -305,6 +390,9 @@ class Session:
     # -- the vote --------------------------------------------------------------------------------
 
     def _before_optimizer(self, index: int, *_: Any) -> None:
+        if self._stepping:
+            self._following.strayed()
+        self._stepping = True
         if self._step is not None:
             self._step.before_optimizer()
         self._handover.leaver.before_optimizer(index)
@@ -320,12 +408,14 @@ class Session:
             return False
         self._vitals.enter(Phase.VOTE)
         handover.check_proof()
+        runtime.reach("vote.begin")
         plan = runtime.mailbox.freeze() if self._may_switch() else None
         prepared = plan.epoch if plan is not None else runtime.epoch
         cast = False
         try:
-            self._exchange_capsule(step=handover.committed + 1)
+            self._exchange_state(step=handover.committed + 1)
             cast = True
+            runtime.reach("vote.cast")
             lowest, highest = runtime.agree([prepared, -prepared], op=dist.ReduceOp.MIN)
         except (LinkBrokenError, StaleEpochError) as error:
             runtime.latch.trip(str(error))
@@ -337,6 +427,7 @@ class Session:
             runtime.book.drop_parked(dropped.epoch)
         handover.vote_passed(plan if switching else None)
         self._vitals.enter(Phase.BODY)
+        runtime.reach("vote.decided" if switching else "vote.passed")
         return True
 
     def _may_switch(self) -> bool:
@@ -344,9 +435,16 @@ class Session:
         last = self._max_steps is not None and self._handover.committed + 1 >= self._max_steps
         return self._attempts + 1 >= SHADOW_ITERATIONS and not last
 
-    def _exchange_capsule(self, *, step: int) -> None:
-        here = self._here()
-        self._capsules.exchange(here.to_tree(), step=step)
+    def _exchange_state(self, *, step: int) -> None:
+        """Hand the neighbours what a crash of this machine would lose, and keep theirs."""
+        here, following = self._here().to_tree(), self._following
+        coming = self._capsules.exchange(here, step=step, followed=following.active)
+        following.exchange(
+            step=step, stepping=self._stepping, receiving=coming, step_s=self._step_s()
+        )
+
+    def _step_s(self) -> float:
+        return statistics.median(self._durations) if self._durations else 0.0
 
     def _here(self) -> Position:
         assert self._feed is not None  # noqa: S101 - set before the first step
@@ -361,7 +459,9 @@ class Session:
 
     def _committed(self, feed: Feed) -> None:
         runtime, handover = self._runtime, self._handover
+        runtime.reach("step.taken")
         runtime.end_recording()
+        self._following.committed()
         self._log.commit(step=handover.committed - 1, epoch=feed.epoch)
         moved = handover.unconfirmed or handover.is_joiner or handover.steps_redone > 0
         self._vitals.committed(step=handover.committed - 1, loss=self._log.loss, moved=moved)
@@ -372,6 +472,7 @@ class Session:
         median = statistics.median(self._durations) if self._durations else duration
         self._last_commit_s = now
         if (plan := handover.confirm()) is not None:
+            runtime.reach("commit.begin")
             runtime.commit()
             about = {"migration": plan.id, "machine": runtime.spec.machine, "rank": runtime.rank}
             place = {"epoch": runtime.epoch, "step": handover.committed}

@@ -41,6 +41,7 @@ class Step:
         vote: Callable[[], bool],
         is_broken: Callable[[], bool],
         left: Callable[[], None] = lambda: None,
+        done: Callable[[], None] = lambda: None,
     ) -> None:
         self.index = index
         self.epoch = epoch
@@ -48,13 +49,15 @@ class Step:
         self._versions = [(t, t._version) for t in _tensors(batch)]  # noqa: SLF001 - no public name
         self._vote = vote
         self._is_broken = is_broken
+        self._done = done
         self._left = left
         self.entered = False
+        self.running = False
         self.voted = False
         self.committed = False
 
     def __enter__(self) -> Any:
-        self.entered = True
+        self.entered = self.running = True
         return self._batch
 
     def __exit__(
@@ -63,9 +66,12 @@ class Step:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        swallow = self._leave(kind)
+        self.running = False
+        whole = self._leave(kind)
+        if whole and self.committed:
+            self._done()
         self._left()
-        return swallow
+        return whole
 
     def _leave(self, kind: type[BaseException] | None) -> bool:
         if kind is VoidStep:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from trainmover.capsules import holder_of, holders_of
 from trainmover.errors import RequestRefusedError
@@ -39,6 +40,7 @@ def assign(
     *,
     keep: Membership,
     fallback: Membership,
+    prefer: Mapping[int, str] = MappingProxyType({}),
 ) -> dict[int, Member] | None:
     """A machine for each of ``slots``: as many ready ones as possible, then warming ones.
 
@@ -50,6 +52,7 @@ def assign(
         slots: Slots to fill.
         keep: The membership whose other machines stay where they are.
         fallback: The latest committed membership, whose leavers may take their slots back.
+        prefer: Slots that only this machine may take.
 
     Returns:
         The new members, or None when some slot cannot be filled.
@@ -68,7 +71,8 @@ def assign(
     warming: dict[int, list[Member]] = {}
     former: dict[int, list[Member]] = {}
     for slot in wanted:
-        warm = [host for host in pool if slot in host.warming]
+        only = prefer.get(slot)
+        warm = [host for host in pool if slot in host.warming and only in (None, host.machine.name)]
         ready[slot] = [host.member(slot) for host in warm if slot in host.ready]
         warming[slot] = [host.member(slot) for host in warm if slot not in host.ready]
         old = fallback.members[slot]
@@ -115,6 +119,7 @@ def sources(
     layout: Layout,
     replicas: Mapping[int, tuple[int, ...]],
     *,
+    followers: Mapping[int, int] = MappingProxyType({}),
     joining: Collection[int],
     whole: Collection[int] = (),
 ) -> dict[int, int]:
@@ -125,6 +130,7 @@ def sources(
     Args:
         layout: The job's shape.
         replicas: For each rank, the ranks that hold the same state.
+        followers: For each rank that is followed, the rank that keeps a copy of its state.
         joining: Slots whose machine does not hold the state.
         whole: Slots among them whose machine still holds its own state.
 
@@ -137,6 +143,8 @@ def sources(
     for slot in sorted(joining):
         for rank in layout.ranks_of(slot):
             same = _replicas_of(rank, replicas)
+            if rank in followers:
+                same.add(followers[rank])
             alive = same - ranks
             if alive:
                 _check_capsule(layout, rank, joining=ranks)
@@ -144,12 +152,14 @@ def sources(
             elif slot in whole:
                 chosen[rank] = rank
             else:
-                known = f"replicas {sorted(same - {rank})}" if same - {rank} else "no replica"
+                others = sorted(same - {rank})
+                why = f"ranks {others} died with it" if others else "no other rank holds it"
                 raise RequestRefusedError(
-                    f"The state of rank {rank} is lost: {known} of it survived.",
+                    f"The state of rank {rank} is lost: {why}.",
                     code="no_replica",
-                    next_step="Start the job again from its latest checkpoint; replicate the "
-                    "model (data parallel or hybrid sharding) to survive this next time.",
+                    next_step="Start the job again from its latest checkpoint. To survive this "
+                    "next time, replicate the model (data parallel or hybrid sharding) or let a "
+                    "neighbour follow it (--redundancy follower).",
                 )
     return chosen
 

@@ -10,6 +10,7 @@ from trainmover.events import executor, incident, machine
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import RankReport
 from trainmover.topology import Frozen, Membership
+from trainmover_planner import crashes
 from trainmover_planner.history import remember
 from trainmover_planner.inventory import Life, life_of
 from trainmover_planner.migrations import advance, base_of
@@ -50,6 +51,11 @@ def _of_ranks(turn: Turn, payload: Frozen) -> None:
     match payload:
         case executor.JobLayoutKnown():
             turn.put("replicas", payload.rank, payload.replicas)
+            turn.put("redundancy", payload.rank, (payload.redundancy, payload.obstacle))
+        case executor.StateFollowed():
+            life = _life_at(state, payload.machine, payload.epoch)
+            if life is not None:
+                turn.put("followers", payload.rank, (payload.follower, life))
         case executor.StepBroken():
             _seen(turn, payload.machine, payload.rank, payload.epoch, payload.committed_step)
             known, _ = state.broken.get((payload.machine, payload.rank), (0, 0.0))
@@ -59,6 +65,8 @@ def _of_ranks(turn: Turn, payload: Frozen) -> None:
                 turn.put("broken", who, (payload.epoch, turn.now_s))
         case executor.StepProgress() | executor.StepResumed():
             _seen(turn, payload.machine, payload.rank, payload.epoch, payload.step)
+        case executor.CheckpointSaved():
+            turn.put("saved", (payload.machine, payload.rank), payload.path)
         case executor.WorkerFinished():
             _seen(turn, payload.machine, payload.rank, payload.epoch, payload.step)
             turn.set(finished=state.finished | {(payload.machine, payload.rank)})
@@ -129,8 +137,12 @@ def _superseded(turn: Turn, old: Life) -> None:
 
 def _accused(state: State, opened: incident.IncidentOpened) -> Life | None:
     """The life that an incident means: it names an epoch, not a generation."""
-    name = opened.machine or ""
-    seats = state.memberships.get(opened.epoch)
+    return _life_at(state, opened.machine or "", opened.epoch)
+
+
+def _life_at(state: State, name: str, epoch: int) -> Life | None:
+    """The life in which a machine had its slot at ``epoch``, else its latest one."""
+    seats = state.memberships.get(epoch)
     slot = None if seats is None else seats.slot_of_machine(name)
     if seats is not None and slot is not None:
         return life_of(seats.members[slot])
@@ -156,6 +168,8 @@ def _exited(turn: Turn, fact: machine.WorkerExited) -> None:
     """A standby's process died, or a joiner's; members are the detector's business."""
     state, life = turn.state, (fact.machine, fact.generation)
     seats = state.membership
+    if any(life_of(member) == life for one in _seated(state) for member in one.members):
+        crashes.note(turn, fact)
     if seats is None or any(life_of(member) == life for member in seats.members):
         return
     slot = fact.rank // seats.layout.ranks_per_slot

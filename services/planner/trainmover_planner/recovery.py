@@ -10,9 +10,11 @@ from trainmover.commands import BreakStep
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
 from trainmover.protocol.table import Phase
+from trainmover_planner import exhausted
+from trainmover_planner.crashes import bug_of, restarts_until_s
 from trainmover_planner.evidence import deaths_of, stuck, why
 from trainmover_planner.migrations import advance, base_of, give_up, spend_failed_joiners
-from trainmover_planner.replan import replan
+from trainmover_planner.replan import fail_job, replan
 from trainmover_planner.state import State, Turn
 
 __all__ = ["recover", "wakes_s"]
@@ -21,6 +23,10 @@ __all__ = ["recover", "wakes_s"]
 def recover(turn: Turn) -> None:
     """Do what dead machines and broken steps call for, if anything does."""
     if turn.state.membership is None or turn.state.over:
+        return
+    bug = bug_of(turn.state)
+    if bug:
+        fail_job(turn, reason=bug, next_step="Fix the program.", code="program")
         return
     _break_steps(turn)
     flight = turn.state.flight
@@ -39,6 +45,8 @@ def wakes_s(state: State) -> list[float]:
     settings = state.settings
     times = [death.at_s + settings.truth_s for death in deaths_of(state, state.membership)]
     times += [at_s + settings.regroup_s for _, at_s in state.broken.values()]
+    times += exhausted.wakes_s(state) + restarts_until_s(state)
+    times += [at_s + state.regroup_s for _, at_s in state.broken.values()]
     if state.retry_s is not None:
         times.append(state.retry_s)
     return times
@@ -80,7 +88,7 @@ def _settle(turn: Turn, one: Migration) -> None:
     assert state.membership is not None  # noqa: S101 - checked by the caller
     assert one.plan is not None  # noqa: S101 - proposals are approved in the same step
     current, base = state.membership, base_of(state)
-    regroup_s, after = state.settings.regroup_s, one.plan.membership
+    regroup_s, after = state.regroup_s, one.plan.membership
     if base == after:
         if one.phase is not Phase.SWITCHING:
             advance(turn, one.id, protocol.SwitchSeen())
@@ -131,7 +139,7 @@ def _judge(turn: Turn, one: Migration) -> None:
     elif one.failures and _waited(turn):
         spend_failed_joiners(turn, one, doubt=True)
         reason = f"rank {one.failures[0].rank} could not: {one.failures[0].reason}"
-    elif found.all and turn.now_s >= found.last_s + state.settings.regroup_s:
+    elif found.all and turn.now_s >= found.last_s + state.regroup_s:
         reason = "the step broke again on every rank"
     if reason:
         advance(turn, one.id, protocol.Fail(reason))
@@ -149,6 +157,6 @@ def _joiner_failed(one: Migration) -> bool:
 def _waited(turn: Turn) -> bool:
     """A survivor could not: somebody may be dead, so give the evidence a moment."""
     if turn.state.retry_s is None:
-        turn.set(retry_s=turn.now_s + turn.state.settings.regroup_s)
+        turn.set(retry_s=turn.now_s + turn.state.regroup_s)
         return False
     return turn.now_s >= turn.state.retry_s

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from trainmover.commands import Release
 from trainmover.errors import RequestRefusedError
 from trainmover.events.machine import MachineLost
-from trainmover.events.migration import JobFailed, JobHeld
+from trainmover.events.migration import FailureCode, JobFailed
 from trainmover.plan import Move, Plan
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
 from trainmover.protocol.table import Phase
 from trainmover.topology import Member, Membership
+from trainmover_planner import exhausted
 from trainmover_planner.assignment import assign, sources
+from trainmover_planner.crashes import restarts
 from trainmover_planner.evidence import deaths_of, gone, stuck, unproven, why
-from trainmover_planner.inventory import life_of
+from trainmover_planner.inventory import Life, life_of
 from trainmover_planner.migrations import advance, base_of, give_up, propose, start
 from trainmover_planner.state import State, Turn
+from trainmover_planner.survival import followers
 
 __all__ = ["announce_losses", "fail_job", "replan"]
 
@@ -29,7 +33,7 @@ def replan(turn: Turn) -> None:
     keep, kept = _keep(base, failed, state)
     lost = [s for s, m in enumerate(keep.members) if gone(state, m)]
     found = stuck(state, base, epochs=[state.membership.epoch, base.epoch])
-    regroup = found.all and turn.now_s >= found.last_s + state.settings.regroup_s
+    regroup = found.all and turn.now_s >= found.last_s + state.regroup_s
     if not lost and not regroup and failed is None:
         return
     dead = [base.members[s].machine for s in state.dead_slots(base)]
@@ -50,7 +54,8 @@ def replan(turn: Turn) -> None:
             next_step="Look at `trainmover migrations ls` and the workers' logs for the reason.",
         )
         return
-    joiners = assign(state, lost, keep=keep, fallback=state.membership)
+    prefer = restarts(state, lost, turn.now_s)
+    joiners = assign(state, lost, keep=keep, fallback=state.membership, prefer=prefer)
     after = keep.replace(joiners or {}, epoch=state.issued + 1)
     moving = {s for s in range(base.layout.slots) if after.members[s] != base.members[s]}
     moving |= unproven(state, base) | frozenset(kept) | frozenset(lost)
@@ -61,12 +66,23 @@ def replan(turn: Turn) -> None:
         if m.plan and m.open is False and m.plan.epoch > state.membership.epoch
     )
     try:
-        givers = sources(base.layout, state.replicas, joining=moving, whole=() if stale else own)
+        givers = sources(
+            base.layout,
+            state.replicas,
+            followers=followers(state, base),
+            joining=moving,
+            whole=() if stale else own,
+        )
     except RequestRefusedError as refusal:
         _reject(turn, base=base, lost=lost, cause=cause, refusal=refusal)
         return
     if joiners is None:
-        _hold(turn, lost, cause)
+        if prefer:
+            return  # their machines start over; a standby takes the slot when that takes too long
+        exhausted.hold(turn, lost, cause)
+        given_up = exhausted.is_given_up(turn, base)
+        if given_up:
+            fail_job(turn, reason=given_up, next_step=exhausted.NEXT_STEP, code="exhausted")
         return
     _publish_plan(turn, base=base, after=after, moving=moving, givers=givers, cause=cause)
 
@@ -102,7 +118,14 @@ def _publish_plan(
         moves=moves,
         sources=givers,
     )
-    turn.set(phase="running", reason="", held=(), attempts=state.attempts + 1, retry_s=None)
+    turn.set(
+        phase="running",
+        reason="",
+        held=(),
+        held_s=None,
+        attempts=state.attempts + 1,
+        retry_s=None,
+    )
     start(turn, one.id, plan, base)
     for slot in state.dead_slots(base):
         _fence(turn, plan, base.members[slot])
@@ -128,6 +151,23 @@ def announce_losses(turn: Turn) -> None:
                 id=f"{machine}.{generation}.lost",
                 trace=turn.state.traces.get(death.incident or "", {}),
             )
+            _invite_back(turn, (machine, generation))
+
+
+def _invite_back(turn: Turn, life: Life) -> None:
+    """A standby that was only cut off does not know that it was given up: let it register anew."""
+    state = turn.state
+    machine, generation = life
+    host = state.inventory.get(machine)
+    seats = [state.membership]
+    if state.flight is not None and state.flight.plan is not None:
+        seats.append(state.flight.plan.membership)
+    seated = {life_of(member) for one in seats if one is not None for member in one.members}
+    if host is None or host.life != life or life in seated | state.spent:
+        return
+    release = Release(generation=generation, epoch=state.issued, then="standby")
+    id = f"{state.job}:{machine}:{generation}:back"
+    turn.send(machine, release, id=id)
 
 
 def _failed_since(state: State) -> Migration | None:
@@ -171,17 +211,6 @@ def _trace_of(state: State, base: Membership) -> Mapping[str, str]:
     return state.traces.get(_incident_of(state, base) or "", {})
 
 
-def _hold(turn: Turn, slots: list[int], cause: str) -> None:
-    if turn.state.held == tuple(slots):
-        return
-    reason = f"{cause}. No standby can take slots {slots}; the ranks wait. Add a machine."
-    turn.set(phase="held", reason=reason, held=tuple(slots))
-    turn.publish(
-        JobHeld(slots=tuple(slots), reason=reason),
-        id=f"job.held.{turn.state.issued}.{'-'.join(map(str, slots))}",
-    )
-
-
 def _reject(
     turn: Turn, *, base: Membership, lost: list[int], cause: str, refusal: RequestRefusedError
 ) -> None:
@@ -197,11 +226,11 @@ def _reject(
     fail_job(turn, reason=f"{cause}. {reason}", next_step=refusal.next_step)
 
 
-def fail_job(turn: Turn, *, reason: str, next_step: str) -> None:
+def fail_job(turn: Turn, *, reason: str, next_step: str, code: FailureCode = "failed") -> None:
     """Give the job up and stop every machine."""
     flight = turn.state.flight
     if flight is not None:
         give_up(turn, flight.id, reason)
     turn.set(phase="failed", reason=reason)
     turn.stop_everybody(reason)
-    turn.publish(JobFailed(reason=reason, next_step=next_step), id="job.failed")
+    turn.publish(JobFailed(reason=reason, next_step=next_step, code=code), id="job.failed")

@@ -24,6 +24,7 @@ from trainmover_planner.inventory import Host, life_of
 from trainmover_planner.migrations import advance, propose, start
 from trainmover_planner.policy import check_moves, planned
 from trainmover_planner.state import Request, State, Turn
+from trainmover_planner.survival import describe
 
 __all__ = ["answer", "migration_status", "snapshot"]
 
@@ -63,6 +64,7 @@ def snapshot(state: State) -> JobStatus:
         else tuple(host.machine.name for host in standbys(state) if host.warming),
         migrations=tuple(migration_status(one) for one in state.migrations.values()),
         incidents=tuple(state.incidents),
+        redundancy=describe(state, membership),
     )
 
 

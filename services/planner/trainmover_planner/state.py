@@ -10,13 +10,16 @@ from typing import Any, Literal
 from trainmover.commands import Command as MachineCommand
 from trainmover.commands import Stop
 from trainmover.events.incident import IncidentOpened
+from trainmover.policies import OnWorkerCrash, WhenExhausted
 from trainmover.protocol.migration import Migration, RankReport
 from trainmover.protocol.table import Deadlines
+from trainmover.redundancy import Redundancy
 from trainmover.topology import Frozen, Membership
 from trainmover_planner.inventory import Inventory, Life, life_of
 
 __all__ = [
     "Command",
+    "Crash",
     "Death",
     "Event",
     "Fact",
@@ -49,6 +52,12 @@ class Settings:
         truth_s: How long a recovery waits to learn whether a planned move had switched.
         regroup_s: How long broken steps without a culprit are left alone.
         max_attempts: Recovery plans in a row before the job is given up.
+        when_exhausted: What becomes of a job that no machine is left for.
+        exhausted_after_s: How long such a job is held before it ends, unless ``hold``.
+        checkpoint_s: How long its ranks may then take to save a checkpoint.
+        on_worker_crash: Whether a standby replaces a machine whose program crashed, or the same
+            machine starts over in its slot.
+        restart_within_s: How long to wait for it then, before a standby takes the slot.
     """
 
     automation: bool = True
@@ -58,6 +67,11 @@ class Settings:
     truth_s: float = 1.0
     regroup_s: float = 1.5
     max_attempts: int = 8
+    when_exhausted: WhenExhausted = "hold"
+    exhausted_after_s: float = 60.0
+    checkpoint_s: float = 60.0
+    on_worker_crash: OnWorkerCrash = "standby"
+    restart_within_s: float = 60.0
     deadlines: Deadlines = field(default_factory=Deadlines)
 
 
@@ -147,6 +161,18 @@ class Death:
     incident: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A worker process that ended by itself."""
+
+    life: Life
+    rank: int
+    exit_code: int | None
+    signal: int | None
+    last_words: str
+    at_s: float
+
+
 def _none() -> Mapping[Any, Any]:
     return MappingProxyType({})
 
@@ -167,6 +193,8 @@ class State:
         seen: Latest epoch at which each (machine, rank) was seen.
         broken: Epoch and time of the latest broken step of each (machine, rank).
         replicas: For each rank, the ranks that hold the same state.
+        redundancy: For each rank, where its state is to survive, and why it is no better kind.
+        followers: For each rank that is or was followed, its follower and the life it is in.
         finished: (machine, rank) of each rank whose program ended normally.
         early: Reports about migrations not heard of yet (only while facts are read again).
         unannounced: Facts that follow from what was read again, but were never published.
@@ -174,6 +202,10 @@ class State:
         warmed: Lives that were told to be standbys.
         stopped: Lives that were told that the job is over.
         held: Slots that no machine can fill at present.
+        held_s: Since when the job is held.
+        told_save: Epochs at which the survivors were asked to save a checkpoint.
+        saved: (machine, rank) of each rank that saved one, and where.
+        crashes: Worker processes that ended by themselves since the latest commit.
         cooldown: Slot and time until which it is not moved automatically.
         said: (incident or life, code) of what is said only once.
         attempts: Recovery plans since the latest commit.
@@ -198,6 +230,8 @@ class State:
     seen: Mapping[tuple[str, int], int] = field(default_factory=_none)
     broken: Mapping[tuple[str, int], tuple[int, float]] = field(default_factory=_none)
     replicas: Mapping[int, tuple[int, ...]] = field(default_factory=_none)
+    redundancy: Mapping[int, tuple[Redundancy, str]] = field(default_factory=_none)
+    followers: Mapping[int, tuple[int, Life]] = field(default_factory=_none)
     finished: frozenset[tuple[str, int]] = frozenset()
     early: Mapping[str, tuple[RankReport, ...]] = field(default_factory=_none)
     unannounced: Mapping[str, PublishFact] = field(default_factory=_none)
@@ -205,11 +239,25 @@ class State:
     warmed: frozenset[Life] = frozenset()
     stopped: frozenset[Life] = frozenset()
     held: tuple[int, ...] = ()
+    held_s: float | None = None
+    told_save: frozenset[int] = frozenset()
+    saved: Mapping[tuple[str, int], str] = field(default_factory=_none)
+    crashes: tuple[Crash, ...] = ()
     cooldown: Mapping[int, float] = field(default_factory=_none)
     said: frozenset[tuple[str, str]] = frozenset()
     attempts: int = 0
     retry_s: float | None = None
     step: int = 0
+
+    @property
+    def regroup_s(self) -> float:
+        """Seconds that a break without a culprit is left alone, longer from the third plan on.
+
+        Plans in quick succession would use up all attempts before a detector that starts over has
+        found out who is dead.
+        """
+        doublings = min(max(self.attempts - 2, 0), 4)
+        return self.settings.regroup_s * 2.0**doublings
 
     @property
     def over(self) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trainmover.redundancy import Redundancy
 from trainmover.topology import Frozen
 
 __all__ = [
+    "CheckpointSaved",
     "JobLayoutKnown",
     "PlanCommitted",
     "PlanFailed",
     "PlanPrepared",
     "PlanSwitched",
+    "StateFollowed",
     "StepBroken",
     "StepProgress",
     "StepResumed",
@@ -25,11 +28,29 @@ class JobLayoutKnown(Frozen):
     Attributes:
         replicas: All ranks, this one included, that hold bitwise the same model and optimizer
             state. Only this rank when the state is sharded without replicas.
+        redundancy: Where the state is to survive the machine.
+        obstacle: Why it is no better kind, for people; empty when it is as asked for.
     """
 
     machine: str
     rank: int
     replicas: tuple[int, ...]
+    redundancy: Redundancy = "replica"
+    obstacle: str = ""
+
+
+class StateFollowed(Frozen):
+    """The state of ``rank`` is followed: ``follower`` on ``machine`` keeps a copy of it current.
+
+    Attributes:
+        machine: Where the copy is.
+        epoch: Epoch at which the copy was complete and had been compared.
+    """
+
+    machine: str
+    rank: int
+    follower: int
+    epoch: int
 
 
 class PlanPrepared(Frozen):
@@ -137,6 +158,21 @@ class StepResumed(Frozen):
     step_s: float
     steps_redone: int
     migration: str
+
+
+class CheckpointSaved(Frozen):
+    """A rank saved a checkpoint because the planner asked for one (``save_checkpoint``).
+
+    Attributes:
+        step: Steps that are in it.
+        path: Where, as the program's own hook calls it.
+    """
+
+    machine: str
+    rank: int
+    epoch: int
+    step: int
+    path: str
 
 
 class WorkerFinished(Frozen):

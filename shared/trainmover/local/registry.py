@@ -13,7 +13,7 @@ from trainmover.local import procfs
 from trainmover.subjects import validate_id
 from trainmover.topology import Frozen
 
-__all__ = ["JobRecord", "find", "home", "jobs", "remove", "write"]
+__all__ = ["JobRecord", "find", "home", "jobs", "remove", "secret_of", "write"]
 
 
 class JobRecord(Frozen):
@@ -26,6 +26,7 @@ class JobRecord(Frozen):
         start_ticks: Start of the supervisor, to tell it from a later process with its pid.
         log_dir: Where services and machines log.
         processes: Process id of each service and machine agent by name.
+        clients: Folder with a folder of credentials for each role, on a secured bus.
     """
 
     job: str
@@ -34,6 +35,7 @@ class JobRecord(Frozen):
     start_ticks: int
     log_dir: str
     processes: Mapping[str, int] = Field(default_factory=dict)
+    clients: str = ""
 
     @property
     def alive(self) -> bool:
@@ -69,12 +71,18 @@ def write(record: JobRecord) -> None:
     draft.replace(target)
 
 
+def secret_of(job: str) -> Path:
+    """Where the link secret of a local job is, or would be."""
+    return _file(job).with_suffix(".secret")
+
+
 def remove(record: JobRecord) -> None:
-    """Remove the record, unless it is another supervisor's by now."""
+    """Remove the record and the job's secret, unless they are another supervisor's by now."""
     target = _file(record.job)
     found = _read(target)
     if found is not None and found.pid == record.pid:
         target.unlink(missing_ok=True)
+        secret_of(record.job).unlink(missing_ok=True)
 
 
 def jobs() -> list[JobRecord]:

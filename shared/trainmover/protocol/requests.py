@@ -77,6 +77,8 @@ class JobStatus(Frozen):
         epoch: Latest committed epoch; None before the job formed.
         step: Completed steps, as the furthest rank reported.
         incidents: Ids of open incidents.
+        redundancy: Where the state of the ranks would survive a machine, in one line for people;
+            empty before the first step.
     """
 
     job: str
@@ -89,3 +91,4 @@ class JobStatus(Frozen):
     standbys: tuple[str, ...]
     migrations: tuple[MigrationStatus, ...]
     incidents: tuple[str, ...]
+    redundancy: str = ""

@@ -9,18 +9,19 @@ from collections.abc import Iterator
 import pytest
 from tests.support.fabric import Fabric, everywhere, membership, socket_pair
 
-from trainmover.errors import ProtocolError, StaleEpochError
+from trainmover.errors import ConfigError, ProtocolError, StaleEpochError
+from trainmover.local.secret import LEAST_BYTES, SECRET_VARIABLE, make_secret
 from trainmover_executor.links.endpoint import Endpoint, dial
 from trainmover_executor.links.handshake import (
     REPLY_SIZE,
     REQUEST_SIZE,
+    Answer,
     Hail,
     Reply,
-    pack_reply,
-    parse_reply,
 )
 from trainmover_executor.links.link import COUNTERS, Link, LinkBrokenError
 from trainmover_executor.links.pump import pump
+from trainmover_executor.links.secret import link_secret, proof
 from trainmover_executor.links.watch import Notice, NoticeKind, WatchLink
 
 
@@ -54,19 +55,23 @@ class TestHandshake:
         with pytest.raises(ProtocolError, match="stranger"):
             Hail.parse(data, job="j")
         with pytest.raises(ProtocolError, match="not a TrainMover rank"):
-            parse_reply(data[:REPLY_SIZE])
-        assert parse_reply(pack_reply(Reply.STALE_EPOCH))[0] is Reply.STALE_EPOCH
+            Answer.parse(data[:REPLY_SIZE].ljust(REPLY_SIZE))
+        assert Answer.parse(Answer(Reply.STALE_EPOCH).pack()).reply is Reply.STALE_EPOCH
 
 
 class TestEndpoint:
-    async def run(self, hail: Hail, *, opened: bool = True, epoch: int = 5):
+    async def run(
+        self, hail: Hail, *, opened: bool = True, epoch: int = 5, secrets=(b"s" * 32, b"s" * 32)
+    ):
         """Call an endpoint of job j, rank 1, at ``epoch``; what it accepted, what the call gave."""
+        theirs, ours = secrets
         listener = socket.create_server(("127.0.0.1", 0))
         accepted: list[Hail] = []
         endpoint = Endpoint(
             listener,
             job="j",
             rank=1,
+            secret=theirs,
             is_stale=lambda e: e < epoch,
             accept=lambda hail, sock: (accepted.append(hail), sock.close()),
         )
@@ -74,7 +79,8 @@ class TestEndpoint:
             endpoint.open()
         serving = asyncio.ensure_future(endpoint.serve())
         try:
-            call = asyncio.ensure_future(dial(f"127.0.0.1:{listener.getsockname()[1]}", hail))
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            call = asyncio.ensure_future(dial(address, hail, secret=ours))
             if not opened:
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(asyncio.shield(call), 0.05)
@@ -82,6 +88,7 @@ class TestEndpoint:
             (await call).close()
         finally:
             serving.cancel()
+            await asyncio.wait([serving])
             listener.close()
         return accepted
 
@@ -99,15 +106,137 @@ class TestEndpoint:
             await self.run(Hail(job="j", epoch=4, group="g", source=0, target=1))
 
     @pytest.mark.parametrize(
-        ("job", "target", "why"), [("x", 1, "WRONG_JOB"), ("j", 2, "WRONG_RANK")]
+        ("job", "target", "why"), [("x", 1, "another job"), ("j", 2, "another rank")]
     )
     async def test_others_are_refused(self, job, target, why):
         with pytest.raises(ProtocolError, match=why):
             await self.run(Hail(job=job, epoch=5, group="g", source=0, target=target))
 
     async def test_nobody_there_is_an_error(self):
+        hail = Hail(job="j", epoch=1, group="g", source=0, target=1)
         with pytest.raises(OSError, match=r"127\.0\.0\.1"):
-            await dial("127.0.0.1:9", Hail(job="j", epoch=1, group="g", source=0, target=1))
+            await dial("127.0.0.1:9", hail, secret=b"")
+
+    @pytest.mark.parametrize("ours", [b"", b"other" * 8])
+    async def test_who_does_not_know_the_secret_is_not_talked_to(self, ours):
+        with pytest.raises(ProtocolError, match="different link secrets"):
+            await self.run(
+                Hail(job="j", epoch=5, group="g", source=0, target=1), secrets=(b"s" * 32, ours)
+            )
+
+    async def test_who_only_pretends_to_answer_is_found_out(self):
+        """A callee that says OK without a challenge, or with a proof it made up."""
+        hail = Hail(job="j", epoch=5, group="g", source=0, target=1)
+        for answers in (
+            [Answer(Reply.OK)],
+            [Answer(Reply.CHALLENGE, b"c" * 16), Answer(Reply.OK, proof=b"p" * 32)],
+        ):
+            ended = asyncio.Event()
+
+            async def impostor(reader, writer, answers=answers, ended=ended):
+                await reader.readexactly(REQUEST_SIZE)
+                for answer in answers:
+                    writer.write(answer.pack())
+                await reader.read()
+                writer.close()
+                await writer.wait_closed()
+                ended.set()
+
+            server = await asyncio.start_server(impostor, "127.0.0.1", 0)
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(ProtocolError, match="different link secrets"):
+                await dial(f"127.0.0.1:{port}", hail, secret=b"s" * 32)
+            await ended.wait()
+            server.close()
+            await server.wait_closed()
+
+    async def test_a_recorded_handshake_is_worth_nothing(self):
+        """The callee's challenge differs each time: saying the same again proves nothing."""
+        said = Hail(job="j", epoch=5, group="g", source=0, target=1).pack(b"c" * 16)
+        listener = socket.create_server(("127.0.0.1", 0))
+        accepted: list[Hail] = []
+        endpoint = Endpoint(
+            listener,
+            job="j",
+            rank=1,
+            secret=b"s" * 32,
+            is_stale=lambda _: False,
+            accept=lambda hail, sock: (accepted.append(hail), sock.close()),
+        )
+        endpoint.open()
+        serving = asyncio.ensure_future(endpoint.serve())
+        proofs = []
+        try:
+            for _ in range(2):
+                address = listener.getsockname()
+                reader, writer = await asyncio.open_connection(*address)
+                writer.write(said)
+                challenge = Answer.parse(await reader.readexactly(REPLY_SIZE)).detail
+                proofs.append(proof(b"s" * 32, side="caller", said=said + challenge))
+                writer.write(proofs[0])
+                answer = Answer.parse(await reader.readexactly(REPLY_SIZE))
+                writer.close()
+                await writer.wait_closed()
+        finally:
+            serving.cancel()
+            await asyncio.wait([serving])
+            listener.close()
+        assert proofs[0] != proofs[1]
+        assert answer.reply is Reply.WRONG_SECRET
+
+    async def test_callers_that_say_nothing_keep_nobody_out(self, monkeypatch):
+        """Slow loris: the oldest silent ones make room."""
+        monkeypatch.setattr("trainmover_executor.links.endpoint._STRANGERS_LIMIT", 8)
+        listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        accepted = asyncio.Event()
+        endpoint = Endpoint(
+            listener,
+            job="j",
+            rank=1,
+            secret=b"",
+            is_stale=lambda _: False,
+            accept=lambda hail, sock: (accepted.set(), sock.close()),
+        )
+        endpoint.open()
+        serving = asyncio.ensure_future(endpoint.serve())
+        silent = [await asyncio.open_connection(*listener.getsockname()) for _ in range(32)]
+        hail = Hail(job="j", epoch=5, group="g", source=0, target=1)
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        (await dial(address, hail, secret=b"")).close()
+        await asyncio.wait_for(accepted.wait(), 5)
+        assert [await reader.read() for reader, _ in silent[:20]] == [b""] * 20
+        for _, writer in silent:
+            writer.close()
+        serving.cancel()
+        await asyncio.wait([serving])
+        listener.close()
+
+
+class TestSecret:
+    def test_none_is_none(self, monkeypatch):
+        monkeypatch.delenv(SECRET_VARIABLE, raising=False)
+        assert link_secret() == b""
+
+    def test_a_made_one_is_found(self, monkeypatch, tmp_path):
+        path = make_secret(tmp_path / "deep" / "secret")
+        monkeypatch.setenv(SECRET_VARIABLE, str(path))
+        first = link_secret()
+        assert len(first) == 2 * LEAST_BYTES
+        make_secret(path)
+        assert link_secret() != first
+
+    @pytest.mark.parametrize(
+        ("content", "mode", "why"),
+        [(b"short", 0o600, "needs 32"), (b"x" * 64, 0o604, "everybody"), (None, 0, "No such")],
+    )
+    def test_a_bad_one_is_refused(self, content, mode, why, monkeypatch, tmp_path):
+        path = tmp_path / "secret"
+        if content is not None:
+            path.write_bytes(content)
+            path.chmod(mode)
+        monkeypatch.setenv(SECRET_VARIABLE, str(path))
+        with pytest.raises(ConfigError, match=why):
+            link_secret()
 
 
 class TestBook:

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
+import structlog
+
 from trainmover.bus.protocol import Bus
 from trainmover.errors import TrainMoverError
+from trainmover.local import registry
+from trainmover.local.secret import SECRET_VARIABLE
 from trainmover.service import ServiceOptions, run_service
 from trainmover_executor.agent.options import parse
 from trainmover_executor.agent.service import Agent
+from trainmover_executor.links.secret import link_secret
+
+log = structlog.get_logger(__name__)
+
+
+def _find_secret(job: str) -> None:
+    """Check the link secret now, not when the first link is dialled.
+
+    Raises:
+        ConfigError: It is unreadable, short, or open to others.
+    """
+    local = registry.secret_of(job)
+    if SECRET_VARIABLE not in os.environ and local.exists():
+        os.environ[SECRET_VARIABLE] = str(local.absolute())  # a machine more for a job of this host
+    if not link_secret():
+        log.warning("links to other machines are not authenticated", cure=f"set {SECRET_VARIABLE}")
 
 
 def main() -> NoReturn:
     """Run the agent; see ``Agent.run`` for its exit codes, 2 is a command line it refuses."""
     try:
         service, options = parse()
+        _find_secret(options.job)
     except TrainMoverError as error:
         sys.stderr.write(f"trainmover agent: {error}\n")
         sys.exit(2)

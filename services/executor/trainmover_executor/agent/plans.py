@@ -63,6 +63,10 @@ def _belongs(turn: Turn, plan: Plan) -> bool:
 def _as_joiner(turn: Turn, command: Prepare | Recover) -> None:
     state, plan = turn.state, command.plan
     slot = next((move.slot for move in plan.moves if move.joiner == state.me.machine), None)
+    if slot is None and state.joining is not None and _belongs(turn, plan):
+        # Our ranks took the slot by the plan before, which nobody could commit: for this plan
+        # they are survivors like any other.
+        slot = plan.membership.slot_of_machine(state.me.machine)
     if slot is None:
         turn.ignore(command.verb, "the plan has no place for this machine", migration=plan.id)
         return

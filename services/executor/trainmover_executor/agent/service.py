@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
+from trainmover import failpoints
 from trainmover.bus.protocol import Bus, Delivery
 from trainmover.commands import Command, Prepare, Recover
 from trainmover.errors import (
@@ -26,7 +28,8 @@ from trainmover.errors import (
 )
 from trainmover.events.envelope import Envelope
 from trainmover.events.migration import JobFailed, JobFinished
-from trainmover.observe import current_trace, get_logger, new_event, process
+from trainmover.observe import current_trace, get_logger, new_event, process, record
+from trainmover.timeline import bars_of
 from trainmover.topology import Frozen
 from trainmover_executor.agent import core, effects
 from trainmover_executor.agent.listeners import Listeners
@@ -47,6 +50,16 @@ _END_S: Final = 5.0
 _RETRY_S: Final = 1.0
 _TRACES: Final = 64
 _SIGTERM_EXIT: Final = 143
+_BIRTHDAY_S: Final = 1_767_225_600  # 2026-01-01: keeps the numbers short
+
+
+def _newest_generation() -> int:
+    """A number that no earlier agent of this machine can have reached: tenths of a second.
+
+    Were a machine that starts over to repeat a generation, its registration and its telemetry
+    would pass for the life before, and the job would wait for ever for ranks that are gone.
+    """
+    return int(10 * (time.time() - _BIRTHDAY_S))
 
 
 class Agent:
@@ -55,15 +68,16 @@ class Agent:
     Args:
         bus: A connected bus.
         options: What this machine is to do.
+        generation: Of its first life; higher than that of any earlier agent when omitted.
     """
 
-    def __init__(self, bus: Bus, options: AgentOptions) -> None:
+    def __init__(self, bus: Bus, options: AgentOptions, *, generation: int | None = None) -> None:
         self._bus = bus
         self._options = options
         self._scratch = Path(tempfile.mkdtemp(prefix="tm-"))
         if options.log_dir is not None:
             options.log_dir.mkdir(parents=True, exist_ok=True)
-        self._listeners = Listeners(host=options.host, ranks=options.ranks)
+        self._listeners = Listeners(host=options.host, ranks=options.ranks, towards=options.nats)
         self._workers = WorkerPool(
             options,
             scratch=self._scratch,
@@ -87,6 +101,7 @@ class Agent:
         self._exit_code = 0
         self._over = asyncio.Event()
         self._state = AgentState(
+            generation=(_newest_generation() if generation is None else generation) - 1,
             me=Identity(
                 job=options.job,
                 machine=options.machine,
@@ -96,7 +111,7 @@ class Agent:
                 pid=os.getpid(),
                 host=socket.gethostname(),
                 labels=dict(options.labels),
-            )
+            ),
         )
 
     async def run(self) -> int:
@@ -209,13 +224,19 @@ class Agent:
                     self._traces[command.plan.id] = current_trace()
                     while len(self._traces) > _TRACES:
                         del self._traces[next(iter(self._traces))]
+                self._reach("command.taken", command)
                 self._feed(effects.Commanded(command))
+                self._reach("command.done", command)
             await delivery.ack()
 
         options = self._options
         await self._read_for_ever(
             lambda: self._bus.commands(options.job, options.machine), on_command
         )
+
+    def _reach(self, point: str, command: Command) -> None:
+        if failpoints.ARMED:
+            failpoints.reach(point, machine=self._options.machine, verb=command.verb)
 
     async def _watch_job(self) -> None:
         async def on_fact(delivery: Delivery[Envelope]) -> None:
@@ -295,4 +316,5 @@ class Agent:
         event = new_event(job=options.job, source=f"/machine/{options.machine}", payload=fact)
         if trace := self._traces.get(getattr(fact, "migration", "")):
             event = replace(event, trace=trace)
+            record(bars_of(event), parent=trace)
         self._outbox.put(event, urgent=urgent)

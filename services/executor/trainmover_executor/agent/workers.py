@@ -96,6 +96,7 @@ class WorkerPool:
             endpoint=f"{host}:{port}",
             program=options.program,
             as_module=options.as_module,
+            redundancy=options.redundancy,
             metrics_dir=None if options.metrics_dir is None else str(options.metrics_dir),
             log_dir=None if options.log_dir is None else str(options.log_dir),
         )

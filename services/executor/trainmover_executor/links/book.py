@@ -166,6 +166,11 @@ class LinkBook:
             self._parked[epoch, group, peer] = sock
             self._changed.notify_all()
 
+    def reaches(self, group: str, peer: int) -> bool:
+        """Whether the link of ``group`` to ``peer`` is there, or called for, at this epoch."""
+        with self._changed:
+            return (group, peer) in self._active or (self.epoch, group, peer) in self._parked
+
     def take_parked(self, *, epoch: int, group: str, peer: int) -> socket.socket | None:
         """Take a parked socket out of the book, for use outside data groups."""
         with self._changed:

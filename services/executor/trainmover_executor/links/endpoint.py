@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import secrets
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -10,54 +12,90 @@ from typing import Final
 import structlog
 
 from trainmover.errors import ProtocolError, StaleEpochError
+from trainmover.local.secret import SECRET_VARIABLE
 from trainmover_executor.links import local
 from trainmover_executor.links.handshake import (
+    CHALLENGE_SIZE,
     RECORD_GROUP,
     REPLY_SIZE,
     REQUEST_SIZE,
     WATCH_GROUP,
+    Answer,
     Hail,
     Reply,
-    pack_reply,
-    parse_reply,
 )
+from trainmover_executor.links.secret import PROOF_SIZE, proof, proves
 
 __all__ = ["Endpoint", "dial"]
 
 log = structlog.get_logger(__name__)
 
 _HANDSHAKE_TIMEOUT_S: Final = 5.0
-_PENDING_LIMIT: Final = 1024
+_STRANGERS_LIMIT: Final = 1024
+"""Callers that have not proved yet that they know the secret."""
+
+_WHY: Final = {
+    Reply.WRONG_JOB: "it belongs to another job",
+    Reply.WRONG_RANK: "another rank listens there",
+    Reply.WRONG_SECRET: "caller and callee have different link secrets. Give every machine of the "
+    f"job the same file in {SECRET_VARIABLE}",
+}
 
 
-async def dial(endpoint: str, hail: Hail) -> socket.socket:
+async def dial(endpoint: str, hail: Hail, *, secret: bytes) -> socket.socket:
     """Connect to ``host:port`` and be accepted.
 
     Waits as long as the callee wants to think: a standby answers once it is warm. On one host the
     callee asks for shared memory; the socket is a ``SharedSocket`` then.
 
+    Args:
+        endpoint: Whom to call.
+        hail: What to say.
+        secret: The job's link secret.
+
     Raises:
         OSError: Nobody listens there.
         StaleEpochError: The callee is at a later epoch.
-        ProtocolError: The callee is somebody else.
+        ProtocolError: The callee is somebody else, or does not know the secret.
     """
+    request = hail.pack(secrets.token_bytes(CHALLENGE_SIZE))
     sock = await _connect(endpoint)
     try:
-        await asyncio.get_running_loop().sock_sendall(sock, hail.pack())
-        reply, name = parse_reply(await _exactly(sock, REPLY_SIZE))
-        if reply is Reply.SAME_HOST:
+        await asyncio.get_running_loop().sock_sendall(sock, request)
+        answer = await _introduce(sock, request, secret)
+        if answer.reply is Reply.SAME_HOST:
             sock.close()
-            sock = await local.call(name, hail)
-            reply, _ = parse_reply(await _exactly(sock, REPLY_SIZE))
+            sock = await local.call(answer.detail, request, target=hail.target)
+            answer = await _introduce(sock, request, secret)
     except BaseException:
         sock.close()
         raise
-    if reply is Reply.OK:
+    if answer.reply is Reply.OK:
         return sock
     sock.close()
-    if reply is Reply.STALE_EPOCH:
+    if answer.reply is Reply.STALE_EPOCH:
         raise StaleEpochError(f"{endpoint} refused epoch {hail.epoch}: it is at a later one")
-    raise ProtocolError(f"{endpoint} refused the link to rank {hail.target}: {reply.name}")
+    raise ProtocolError(
+        f"{endpoint} refused the link to rank {hail.target}: {_WHY.get(answer.reply, '')}"
+    )
+
+
+async def _introduce(sock: socket.socket, request: bytes, secret: bytes) -> Answer:
+    """Prove that this side knows the secret, and see to it that the other one does.
+
+    Raises:
+        ProtocolError: It does not.
+    """
+    answer = Answer.parse(await _exactly(sock, REPLY_SIZE))
+    if answer.reply is not Reply.CHALLENGE:
+        return answer if answer.reply is not Reply.OK else Answer(Reply.WRONG_SECRET)
+    said = request + answer.detail
+    shown = proof(secret, side="caller", said=said)
+    await asyncio.get_running_loop().sock_sendall(sock, shown)
+    answer = Answer.parse(await _exactly(sock, REPLY_SIZE))
+    if answer.reply is Reply.OK and not proves(answer.proof, secret, side="callee", said=said):
+        return Answer(Reply.WRONG_SECRET)
+    return answer
 
 
 async def _connect(endpoint: str) -> socket.socket:
@@ -93,6 +131,7 @@ class Endpoint:
         listener: Bound and listening socket.
         job: Only links of this job are accepted.
         rank: Only links to this rank are accepted.
+        secret: Only callers that know it are talked to.
         is_stale: Whether an epoch is over.
         accept: Called with each accepted link.
 
@@ -106,6 +145,7 @@ class Endpoint:
         *,
         job: str,
         rank: int,
+        secret: bytes,
         is_stale: Callable[[int], bool],
         accept: Callable[[Hail, socket.socket], None],
     ) -> None:
@@ -113,10 +153,11 @@ class Endpoint:
         self._listener = listener
         self._job = job
         self._rank = rank
+        self._secret = secret
         self._is_stale = is_stale
         self._accept = accept
         self.opened = asyncio.Event()
-        self._pending = 0
+        self._strangers: dict[socket.socket, None] = {}
         self._local = local.LocalListener() if local.links_may_be_local() else None
 
     def open(self) -> None:
@@ -135,6 +176,8 @@ class Endpoint:
                 if self._local is not None:
                     calls.create_task(self._listen(self._local.socket, calls, self._answer_local))
         finally:
+            for stranger in self._strangers:
+                stranger.close()
             if self._local is not None:
                 self._local.socket.close()
 
@@ -147,10 +190,13 @@ class Endpoint:
         loop = asyncio.get_running_loop()
         while True:
             sock, _ = await loop.sock_accept(listener)
-            if self._pending >= _PENDING_LIMIT:
-                sock.close()
-                continue
-            self._pending += 1
+            self._strangers[sock] = None
+            if len(self._strangers) > _STRANGERS_LIMIT:
+                # Whoever calls and says nothing makes room for whoever calls now.
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
             calls.create_task(self._guarded(sock, answer))
 
     async def _guarded(
@@ -160,42 +206,70 @@ class Endpoint:
             sock.setblocking(False)
             await answer(sock)
         except (OSError, TimeoutError, ProtocolError) as error:
-            log.warning("link handshake failed", error=str(error))
+            log.warning("link handshake failed", error=str(error) or type(error).__name__)
             sock.close()
+        except BaseException:
+            sock.close()
+            raise
         finally:
-            self._pending -= 1
+            self._strangers.pop(sock, None)
 
     async def _answer_tcp(self, sock: socket.socket) -> None:
         async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
-            data = await _exactly(sock, REQUEST_SIZE)
-        hail, reply = await self._heard(data)
+            request = await _exactly(sock, REQUEST_SIZE)
+            said = await self._examine(sock, request)
+        if said is None:
+            return
+        self._strangers.pop(sock, None)
+        hail, reply = await self._heard(request)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         bulky = hail.group not in {WATCH_GROUP, RECORD_GROUP}
         wanted = reply is Reply.OK and bulky and _from_here(sock)
         if wanted and self._local is not None:
-            redirect = pack_reply(Reply.SAME_HOST, name=self._local.name)
+            redirect = Answer(Reply.SAME_HOST, self._local.name).pack()
             await asyncio.get_running_loop().sock_sendall(sock, redirect)
             sock.close()
         else:
-            await self._conclude(hail, reply, sock)
+            await self._conclude(hail, reply, sock, said=said)
 
     async def _answer_local(self, sock: socket.socket) -> None:
         async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
-            data, linked = await local.receive_hail(sock)
+            request, linked = await local.receive_hail(sock)
         try:
-            hail, reply = await self._heard(data)
-            await self._conclude(hail, reply, linked)
+            async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
+                said = await self._examine(linked, request)
+            if said is not None:
+                self._strangers.pop(sock, None)
+                hail, reply = await self._heard(request)
+                await self._conclude(hail, reply, linked, said=said)
         except BaseException:
             linked.close()
             raise
+
+    async def _examine(self, sock: socket.socket, request: bytes) -> bytes | None:
+        """Whether the caller knows the secret: what was said so far, else None and it is told."""
+        hail, _ = Hail.parse(request, job=self._job)
+        loop = asyncio.get_running_loop()
+        challenge = secrets.token_bytes(CHALLENGE_SIZE)
+        await loop.sock_sendall(sock, Answer(Reply.CHALLENGE, challenge).pack())
+        said = request + challenge
+        if proves(await _exactly(sock, PROOF_SIZE), self._secret, side="caller", said=said):
+            return said
+        log.warning("link refused", reply="WRONG_SECRET", source=hail.source, epoch=hail.epoch)
+        await loop.sock_sendall(sock, Answer(Reply.WRONG_SECRET).pack())
+        sock.close()
+        return None
 
     async def _heard(self, data: bytes) -> tuple[Hail, Reply]:
         hail, ours = Hail.parse(data, job=self._job)
         await self.opened.wait()
         return hail, self._judge(hail, ours=ours)
 
-    async def _conclude(self, hail: Hail, reply: Reply, sock: socket.socket) -> None:
-        await asyncio.get_running_loop().sock_sendall(sock, pack_reply(reply))
+    async def _conclude(
+        self, hail: Hail, reply: Reply, sock: socket.socket, *, said: bytes
+    ) -> None:
+        shown = proof(self._secret, side="callee", said=said)
+        await asyncio.get_running_loop().sock_sendall(sock, Answer(reply, proof=shown).pack())
         if reply is Reply.OK:
             self._accept(hail, sock)
         else:

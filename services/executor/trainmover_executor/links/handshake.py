@@ -1,7 +1,9 @@
 """The first bytes on every link: who calls whom, for which group, at which epoch.
 
-A link is refused when the job differs, the callee is another rank, or the epoch is stale
-(INV-ONE-OWNER). Both messages have fixed sizes, so a reader never needs to trust a length.
+The caller hails and challenges, the callee challenges, the caller proves that it knows the job's
+secret, the callee answers with its own proof. A link is refused when the proof is wrong, the job
+differs, the callee is another rank, or the epoch is stale (INV-ONE-OWNER). All messages have fixed
+sizes, so a reader never needs to trust a length.
 """
 
 from __future__ import annotations
@@ -13,16 +15,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainmover.errors import ProtocolError
+from trainmover_executor.links.secret import PROOF_SIZE
 
 __all__ = [
+    "CHALLENGE_SIZE",
     "RECORD_GROUP",
     "REPLY_SIZE",
     "REQUEST_SIZE",
     "WATCH_GROUP",
+    "Answer",
     "Hail",
     "Reply",
-    "pack_reply",
-    "parse_reply",
 ]
 
 WATCH_GROUP: Final = "_watch"
@@ -31,9 +34,11 @@ WATCH_GROUP: Final = "_watch"
 RECORD_GROUP: Final = "_record"
 """Links by which a standby gets the recording of a job's first step."""
 
-_MAGIC: Final = b"TMv1"
-_REQUEST: Final = struct.Struct("<4sIQII100s")
-_REPLY: Final = struct.Struct("<4sI16s")
+CHALLENGE_SIZE: Final = 16
+
+_MAGIC: Final = b"TMv2"
+_REQUEST: Final = struct.Struct(f"<4sIQII100s{CHALLENGE_SIZE}s")
+_REPLY: Final = struct.Struct(f"<4sI{CHALLENGE_SIZE}s{PROOF_SIZE}s")
 
 REQUEST_SIZE: Final = _REQUEST.size
 REPLY_SIZE: Final = _REPLY.size
@@ -49,6 +54,9 @@ class Reply(enum.IntEnum):
     WRONG_RANK = 3
     SAME_HOST = 4
     """Come again to my unix socket, whose name follows, and bring shared memory."""
+    CHALLENGE = 5
+    """Prove that you know the secret; the challenge follows."""
+    WRONG_SECRET = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +77,23 @@ class Hail:
     source: int
     target: int
 
-    def pack(self) -> bytes:
-        """The request's bytes."""
+    def pack(self, challenge: bytes = bytes(CHALLENGE_SIZE)) -> bytes:
+        """The request's bytes.
+
+        Args:
+            challenge: ``CHALLENGE_SIZE`` random bytes, which the callee's proof must cover.
+        """
         group = self.group.encode()
         if len(group) > _GROUP_BYTES:
             group = f"{zlib.crc32(group):08x}".encode() + group[-(_GROUP_BYTES - 8) :]
         return _REQUEST.pack(
-            _MAGIC, zlib.crc32(self.job.encode()), self.epoch, self.source, self.target, group
+            _MAGIC,
+            zlib.crc32(self.job.encode()),
+            self.epoch,
+            self.source,
+            self.target,
+            group,
+            challenge,
         )
 
     @staticmethod
@@ -85,7 +103,7 @@ class Hail:
         Raises:
             ProtocolError: These bytes are not a TrainMover link request.
         """
-        magic, job_hash, epoch, source, target, group = _REQUEST.unpack(data)
+        magic, job_hash, epoch, source, target, group, _ = _REQUEST.unpack(data)
         if magic != _MAGIC:
             raise ProtocolError("a stranger connected to the link endpoint")
         hail = Hail(
@@ -98,23 +116,35 @@ class Hail:
         return hail, job_hash == zlib.crc32(job.encode())
 
 
-def pack_reply(reply: Reply, *, name: bytes = b"") -> bytes:
-    """The reply's bytes.
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the callee says.
 
-    Args:
+    Attributes:
         reply: The answer.
-        name: With ``SAME_HOST``, the name of the callee's unix socket, at most 16 bytes.
+        detail: With ``SAME_HOST`` the name of the callee's unix socket, with ``CHALLENGE`` the
+            challenge; 16 bytes.
+        proof: With ``OK``, that the callee knows the secret.
     """
-    return _REPLY.pack(_MAGIC, reply, name)
 
+    reply: Reply
+    detail: bytes = b""
+    proof: bytes = b""
 
-def parse_reply(data: bytes) -> tuple[Reply, bytes]:
-    """Parse a reply into the answer and the name that came with it.
+    def pack(self) -> bytes:
+        """The reply's bytes."""
+        return _REPLY.pack(_MAGIC, self.reply, self.detail, self.proof)
 
-    Raises:
-        ProtocolError: The callee is not a TrainMover rank.
-    """
-    magic, code, name = _REPLY.unpack(data)
-    if magic != _MAGIC:
-        raise ProtocolError("the other side of the link is not a TrainMover rank")
-    return Reply(code), name
+    @staticmethod
+    def parse(data: bytes) -> Answer:
+        """Parse a reply.
+
+        Raises:
+            ProtocolError: The callee is not a TrainMover rank of this version.
+        """
+        magic, code, detail, shown = _REPLY.unpack(data)
+        if magic != _MAGIC or code not in {*Reply}:
+            raise ProtocolError(
+                "the other side of the link is not a TrainMover rank of the same version"
+            )
+        return Answer(Reply(code), detail, shown)

@@ -16,7 +16,7 @@ import struct
 from typing import Final
 
 from trainmover.errors import ConfigError, ProtocolError
-from trainmover_executor.links.handshake import REQUEST_SIZE, Hail
+from trainmover_executor.links.handshake import REQUEST_SIZE
 from trainmover_executor.links.shared import FD_COUNT, SharedMemory, SharedSocket
 
 __all__ = ["NAME_BYTES", "LocalListener", "call", "links_may_be_local", "receive_hail"]
@@ -60,8 +60,13 @@ def _address(name: bytes) -> bytes:
     return b"\0trainmover/" + name.hex().encode()
 
 
-async def call(name: bytes, hail: Hail) -> SharedSocket:
+async def call(name: bytes, hail: bytes, *, target: int) -> SharedSocket:
     """Connect to a ``LocalListener`` and say the hail; the reply is still to come.
+
+    Args:
+        name: Name of its socket.
+        hail: The packed hail.
+        target: Rank that is called, for people.
 
     Raises:
         OSError: Nobody listens there, or no descriptors are left.
@@ -75,7 +80,7 @@ async def call(name: bytes, hail: Hail) -> SharedSocket:
     except OSError as error:
         sock.close()
         raise OSError(
-            f"cannot share memory with rank {hail.target} on this host: {error}. "
+            f"cannot share memory with rank {target} on this host: {error}. "
             f"{TRANSPORT_VARIABLE}=tcp does without."
         ) from error
     except BaseException:
@@ -84,7 +89,7 @@ async def call(name: bytes, hail: Hail) -> SharedSocket:
     linked = SharedSocket(sock, shared)
     try:
         # The first bytes on a fresh socket always fit: this does not block.
-        socket.send_fds(linked, [hail.pack()], shared.fds)
+        socket.send_fds(linked, [hail], shared.fds)
     except BaseException:
         linked.close()
         raise

@@ -49,11 +49,13 @@ async def serve_recording(sock: socket.socket, recording: Recording) -> None:
         sock.close()
 
 
-async def fetch_recording(recording: Recording, *, job: str, rank: int, endpoint: str) -> None:
+async def fetch_recording(
+    recording: Recording, *, job: str, rank: int, endpoint: str, secret: bytes
+) -> None:
     """Fill ``recording`` with what the active rank at ``endpoint`` has; closes it at the end."""
     try:
         hail = Hail(job=job, epoch=_ANY_EPOCH, group=RECORD_GROUP, source=rank, target=rank)
-        sock = await dial(endpoint, hail)
+        sock = await dial(endpoint, hail, secret=secret)
         try:
             while (entry := await _next(sock)) is not None:
                 recording.add(entry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from trainmover.errors import ProtocolError
 from trainmover_executor.communicator.memory import bytes_of, flat_of
 from trainmover_executor.state.codec import TensorSpec, decode, encode
 
-__all__ = ["pack_tree", "unpack_tree"]
+__all__ = ["PartedTree", "pack_tree", "part_tree", "unpack_tree"]
 
 
 def pack_tree(tree: dict[str, Any]) -> bytes:
@@ -23,9 +24,65 @@ def pack_tree(tree: dict[str, Any]) -> bytes:
     skeleton, tensors = encode(tree)
     head = json.dumps({"tree": skeleton, "tensors": [spec.to_json() for spec, _ in tensors]})
     data = head.encode()
-    parts = [len(data).to_bytes(4, "little"), data]
-    parts += [bytes(bytes_of(flat_of(tensor))) for _, tensor in tensors]
-    return b"".join(parts)
+    return _join(data, [tensor for _, tensor in tensors])
+
+
+def part_tree(tree: dict[str, Any], *, limit: int) -> tuple[bytes, list[torch.Tensor]]:
+    """``tree`` as packed bytes, and its tensors over ``limit`` bytes, which travel by themselves.
+
+    Raises:
+        StateNotPortableError: It holds an object that only pickle could carry.
+    """
+    skeleton, tensors = encode(tree)
+    apart = [at for at, (spec, _) in enumerate(tensors) if spec.nbytes > limit]
+    specs = [spec.to_json() for spec, _ in tensors]
+    data = json.dumps({"tree": skeleton, "tensors": specs, "apart": apart}).encode()
+    inside = [tensor for spec, tensor in tensors if spec.nbytes <= limit]
+    return _join(data, inside), [flat_of(tensors[at][1]) for at in apart]
+
+
+class PartedTree:
+    """What ``part_tree`` packed, before the tensors that travel by themselves have come.
+
+    Attributes:
+        apart: What they are, in order.
+
+    Raises:
+        ProtocolError: It does not parse.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        try:
+            size = int.from_bytes(data[:4], "little")
+            head = json.loads(data[4 : 4 + size])
+            self._skeleton = head["tree"]
+            specs = [TensorSpec.from_json(value) for value in head["tensors"]]
+            apart = frozenset(head["apart"])
+            self._inside: dict[int, torch.Tensor] = {}
+            position = 4 + size
+            for at, spec in enumerate(specs):
+                if at not in apart:
+                    self._inside[at] = _tensor_of(spec, data[position : position + spec.nbytes])
+                    position += spec.nbytes
+        except (ValueError, KeyError, TypeError, IndexError, RuntimeError) as error:
+            raise ProtocolError(f"a parted tree does not parse: {error}") from error
+        self._count = len(specs)
+        self.apart = [spec for at, spec in enumerate(specs) if at in apart]
+
+    def join(self, tensors: Iterable[torch.Tensor]) -> Any:
+        """The tree, with the ``tensors`` that ``apart`` described.
+
+        Raises:
+            ProtocolError: It does not parse.
+        """
+        others = iter(tensors)
+        whole = [
+            self._inside[at] if at in self._inside else next(others) for at in range(self._count)
+        ]
+        try:
+            return decode(self._skeleton, whole)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise ProtocolError(f"a parted tree does not parse: {error}") from error
 
 
 def unpack_tree(data: bytes) -> Any:
@@ -41,10 +98,20 @@ def unpack_tree(data: bytes) -> Any:
         tensors = []
         for value in head["tensors"]:
             spec = TensorSpec.from_json(value)
-            raw = bytearray(data[position : position + spec.nbytes])
+            tensors.append(_tensor_of(spec, data[position : position + spec.nbytes]))
             position += spec.nbytes
-            flat = torch.frombuffer(raw, dtype=spec.dtype) if raw else torch.empty(0)
-            tensors.append(flat.to(spec.dtype).view(spec.shape))
         return decode(head["tree"], tensors)
     except (ValueError, KeyError, TypeError, IndexError, RuntimeError) as error:
         raise ProtocolError(f"a packed tree does not parse: {error}") from error
+
+
+def _join(head: bytes, tensors: Iterable[torch.Tensor]) -> bytes:
+    parts = [len(head).to_bytes(4, "little"), head]
+    parts += [bytes(bytes_of(flat_of(tensor))) for tensor in tensors]
+    return b"".join(parts)
+
+
+def _tensor_of(spec: TensorSpec, data: bytes) -> torch.Tensor:
+    raw = bytearray(data)
+    flat = torch.frombuffer(raw, dtype=spec.dtype) if raw else torch.empty(0)
+    return flat.to(spec.dtype).view(spec.shape)

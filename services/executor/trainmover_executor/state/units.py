@@ -17,11 +17,12 @@ from torch import optim
 
 from trainmover.errors import ProtocolError
 from trainmover_executor.communicator.memory import bytes_of, flat_of
+from trainmover_executor.state.codec import TensorSpec
 from trainmover_executor.state.training import TrainingState, like_parameter, load_entries, local_of
 
-__all__ = ["StateUnits"]
+__all__ = ["ELEMENTWISE", "StateUnits", "sample_of"]
 
-_ELEMENTWISE: Final = (
+ELEMENTWISE: Final = (
     optim.SGD,
     optim.Adam,
     optim.AdamW,
@@ -32,6 +33,9 @@ _ELEMENTWISE: Final = (
     optim.Adadelta,
     optim.RMSprop,
 )
+"""Optimizers that treat every element by itself."""
+
+_SAMPLE_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ class StateUnits:
         known = {id(unit.parameter) for unit in self._units.values()}
         for optimizer in self._state.optimizers:
             kind = type(optimizer).__name__
-            if type(optimizer) not in _ELEMENTWISE:
+            if type(optimizer) not in ELEMENTWISE:
                 return f"{kind} is not known to treat every element by itself"
             if scaled and getattr(optimizer, "_step_supports_amp_scaling", False):
                 return f"the gradient scaler reaches into fused {kind}"
@@ -135,6 +139,32 @@ class StateUnits:
             parameter.grad = like_parameter(parameter, gradient)
         self._state.optimizers[optimizer].step()
 
+    def outline(self) -> dict[str, Any]:
+        """What a copy of this state elsewhere needs to know before the units come.
+
+        For a state with a single optimizer: its class, the units of each of its groups, and name,
+        dtype and shape of every unit.
+        """
+        (optimizer,) = self._state.optimizers
+        names = {id(unit.parameter): name for name, unit in self._units.items()}
+        groups = [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups]
+        locals_ = {name: local_of(unit.parameter) for name, unit in self._units.items()}
+        units = [
+            TensorSpec(name, local.dtype, tuple(local.shape)).to_json()
+            for name, local in locals_.items()
+        ]
+        return {"optimizer": type(optimizer).__name__, "groups": groups, "units": units}
+
+    def nbytes(self, name: str) -> int:
+        """Bytes of a unit."""
+        tree = self.tree(name)
+        tensors = [tree["value"], *tree["entries"].values()]
+        return sum(local_of(t).nbytes for t in tensors if isinstance(t, torch.Tensor))
+
+    def sample(self, name: str) -> int:
+        """A number that differs when the beginning of the unit's parameter does: cheap."""
+        return sample_of(local_of(self._units[name].parameter))
+
     def gradient_buffers(self) -> dict[str, torch.Tensor]:
         """Fresh memory for the gradient of every unit."""
         return {name: torch.empty_like(local_of(u.parameter)) for name, u in self._units.items()}
@@ -151,9 +181,7 @@ class StateUnits:
         ]
         total = 0
         for position, tensor in enumerate(tensors, start=1):
-            raw = np.frombuffer(bytes_of(flat_of(local_of(tensor))), np.uint8)
-            whole = len(raw) // 8 * 8
-            words = int(raw[:whole].view(np.uint64).sum()) + int.from_bytes(raw[whole:], "little")
+            words = _sum_of_words(bytes_of(flat_of(local_of(tensor))))
             total = (total * 31 + position * words) % 2**64
         return total
 
@@ -161,3 +189,14 @@ class StateUnits:
         if name not in self._units:
             raise ProtocolError(f"the leaver sent {name!r}, which this rank's model does not have")
         return self._units[name]
+
+
+def sample_of(tensor: torch.Tensor) -> int:
+    """The sum of the first words of a tensor: what an optimizer does wrong it does everywhere."""
+    return _sum_of_words(bytes_of(flat_of(tensor))[:_SAMPLE_BYTES]) % 2**64
+
+
+def _sum_of_words(data: memoryview) -> int:
+    raw = np.frombuffer(data, np.uint8)
+    whole = len(raw) // 8 * 8
+    return int(raw[:whole].view(np.uint64).sum()) + int.from_bytes(raw[whole:], "little")

@@ -1,0 +1,105 @@
+"""A copy of a neighbour's sharded state that takes the same optimizer steps.
+
+It lives in host memory of another machine, apart from any model: plain tensors and an optimizer of
+the same kind. Elementwise optimizers come to the same bits, whatever holds the elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from trainmover.errors import ProtocolError
+from trainmover_executor.state.codec import TensorSpec
+from trainmover_executor.state.training import load_entries, load_settings
+from trainmover_executor.state.units import ELEMENTWISE, sample_of
+
+__all__ = ["FollowedCopy"]
+
+
+class FollowedCopy:
+    """See the module's docstring.
+
+    Args:
+        outline: What the owner's ``StateUnits.outline`` returned, and ``buffers`` of each model.
+
+    Attributes:
+        names: Units that are here and current.
+
+    Raises:
+        ProtocolError: The outline does not parse.
+    """
+
+    def __init__(self, outline: Mapping[str, Any]) -> None:
+        try:
+            kinds = {kind.__name__: kind for kind in ELEMENTWISE}
+            specs = [TensorSpec.from_json(value) for value in outline["units"]]
+            self._values = {
+                spec.path: torch.empty(spec.shape, dtype=spec.dtype, requires_grad=True)
+                for spec in specs
+            }
+            self._groups: list[list[str]] = outline["groups"]
+            self._buffers: list[dict[str, torch.Tensor]] = outline["buffers"]
+            parameters = [{"params": [self._values[n] for n in group]} for group in self._groups]
+            self._optimizer = kinds[outline["optimizer"]](parameters)
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:
+            raise ProtocolError(f"a neighbour's outline of its state: {error!r}") from error
+        self.names: set[str] = set()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every unit is here."""
+        return len(self.names) == len(self._values)
+
+    @torch.no_grad()
+    def take(self, units: Mapping[str, Mapping[str, Any]]) -> None:
+        """Add units, with whatever the owner's optimizer keeps of them.
+
+        Raises:
+            ProtocolError: The owner did not speak of such a unit in the beginning.
+        """
+        for name, tree in units.items():
+            if name not in self._values:
+                raise ProtocolError(f"the neighbour sent {name!r}, which its outline lacks")
+            self._values[name].copy_(tree["value"])
+            if any(name in group for group in self._groups):
+                load_entries(self._optimizer, self._values[name], tree["entries"])
+            self.names.add(name)
+
+    def step(self, settings: list[dict[str, Any]], gradients: Mapping[str, torch.Tensor]) -> None:
+        """Take one optimizer step with the owner's settings and gradients."""
+        load_settings(self._optimizer, settings)
+        for name, value in self._values.items():
+            value.grad = gradients.get(name)
+        self._optimizer.step()
+        for value in self._values.values():
+            value.grad = None
+
+    def sample(self, name: str) -> int:
+        """The same number as the owner's ``StateUnits.sample`` as long as the bits agree."""
+        return sample_of(self._values[name].detach())
+
+    def tree(self, *, settings: list[dict[str, Any]], others: Mapping[str, Any]) -> dict[str, Any]:
+        """All of the owner's state, as its ``TrainingState.tree`` would give it.
+
+        Args:
+            settings: What the owner's optimizer is set to now.
+            others: State of its scheduler and the like.
+        """
+        models: list[dict[str, Any]] = [
+            {"parameters": {}, "buffers": buffers} for buffers in self._buffers
+        ]
+        for name, value in self._values.items():
+            index, _, parameter = name.partition(":")
+            models[int(index)]["parameters"][parameter] = value.detach()
+        states = [
+            [dict(self._optimizer.state.get(self._values[name], {})) for name in group]
+            for group in self._groups
+        ]
+        return {
+            "models": models,
+            "optimizers": [{"groups": settings, "states": states}],
+            "others": dict(others),
+        }

@@ -1,0 +1,111 @@
+"""What a followed rank tells its follower with each vote."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from trainmover_executor.state.training import TrainingState, local_of
+from trainmover_executor.state.units import StateUnits
+
+__all__ = ["Followed"]
+
+_FIRST_BUDGET_BYTES: Final = 4 * 1024 * 1024
+
+
+class Followed:
+    """The side of a rank whose state is followed by a neighbour.
+
+    Units go over a few at a time, so that no step waits long for a copy. From the vote a unit went
+    over with, its gradients go with every vote.
+
+    Args:
+        state: The state of this rank; a single optimizer, as ``obstacle`` makes sure.
+    """
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+        self._units = StateUnits(state)
+        self._sent: set[str] = set()
+        self._going: tuple[str, ...] = ()
+        self._begun = False
+        self._told = False
+        self._turn = 0
+        self.budget = _FIRST_BUDGET_BYTES
+
+    @staticmethod
+    def obstacle(state: TrainingState) -> str:
+        """Why ``state`` cannot be followed, for people; empty when it can."""
+        if len(state.optimizers) != 1:
+            return f"the session has {len(state.optimizers)} optimizers, a follower takes one"
+        return StateUnits(state).obstacle()
+
+    def restart(self) -> None:
+        """The follower is another process, or lost its way: tell it everything anew."""
+        self._sent.clear()
+        self._begun = self._told = False
+
+    def adopt(self, names: list[str]) -> None:
+        """Go on where the process before this one was: the follower holds ``names``."""
+        self._sent = set(names)
+        self._begun = bool(names)
+
+    @property
+    def sent(self) -> list[str]:
+        """Units that the follower keeps current."""
+        return sorted(self._sent)
+
+    def message(self, *, step: int, small: dict[str, Any], stepping: bool) -> dict[str, Any]:
+        """What goes with the vote of ``step``.
+
+        Args:
+            step: Steps completed by the job once the vote has passed.
+            small: Settings of the optimizer, and state of schedulers and the like, now.
+            stepping: Whether the optimizer takes a step once the vote has passed.
+        """
+        self._told = True
+        self._going = self._next_units()
+        known = self._sent.union(self._going)
+        return {
+            "step": step,
+            "outline": None if self._begun else self._outline(),
+            "units": {name: self._units.tree(name) for name in self._going},
+            "small": small,
+            "stepping": stepping,
+            "gradients": self._units.gradients(0, known) if stepping else {},
+            "sample": self._sample(),
+        }
+
+    def committed(self) -> None:
+        """The vote has passed: what went with it is there."""
+        if self._told:  # or it was told to a follower that is gone by now
+            self._sent.update(self._going)
+            self._begun = True
+
+    def _outline(self) -> dict[str, Any]:
+        buffers = [
+            {name: local_of(buffer) for name, buffer in model.named_buffers()}
+            for model in self._state.models
+        ]
+        return {**self._units.outline(), "buffers": buffers}
+
+    def _next_units(self) -> tuple[str, ...]:
+        """As many as the budget holds, at least one."""
+        chosen: list[str] = []
+        total = 0
+        if len(self._sent) < len(self._units.names):
+            for name in self._units.names:
+                if name in self._sent:
+                    continue
+                total += self._units.nbytes(name)
+                if chosen and total > self.budget:
+                    break
+                chosen.append(name)
+        return tuple(chosen)
+
+    def _sample(self) -> list[Any] | None:
+        names = self._units.names
+        for _ in names:
+            self._turn = (self._turn + 1) % len(names)
+            if names[self._turn] in self._sent:
+                return [names[self._turn], self._units.sample(names[self._turn])]
+        return None

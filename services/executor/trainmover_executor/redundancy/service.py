@@ -1,0 +1,187 @@
+"""Follower redundancy of one rank: its own state goes to the next slot, the one before comes here.
+
+With each vote a rank hands the gradients and settings of the step to the same local rank of the
+next slot, which keeps a copy current with an optimizer of its own. A vote that passes implies that
+they arrived, so a crash loses no step (see docs/adr/0009-a-neighbour-follows-sharded-state.md).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Any, Final
+
+import torch
+
+from trainmover.events.executor import StateFollowed
+from trainmover_executor.communicator.memory import flat_of
+from trainmover_executor.redundancy.followed import Followed
+from trainmover_executor.redundancy.follower import Follower, NotFollowedError
+from trainmover_executor.runtime import Runtime
+from trainmover_executor.state.codec import TensorSpec
+from trainmover_executor.state.portable import PartedTree, pack_tree, part_tree, unpack_tree
+from trainmover_executor.state.training import TrainingState, settings_of
+
+__all__ = ["FollowerService"]
+
+_APART_BYTES: Final = 16 * 1024
+_HEAD_LIMIT_BYTES: Final = 256 * 1024 * 1024
+_COPY_SHARE: Final = 0.05
+"""Share of a step that handing over units may cost."""
+
+
+class FollowerService:
+    """Played by the training thread at the vote.
+
+    Args:
+        runtime: This rank.
+        state: Its state.
+    """
+
+    def __init__(self, runtime: Runtime, state: TrainingState) -> None:
+        self._runtime = runtime
+        self._state = state
+        self._followed: Followed | None = None
+        self._follower: Follower | None = None
+        self._landing: dict[str, torch.Tensor] = {}
+        self._reported = False
+        self._adopted: list[str] = []
+        layout = runtime.membership.layout
+        self._to = (runtime.rank + layout.ranks_per_slot) % layout.world_size
+        self._source = (runtime.rank - layout.ranks_per_slot) % layout.world_size
+
+    @property
+    def active(self) -> bool:
+        """Whether this rank's state is followed."""
+        return self._followed is not None
+
+    def begin(self) -> None:
+        """Have this rank's state followed from the next vote on."""
+        self._followed = Followed(self._state)
+        self._followed.adopt(self._adopted)
+
+    # -- the vote --------------------------------------------------------------------------------
+
+    def exchange(self, *, step: int, stepping: bool, receiving: bool, step_s: float) -> None:
+        """Hand over what belongs to the step that is voted for, and take in the other's.
+
+        Args:
+            step: Steps completed by the job once the vote has passed.
+            stepping: Whether the optimizer takes a step then.
+            receiving: Whether the rank in the slot before is followed.
+            step_s: Duration of a step, for the pace at which units go over.
+
+        Raises:
+            LinkBrokenError: A neighbour is gone.
+        """
+        if self._followed is None and not receiving:
+            return
+        small = self._small()
+        out = None
+        if self._followed is not None:
+            message = self._followed.message(step=step, small=small, stepping=stepping)
+            out = part_tree(message, limit=_APART_BYTES)
+        if receiving and self._follower is None:
+            self._follower = Follower()
+        if self._follower is not None:
+            self._follower.rest()  # what it takes a step with lies where the next one will land
+        started = time.perf_counter()
+        control = self._runtime.control
+        source = self._source if receiving else None
+        head = control.exchange_heads(
+            out and out[0], to=self._to, source=source, limit=_HEAD_LIMIT_BYTES
+        )
+        parted = None if head is None else PartedTree(head)
+        landing = [] if parted is None else [self._place(spec) for spec in parted.apart]
+        control.exchange_tensors(out[1] if out else [], landing, to=self._to, source=self._source)
+        self._pace(out, took_s=time.perf_counter() - started, step_s=step_s)
+        if self._follower is not None and parted is not None:
+            self._follower.receive(parted.join(landing), own=small)
+
+    def committed(self) -> None:
+        """The vote has passed."""
+        if self._followed is not None:
+            self._followed.committed()
+        if self._follower is not None:
+            self._follower.committed()
+            if self._follower.current and not self._reported:
+                self._report()
+            self._reported = self._follower.current
+
+    def void(self) -> None:
+        """The vote did not pass."""
+        if self._follower is not None:
+            self._follower.void()
+
+    def strayed(self) -> None:
+        """An optimizer took a second step within one vote: the follower knows of one."""
+        if self._followed is not None:
+            self._followed.restart()
+
+    # -- membership changes ----------------------------------------------------------------------
+
+    def replaced(self, ranks: Collection[int]) -> None:
+        """The processes of ``ranks`` are others from now on."""
+        if self._followed is not None and self._to in ranks:
+            self._followed.restart()
+        self._reported = False
+
+    def units_held(self) -> list[str]:
+        """For the joiner that takes this rank's place: what its follower keeps current."""
+        return [] if self._followed is None else self._followed.sent
+
+    def adopt(self, names: list[str]) -> None:
+        """This rank joined, and its follower keeps ``names`` of it current."""
+        self._adopted = names
+        if self._followed is not None:
+            self._followed.adopt(names)
+
+    def tree_of(self, rank: int, *, committed: int) -> tuple[dict[str, Any], list[str]]:
+        """The state of ``rank`` after ``committed`` steps, and its followed units.
+
+        Raises:
+            NotFollowedError: It is not here.
+        """
+        if rank != self._source or self._follower is None:
+            raise NotFollowedError(f"rank {self._runtime.rank} does not follow rank {rank}")
+        return self._follower.tree(committed=committed, own=self._small())
+
+    # -- details ---------------------------------------------------------------------------------
+
+    def _small(self) -> dict[str, Any]:
+        """Settings and small state, as they look after a journey; a copy."""
+        optimizers = self._state.optimizers
+        settings = settings_of(optimizers[0]) if optimizers else []
+        packed = pack_tree({"settings": settings, "others": self._state.small()})
+        small: dict[str, Any] = unpack_tree(packed)
+        return small
+
+    def _place(self, spec: TensorSpec) -> torch.Tensor:
+        """Where to receive a large tensor: gradients land where they did before."""
+        known = self._landing.get(spec.path)
+        if known is None or known.shape != spec.shape or known.dtype != spec.dtype:
+            known = torch.empty(spec.shape, dtype=spec.dtype)
+            if spec.path.startswith("/gradients/"):
+                self._landing[spec.path] = known
+        return known
+
+    def _pace(
+        self, out: tuple[bytes, list[torch.Tensor]] | None, *, took_s: float, step_s: float
+    ) -> None:
+        if self._followed is None or out is None:
+            return
+        nbytes = len(out[0]) + sum(flat_of(tensor).nbytes for tensor in out[1])
+        if nbytes > self._followed.budget // 4:
+            rate = nbytes / max(took_s, 1e-6)
+            self._followed.budget = int(_COPY_SHARE * step_s * rate)
+
+    def _report(self) -> None:
+        runtime = self._runtime
+        runtime.report(
+            StateFollowed(
+                machine=runtime.spec.machine,
+                rank=self._source,
+                follower=runtime.rank,
+                epoch=runtime.epoch,
+            )
+        )

@@ -1,0 +1,223 @@
+"""Follower redundancy without links: what an owner says with its votes is what a follower holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from trainmover.errors import ConfigError
+from trainmover.topology import Layout
+from trainmover_executor.redundancy.advance import UnpredictableError, advance, same
+from trainmover_executor.redundancy.followed import Followed
+from trainmover_executor.redundancy.follower import Follower, NotFollowedError
+from trainmover_executor.redundancy.layout import redundancy_of
+from trainmover_executor.state.portable import PartedTree, pack_tree, part_tree, unpack_tree
+from trainmover_executor.state.training import TrainingState, settings_of
+
+
+class Owner:
+    """A training rank whose votes are carried to a follower as links would carry them."""
+
+    def __init__(self, make: Any, *, follower: Follower, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        self.model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+        self.optimizer = make(self.model.parameters())
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, gamma=0.5)
+        self.state = TrainingState(
+            models=[self.model],
+            optimizers=[self.optimizer],
+            others={"scheduler": self.scheduler},
+        )
+        self.followed = Followed(self.state)
+        self.follower = follower
+        self.step = 0
+
+    def small(self) -> dict[str, Any]:
+        own = {"settings": settings_of(self.optimizer), "others": self.state.small()}
+        return unpack_tree(pack_tree(own))
+
+    def vote(self, *, passes: bool = True, stepping: bool = True) -> None:
+        self.optimizer.zero_grad()
+        self.model(torch.randn(4, 6)).pow(2).sum().backward()
+        small = self.small()
+        message = self.followed.message(step=self.step + 1, small=small, stepping=stepping)
+        head, apart = part_tree(message, limit=64)
+        parted = PartedTree(head)
+        arrived = [t.clone().view(s.shape) for t, s in zip(apart, parted.apart, strict=True)]
+        self.follower.receive(parted.join(arrived), own=small)
+        if not passes:
+            self.follower.void()
+            return
+        self.step += 1
+        if stepping:
+            self.optimizer.step()
+        self.followed.committed()
+        self.follower.committed()
+        self.scheduler.step()
+
+    def held(self) -> tuple[dict[str, Any], list[str]]:
+        return self.follower.tree(committed=self.step, own=self.small())
+
+
+OPTIMIZERS = {
+    "adamw": lambda p: torch.optim.AdamW(p, 1e-2),
+    "foreach": lambda p: torch.optim.AdamW(p, 1e-2, foreach=True, amsgrad=True),
+    "fused": lambda p: torch.optim.AdamW(p, 1e-2, fused=True),
+    "momentum": lambda p: torch.optim.SGD(p, 1e-2, momentum=0.9, nesterov=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, 1e-2, centered=True),
+    "groups": lambda p: torch.optim.AdamW(
+        [
+            {"params": (own := list(p))[:2], "weight_decay": 0.0},
+            {"params": own[2:], "lr": 1e-3},
+        ]
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(OPTIMIZERS))
+def test_the_copy_is_the_owners_state_bit_for_bit(kind: str) -> None:
+    owner = Owner(OPTIMIZERS[kind], follower=Follower())
+    for _ in range(5):
+        owner.vote()
+    tree, names = owner.held()
+    assert same(tree["optimizers"], owner.state.tree()["optimizers"])
+    assert same(tree["others"], owner.state.tree()["others"])
+    assert same(tree["models"][0]["parameters"], owner.state.tree()["models"][0]["parameters"])
+    assert names == owner.followed.sent
+
+
+def test_a_joiner_that_loads_the_copy_has_the_owners_digest() -> None:
+    owner = Owner(OPTIMIZERS["adamw"], follower=Follower())
+    for _ in range(4):
+        owner.vote()
+    tree, _ = owner.held()
+    joiner = Owner(OPTIMIZERS["adamw"], follower=Follower(), seed=1)
+    joiner.vote()  # the shadow of a step
+    joiner.state.load(tree)
+    joiner.state.load_buffers([[at, b] for at, b in enumerate(owner.state.buffers())])
+    assert joiner.state.digest() == owner.state.digest()
+
+
+def test_void_and_skipped_steps_are_not_followed() -> None:
+    owner = Owner(OPTIMIZERS["adamw"], follower=Follower())
+    for passes, stepping in [(True, True), (False, True), (True, False), (True, True)]:
+        owner.vote(passes=passes, stepping=stepping)
+    tree, _ = owner.held()
+    assert same(tree["optimizers"], owner.state.tree()["optimizers"])
+
+
+def test_units_go_over_within_the_budget_and_are_current_together() -> None:
+    owner = Owner(OPTIMIZERS["momentum"], follower=Follower())
+    owner.followed.budget = 1
+    for count in range(1, 7):
+        owner.vote()
+        assert len(owner.followed.sent) == count
+        with pytest.raises(NotFollowedError, match="not all of it"):
+            owner.held()
+    owner.vote()
+    tree, _ = owner.held()
+    assert same(tree["optimizers"], owner.state.tree()["optimizers"])
+
+
+def test_a_new_follower_is_told_everything_anew() -> None:
+    owner = Owner(OPTIMIZERS["adamw"], follower=Follower())
+    owner.vote()
+    owner.follower = Follower()
+    owner.followed.restart()
+    owner.followed.committed()  # of the step that was under way: the new one never heard of it
+    assert owner.followed.sent == []
+    for _ in range(3):
+        owner.vote()
+    tree, _ = owner.held()
+    assert same(tree["optimizers"], owner.state.tree()["optimizers"])
+
+
+def test_a_successor_goes_on_with_what_the_follower_holds() -> None:
+    owner = Owner(OPTIMIZERS["adamw"], follower=Follower())
+    for _ in range(3):
+        owner.vote()
+    _, names = owner.held()
+    fresh = Followed(owner.state)
+    fresh.adopt(names)
+    owner.followed = fresh
+    owner.vote()
+    tree, _ = owner.held()
+    assert same(tree["optimizers"], owner.state.tree()["optimizers"])
+
+
+def test_a_change_behind_the_optimizers_back_is_noticed() -> None:
+    owner = Owner(OPTIMIZERS["adamw"], follower=Follower())
+    for _ in range(3):
+        owner.vote()
+    assert owner.follower.current
+    with torch.no_grad():
+        owner.model[0].weight.mul_(0.5)
+    for _ in range(6):
+        owner.vote()
+    assert not owner.follower.current
+    with pytest.raises(NotFollowedError, match=r"0:0\.weight differs after a followed step"):
+        owner.held()
+
+
+def test_a_state_of_another_step_is_not_handed_out() -> None:
+    owner = Owner(OPTIMIZERS["adamw"], follower=Follower())
+    for _ in range(3):
+        owner.vote()
+    with pytest.raises(NotFollowedError, match="up to step 3, not 4"):
+        owner.follower.tree(committed=4, own=owner.small())
+
+
+def test_what_changes_alike_is_foretold() -> None:
+    theirs = {"lr": 0.5, "decay": 0.0, "seen": [3, 4]}
+    before = {"lr": 0.5, "decay": 0.1, "seen": [3, 9]}
+    now = {"lr": 0.25, "decay": 0.1, "seen": [4, 9]}
+    assert advance(theirs, before=before, now=now) == {"lr": 0.25, "decay": 0.0, "seen": [4, 4]}
+
+
+def test_what_differs_and_changes_is_not_foretold() -> None:
+    with pytest.raises(UnpredictableError, match="/seen changes"):
+        advance({"seen": 7}, before={"seen": 3}, now={"seen": 4})
+
+
+def test_sameness_knows_types_and_nan() -> None:
+    nan = float("nan")
+    assert same([nan, (1, "a")], [nan, [1, "a"]])
+    assert not same(1, 1.0)
+    assert not same(torch.ones(2), torch.ones(2, dtype=torch.float64))
+    assert not same({"a": 1}, {"b": 1})
+
+
+FOUR = Layout(slots=4, ranks_per_slot=2)
+
+
+@pytest.mark.parametrize(
+    ("choice", "replicas", "obstacle", "kind"),
+    [
+        ("auto", (2, 4), "", "replica"),
+        ("auto", (2, 3), "", "follower"),  # on the same machine: no replica
+        ("auto", (2,), "exotic", "checkpoint"),
+        ("replica", (2, 0), "exotic", "replica"),
+        ("follower", (2, 0), "", "follower"),
+        ("checkpoint", (2, 0), "", "checkpoint"),
+    ],
+)
+def test_the_kind_follows_from_the_layout(
+    choice: Any, replicas: tuple[int, ...], obstacle: str, kind: str
+) -> None:
+    found, why = redundancy_of(choice, rank=2, replicas=replicas, layout=FOUR, obstacle=obstacle)
+    assert (found, why) == (kind, obstacle if kind == "checkpoint" else "")
+
+
+def test_what_is_impossible_is_refused_at_the_start() -> None:
+    with pytest.raises(ConfigError, match="no other machine holds the state of rank 2"):
+        redundancy_of("replica", rank=2, replicas=(2, 3), layout=FOUR, obstacle="")
+    with pytest.raises(ConfigError, match="cannot be followed: exotic"):
+        redundancy_of("follower", rank=2, replicas=(2,), layout=FOUR, obstacle="exotic")
+    one = Layout(slots=1, ranks_per_slot=2)
+    assert redundancy_of("auto", rank=0, replicas=(0, 1), layout=one, obstacle="") == (
+        "checkpoint",
+        "the job has one machine",
+    )
