@@ -9,7 +9,7 @@ from trainmover.detection import Detector
 from trainmover.detection.registry import class_of, find, make
 from trainmover.detection.replay import Player
 from trainmover.detection.scoring import Claim, Score, score
-from trainmover.testing.simulation import SimulatedJob, healthy_job, label_of, troubled_job
+from trainmover.testing.simulated_jobs import SimulatedJob, healthy_job, label_of, troubled_job
 
 DETECTORS = ("degraded", "external", "hang", "links", "liveness", "numeric", "straggler")
 HEALTHY_MINUTES = 20

@@ -103,7 +103,9 @@ class HangDetector:
             return ()
         self._latest[window.machine] = window
         if len(window.records):
-            self._acted_s[window.records["rank"]] = window.received_s
+            ranks = window.records["rank"]
+            known = (ranks >= 0) & (ranks < len(self._acted_s))
+            self._acted_s[ranks[known]] = window.received_s
         if window.groups:
             self._groups.update(window.groups)
         newest = -1

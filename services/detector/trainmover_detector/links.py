@@ -126,6 +126,7 @@ class LinksDetector:
         """Links were replaced."""
         self._membership = membership
         self._ends.clear()
+        self._fresh = 0
         self._claimed.clear()
 
     def observe(self, window: CollectiveWindow) -> Iterable[Verdict]:

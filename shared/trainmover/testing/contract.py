@@ -25,7 +25,7 @@ from trainmover.detection.registry import make
 from trainmover.detection.replay import Player
 from trainmover.events.machine import MachineNoticed, WorkerExited
 from trainmover.telemetry import HEAD, LINK, PULSE, RECORD, STEP, Sections
-from trainmover.testing.simulation import Healthy, Injection, Shape, SimulatedJob
+from trainmover.testing.simulated_jobs import Healthy, Injection, Shape, SimulatedJob
 
 __all__ = ["DetectorContract"]
 

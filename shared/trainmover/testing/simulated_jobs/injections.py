@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from trainmover.testing.simulation.shape import Shape
+from trainmover.testing.simulated_jobs.shape import Shape
 
 __all__ = ["Healthy", "Injection", "Kind", "Truth"]
 

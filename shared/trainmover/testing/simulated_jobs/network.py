@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainmover.telemetry import LINK
-from trainmover.testing.simulation.injections import Injection
-from trainmover.testing.simulation.shape import Shape
+from trainmover.testing.simulated_jobs.injections import Injection
+from trainmover.testing.simulated_jobs.shape import Shape
 
 __all__ = ["Network"]
 

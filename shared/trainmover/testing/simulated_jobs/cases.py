@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 
 from trainmover.detection.scoring import Label
-from trainmover.testing.simulation.injections import Healthy, Injection, Kind, Truth
-from trainmover.testing.simulation.job import SimulatedJob
-from trainmover.testing.simulation.shape import Shape
+from trainmover.testing.simulated_jobs.injections import Healthy, Injection, Kind, Truth
+from trainmover.testing.simulated_jobs.job import SimulatedJob
+from trainmover.testing.simulated_jobs.shape import Shape
 
 __all__ = ["CLASSES", "healthy_job", "label_of", "troubled_job"]
 

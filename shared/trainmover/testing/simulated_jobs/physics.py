@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainmover.telemetry import OPS
-from trainmover.testing.simulation.shape import Shape
+from trainmover.testing.simulated_jobs.shape import Shape
 
 __all__ = ["Load", "Timeline", "play"]
 

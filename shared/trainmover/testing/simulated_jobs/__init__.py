@@ -5,10 +5,10 @@ says so in the telemetry that real ranks send. Read ``shape`` (who talks to whom
 (what goes wrong, and what is noise), ``physics`` (when each rank is where), ``job`` (batches).
 """
 
-from trainmover.testing.simulation.cases import CLASSES, healthy_job, label_of, troubled_job
-from trainmover.testing.simulation.injections import Healthy, Injection, Truth
-from trainmover.testing.simulation.job import Frame, SimulatedJob
-from trainmover.testing.simulation.shape import Shape
+from trainmover.testing.simulated_jobs.cases import CLASSES, healthy_job, label_of, troubled_job
+from trainmover.testing.simulated_jobs.injections import Healthy, Injection, Truth
+from trainmover.testing.simulated_jobs.job import Frame, SimulatedJob
+from trainmover.testing.simulated_jobs.shape import Shape
 
 __all__ = [
     "CLASSES",

@@ -13,10 +13,10 @@ from trainmover.detection import CollectiveWindow
 from trainmover.events.executor import JobLayoutKnown, StepBroken
 from trainmover.events.machine import LinkLost, MachineNoticed, WorkerExited
 from trainmover.telemetry import HEAD, PULSE, RECORD, STEP, Flag, Phase, Sections, span_of
-from trainmover.testing.simulation.injections import Healthy, Injection, Kind, Truth
-from trainmover.testing.simulation.network import Network
-from trainmover.testing.simulation.physics import NEVER, Load, Timeline, play
-from trainmover.testing.simulation.shape import Shape
+from trainmover.testing.simulated_jobs.injections import Healthy, Injection, Kind, Truth
+from trainmover.testing.simulated_jobs.network import Network
+from trainmover.testing.simulated_jobs.physics import NEVER, Load, Timeline, play
+from trainmover.testing.simulated_jobs.shape import Shape
 from trainmover.topology import Frozen, Membership
 
 __all__ = ["Frame", "SimulatedJob"]
