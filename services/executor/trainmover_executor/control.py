@@ -17,7 +17,14 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, TypeAdapter
 
-from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover, Release
+from trainmover.commands import (
+    AbortMigration,
+    BreakStep,
+    Prepare,
+    Recover,
+    Release,
+    SaveCheckpoint,
+)
 from trainmover.errors import ProtocolError
 from trainmover.events import lookup, type_of
 from trainmover.redundancy import RedundancyChoice
@@ -131,7 +138,8 @@ class Done(Frozen):
 
 FromWorker = Annotated[Hello | Warmed | Fact | Telemetry | Done, Field(discriminator="kind")]
 ToWorker = Annotated[
-    Prepare | Recover | AbortMigration | BreakStep | Release, Field(discriminator="verb")
+    Prepare | Recover | AbortMigration | BreakStep | SaveCheckpoint | Release,
+    Field(discriminator="verb"),
 ]
 _FROM_WORKER: TypeAdapter[FromWorker] = TypeAdapter(FromWorker)
 _TO_WORKER: TypeAdapter[ToWorker] = TypeAdapter(ToWorker)

@@ -21,7 +21,7 @@ from typing import Final
 import structlog
 
 from trainmover import failpoints
-from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover
+from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover, SaveCheckpoint
 from trainmover.errors import StaleEpochError, TrainMoverError
 from trainmover.events.executor import PlanFailed, PlanPrepared, StepProgress
 from trainmover.events.machine import LinkLost
@@ -242,6 +242,8 @@ class ControlThread:
             self._abort(command)
         elif isinstance(command, BreakStep) and command.epoch == self.book.epoch:
             self._latch.trip(command.reason)
+        elif isinstance(command, SaveCheckpoint):
+            self._mailbox.save(command)
 
     # -- phase 1 ---------------------------------------------------------------------------------
 

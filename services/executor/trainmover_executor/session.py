@@ -24,6 +24,7 @@ from trainmover.events.executor import (
 )
 from trainmover.telemetry import Phase
 from trainmover_executor.capsule import CapsuleKeeper
+from trainmover_executor.checkpoint import CheckpointHook, CheckpointKeeper
 from trainmover_executor.control import Warmed
 from trainmover_executor.handover import Handover
 from trainmover_executor.links.link import LinkBrokenError
@@ -70,6 +71,9 @@ class Session:
         scheduler: Learning-rate scheduler, stepped inside the body.
         scaler: Gradient scaler.
         loader: Default for ``steps``.
+        checkpoint: Saves this rank's state after the given number of steps and returns where it
+            is. Called when the job has to end because no machine is left for a slot (``trainmover
+            run --when-exhausted checkpoint``); ranks are missing then, so it must not communicate.
         extras: Anything else with ``state_dict`` and ``load_state_dict``, by name.
 
     Raises:
@@ -84,6 +88,7 @@ class Session:
         scheduler: Stateful | None = None,
         scaler: Stateful | None = None,
         loader: Iterable[Any] | None = None,
+        checkpoint: CheckpointHook | None = None,
         **extras: Stateful,
     ) -> None:
         self._runtime = current_runtime()
@@ -110,7 +115,11 @@ class Session:
         )
         self._following = FollowerService(self._runtime, self._state)
         self._handover = Handover(
-            self._runtime, self._state, capsules=self._capsules, following=self._following
+            self._runtime,
+            self._state,
+            capsules=self._capsules,
+            following=self._following,
+            checkpoint=CheckpointKeeper(checkpoint, runtime=self._runtime, start=self._start),
         )
         self._feed: Feed | None = None
         self._step: Step | None = None
@@ -331,7 +340,7 @@ class Session:
 
     def _attempt(self, feed: Feed, batch: Any) -> Iterator[Step]:
         """One step, attempted until it is committed."""
-        self._start.capture()
+        self._start.capture(self._handover.committed)
         self._runtime.clock.step = self._handover.committed
         self._stepping = False
         while True:

@@ -66,7 +66,7 @@ def _of_ranks(turn: Turn, payload: Frozen) -> None:
         case executor.StepProgress() | executor.StepResumed():
             _seen(turn, payload.machine, payload.rank, payload.epoch, payload.step)
         case executor.CheckpointSaved():
-            turn.put("saved", (payload.machine, payload.rank), payload.path)
+            turn.put("saved", (payload.machine, payload.rank), payload)
         case executor.WorkerFinished():
             _seen(turn, payload.machine, payload.rank, payload.epoch, payload.step)
             turn.set(finished=state.finished | {(payload.machine, payload.rank)})

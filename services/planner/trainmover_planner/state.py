@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from trainmover.commands import Command as MachineCommand
 from trainmover.commands import Stop
+from trainmover.events.executor import CheckpointSaved
 from trainmover.events.incident import IncidentOpened
 from trainmover.policies import OnWorkerCrash, WhenExhausted
 from trainmover.protocol.migration import Migration, RankReport
@@ -204,7 +205,7 @@ class State:
         held: Slots that no machine can fill at present.
         held_s: Since when the job is held.
         told_save: Epochs at which the survivors were asked to save a checkpoint.
-        saved: (machine, rank) of each rank that saved one, and where.
+        saved: What each (machine, rank) answered latest.
         crashes: Worker processes that ended by themselves since the latest commit.
         cooldown: Slot and time until which it is not moved automatically.
         said: (incident or life, code) of what is said only once.
@@ -241,7 +242,7 @@ class State:
     held: tuple[int, ...] = ()
     held_s: float | None = None
     told_save: frozenset[int] = frozenset()
-    saved: Mapping[tuple[str, int], str] = field(default_factory=_none)
+    saved: Mapping[tuple[str, int], CheckpointSaved] = field(default_factory=_none)
     crashes: tuple[Crash, ...] = ()
     cooldown: Mapping[int, float] = field(default_factory=_none)
     said: frozenset[tuple[str, str]] = frozenset()

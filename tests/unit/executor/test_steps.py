@@ -96,7 +96,7 @@ class TestStepStart:
     def test_a_void_step_leaves_no_trace(self):
         model, scheduler, state = self.make()
         start = StepStart(state)
-        start.capture()
+        start.capture(0)
         before, random = state.digest(), torch.get_rng_state()
         model(torch.randn(4, 2)).sum().backward()
         scheduler.last_epoch = 9
@@ -106,11 +106,27 @@ class TestStepStart:
         assert torch.equal(torch.get_rng_state(), random)
         assert all(parameter.grad is None for parameter in model.parameters())
 
+    def test_for_a_checkpoint_the_start_is_put_in_place_and_everything_comes_back(self):
+        model, scheduler, state = self.make()
+        start = StepStart(state)
+        start.capture(4)
+        before, random = state.digest(), torch.get_rng_state()
+        model(torch.randn(4, 2)).sum().backward()
+        scheduler.last_epoch = 9
+        later, gradient = state.digest(), model[0].weight.grad.clone()
+        with start.in_place(4):
+            assert state.digest() == before
+            assert torch.equal(torch.get_rng_state(), random)
+        assert state.digest() == later
+        assert torch.equal(model[0].weight.grad, gradient)
+        with start.in_place(5):  # the step that began was committed: this is the state after it
+            assert state.digest() == later
+
     def test_gradients_that_were_there_are_zero_again(self):
         model, _, state = self.make()
         model(torch.randn(4, 2)).sum().backward()
         start = StepStart(state)
-        start.capture()
+        start.capture(0)
         start.restore()
         assert all(parameter.grad.eq(0).all() for parameter in model.parameters())
 
@@ -118,7 +134,7 @@ class TestStepStart:
         model, _, state = self.make()
         model.register_buffer("mask", torch.ones(1000))
         start = StepStart(state)
-        start.capture()
+        start.capture(0)
         assert start.private_buffers() == []
         model(torch.randn(4, 2))
         changed = [state.buffers()[index].shape for index, _ in start.private_buffers()]
