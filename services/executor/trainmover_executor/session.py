@@ -250,6 +250,7 @@ class Session:
         finally:
             self._runtime.latch.protected = False
             self._step = None
+            self._vitals.enter(Phase.OUTSIDE)
             self._handover.leaver.end()
 
     def _run(self, feed: Feed) -> Iterator[Step]:

@@ -7,7 +7,7 @@ import time
 import torch
 from torch import nn
 
-from trainmover.telemetry import Flag, Phase
+from trainmover.telemetry import STEP, Flag, Phase
 from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.vitals import StepVitals
 
@@ -46,6 +46,27 @@ def test_a_step_that_was_done_again_or_moved_says_so() -> None:
     one_step(vitals, number=2)
     redone = clock.drain()[0].steps["flags"] & Flag.REDONE
     assert redone.tolist() == [Flag.REDONE, Flag.REDONE, 0]
+
+
+def test_what_ranks_do_between_steps_counts_to_the_coming_step() -> None:
+    """Whenever the control thread drains: else ranks would seem to do different things."""
+    found = []
+    for drains_between in (False, True):
+        clock = CollectiveClock(rank=0)
+        vitals, group = StepVitals(clock, [nn.Linear(4, 4)]), clock.group("g", range(2))
+        steps = []
+        for number in range(2):
+            clock.step = number
+            group.leave(group.enter("allreduce", size=64))
+            one_step(vitals, number=number)
+            if drains_between:
+                steps += clock.drain()[0].steps.tolist()
+            group.leave(group.enter("barrier", size=0))  # an evaluation
+        steps += clock.drain()[0].steps.tolist()
+        names = STEP.names or ()
+        found.append([(s[names.index("ops")], s[names.index("signature")]) for s in steps])
+    assert found[0] == found[1]
+    assert [ops for ops, _ in found[0]] == [1, 2]
 
 
 def test_replicas_have_the_same_checksums_until_a_bit_flips() -> None:
