@@ -132,7 +132,9 @@ class HangDetector:
         if membership is None or moved_s is None or self._explained:
             return ()
         still_s = now_s - moved_s
-        if self._steps_seen < _LEAST_STEPS or still_s < self.patience_s():
+        if self._steps_seen < _LEAST_STEPS or still_s < self._config.least_s:
+            return ()
+        if still_s < self.patience_s():
             return ()  # not even a frozen process would be due
         if self._claimed and now_s - self._said_s < _REPEAT_S:
             return ()
