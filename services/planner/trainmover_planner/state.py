@@ -16,6 +16,7 @@ from trainmover.protocol.migration import Migration, RankReport
 from trainmover.protocol.table import Deadlines
 from trainmover.redundancy import Redundancy
 from trainmover.topology import Frozen, Membership
+from trainmover_planner.chart import JOB
 from trainmover_planner.inventory import Inventory, Life, life_of
 
 __all__ = [
@@ -291,6 +292,8 @@ class Turn:
 
     def set(self, **changes: Any) -> None:
         """Change fields of the state."""
+        if not self.replay:  # what is read again may begin in the middle
+            JOB.check(self.state.phase, changes.get("phase", self.state.phase))
         self.state = replace(self.state, **changes)
 
     def put(self, name: str, key: object, value: object) -> None:
