@@ -21,6 +21,7 @@ from torch._C._distributed_c10d import Work
 from trainmover.errors import StaleEpochError
 from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.communicator.base import Communicator
+from trainmover_executor.communicator.memory import fence
 from trainmover_executor.communicator.sandbox import SandboxCommunicator
 from trainmover_executor.latch import Latch
 from trainmover_executor.links.link import LinkBrokenError
@@ -121,9 +122,12 @@ class GroupEngine:
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         size = sum(tensor.numel() * tensor.element_size() for tensor in result)
         entered = time.perf_counter_ns()
+        wait_for_device = fence(result)
 
         def task() -> None:
             try:
+                if wait_for_device is not None:
+                    wait_for_device()
                 self._execute(operation)
             except BaseException as error:  # noqa: BLE001 - belongs to whoever waits for the Work
                 # Callers in C++ ignore the error of a future: it must surface in Python as well.
