@@ -37,6 +37,9 @@ def setup(
     machines: Annotated[
         int, typer.Option(help="Keys for worker-0 to worker-(N-1).", min=0, metavar="N")
     ] = 0,
+    standbys: Annotated[
+        int, typer.Option(help="Keys for standby-1 to standby-N.", min=0, metavar="N")
+    ] = 0,
     host: Annotated[
         list[str] | None,
         typer.Option(help="Name or address that clients reach the server by; repeatable."),
@@ -75,7 +78,9 @@ def setup(
             raise ConfigError("say what to set up: --out FOLDER for keys, --nats URL for streams.")
         if out is not None:
             known = security.load(out)
-            wanted = _wanted(known, job, [*(machine or []), *_numbered(machines)], host)
+            names = [*(machine or []), *_numbered("worker", 0, machines)]
+            names += _numbered("standby", 1, standbys)
+            wanted = _wanted(known, job, names, host)
             wanted = wanted.model_copy(
                 update={
                     **({} if tls is None else {"tls": tls}),
@@ -93,8 +98,8 @@ def setup(
     raise typer.Exit(execute(main))
 
 
-def _numbered(count: int) -> list[str]:
-    return [f"worker-{number}" for number in range(count)]
+def _numbered(name: str, first: int, count: int) -> list[str]:
+    return [f"{name}-{number}" for number in range(first, first + count)]
 
 
 def _wanted(
