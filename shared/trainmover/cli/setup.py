@@ -11,6 +11,7 @@ import typer
 from trainmover import security
 from trainmover.bus.credentials import Credentials
 from trainmover.bus.nats import NatsBus
+from trainmover.bus.streams import REPLICAS_VARIABLE
 from trainmover.cli import output
 from trainmover.cli.connect import OutputOption, execute
 from trainmover.cli.exits import ExitCode
@@ -61,6 +62,15 @@ def setup(
         str | None,
         typer.Option(help="URL of the running bus: make streams and buckets.", metavar="URL"),
     ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            envvar=REPLICAS_VARIABLE,
+            help="Servers of a cluster that keep each stream and bucket; as they are if omitted.",
+            min=1,
+            max=5,
+        ),
+    ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the bus.", min=0)] = 30.0,
     format: OutputOption = output.Format.TABLE,  # noqa: A002
 ) -> None:
@@ -91,7 +101,8 @@ def setup(
             _tell(out, wanted, written, format)
         if nats is not None:
             admin = None if out is None else client_folder(out, User(Role.ADMIN))
-            await _streams(nats, None if admin is None else Credentials.of_folder(admin), wait)
+            credentials = None if admin is None else Credentials.of_folder(admin)
+            await _streams(nats, credentials, replicas=replicas, wait_s=wait)
             output.note(f"streams and buckets are there: {nats}")
         return ExitCode.OK
 
@@ -142,13 +153,15 @@ def _tell(out: Path, wanted: Setup, written: security.Written, format: output.Fo
         output.note("the server's files changed: have a running server read them (SIGHUP)")
 
 
-async def _streams(url: str, credentials: Credentials | None, wait_s: float) -> None:
+async def _streams(
+    url: str, credentials: Credentials | None, *, replicas: int | None, wait_s: float
+) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
     while True:
         try:
             async with NatsBus(url, name="trainmover-setup", credentials=credentials) as bus:
-                await bus.setup()
+                await bus.setup(replicas=replicas)
         except BusUnavailableError:
             if loop.time() >= deadline:
                 raise
