@@ -159,7 +159,6 @@ def test_a_reader_sees_what_an_operator_moves_and_may_not_publish(stack: Stack) 
     order = ["proposed", "approved", "preparing", "committed"]
     told = [kind.split(".")[-2] for kind in seen]
     assert [fact for fact in told if fact in order] == order
-    assert_ended(stack, "worker-0")
 
     async def publish() -> None:
         lie = MachineLost(machine="worker-1", reason="I say so")
