@@ -29,6 +29,7 @@ _WORDS: Final[Mapping[type[Frozen], str]] = {
     machine.MachineReady: "{0.machine} can take slot {0.slot} (warm in {0.warm_s:.1f} s)",
     machine.MachineLost: "{0.machine}: {0.reason}",
     machine.MachineQuarantined: "{0.machine}: {0.reason}",
+    machine.MachineNoticed: "{0.machine}: {0.kind}: {0.reason}",
     machine.LinkLost: (
         "rank {0.rank} lost its link to rank {0.peer_rank} on {0.peer_machine} ({0.kind})"
     ),

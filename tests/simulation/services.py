@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 from tests.simulation.scene import Scene
+from trainmover_detector.registry import Guarded
 
 from trainmover.detection import CollectiveWindow, Evidence, Verdict
 from trainmover.events.incident import IncidentOpened
@@ -17,7 +18,6 @@ from trainmover.topology import Frozen, Membership
 from trainmover_detector.backlog import Backlog
 from trainmover_detector.core import DetectorCore
 from trainmover_detector.liveness import LivenessDetector
-from trainmover_detector.registry import Guarded
 from trainmover_planner import core
 from trainmover_planner.state import (
     SOURCE,

@@ -114,11 +114,18 @@ class Fact(Frozen):
 
 
 class Telemetry(Frozen):
-    """Raw records of dtype ``trainmover.telemetry.RECORD`` follow as the frame's body."""
+    """Sections of ``trainmover.telemetry.Sections`` follow as the frame's body.
+
+    Attributes:
+        counts: Number of records in each section.
+        groups: New groups: their ranks as (start, stop, stride) spans, by id.
+    """
 
     kind: Literal["telemetry"] = "telemetry"
     epoch: int
     dropped: int = 0
+    counts: dict[str, int] = Field(default_factory=dict)
+    groups: dict[int, tuple[tuple[int, int, int], ...]] = Field(default_factory=dict)
 
 
 class Done(Frozen):

@@ -22,6 +22,7 @@ from trainmover.events.executor import (
     StepProgress,
     StepResumed,
 )
+from trainmover.telemetry import Phase
 from trainmover_executor.capsule import CapsuleKeeper
 from trainmover_executor.checkpoint import CheckpointHook, CheckpointKeeper
 from trainmover_executor.control import Warmed
@@ -39,6 +40,7 @@ from trainmover_executor.runtime import current_runtime
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import Stateful, TrainingState
 from trainmover_executor.step import Step
+from trainmover_executor.vitals import StepVitals
 
 __all__ = ["SHADOW_ITERATIONS", "Session"]
 
@@ -105,6 +107,7 @@ class Session:
             machine=self._runtime.spec.machine,
         )
         self._start = StepStart(self._state)
+        self._vitals = StepVitals(self._runtime.clock, models)
         self._capsules = CapsuleKeeper(
             self._runtime.control,
             rank=self._runtime.rank,
@@ -247,6 +250,7 @@ class Session:
         finally:
             self._runtime.latch.protected = False
             self._step = None
+            self._vitals.enter(Phase.OUTSIDE)
             self._handover.leaver.end()
 
     def _run(self, feed: Feed) -> Iterator[Step]:
@@ -262,7 +266,7 @@ class Session:
         while self._max_steps is None or self._handover.committed < self._max_steps:
             self._settle()
             self._handover.leaver.look_after()
-            more, batch = feed.draw()
+            more, batch = self._vitals.draw(feed.draw)
             if not more:
                 break
             yield from self._attempt(feed, batch)
@@ -349,8 +353,10 @@ class Session:
                 batch=batch,
                 vote=self._vote,
                 is_broken=lambda: self._runtime.latch.is_set,
+                left=self._vitals.left,
                 done=partial(self._committed, feed),
             )
+            self._vitals.attempt()
             try:
                 yield step
             except GeneratorExit:
@@ -388,6 +394,7 @@ class Session:
     def _settle(self) -> None:
         """At a step boundary: finish whatever changes the membership."""
         while self._runtime.latch.is_set or self._handover.pending:
+            self._vitals.enter(Phase.MOVING)
             self._handover.settle(self._here())
 
     # -- the vote --------------------------------------------------------------------------------
@@ -409,6 +416,7 @@ class Session:
         runtime.drain()
         if runtime.latch.is_set:
             return False
+        self._vitals.enter(Phase.VOTE)
         handover.check_proof()
         runtime.reach("vote.begin")
         plan = runtime.mailbox.freeze() if self._may_switch() else None
@@ -428,6 +436,7 @@ class Session:
         if dropped is not None:
             runtime.book.drop_parked(dropped.epoch)
         handover.vote_passed(plan if switching else None)
+        self._vitals.enter(Phase.BODY)
         runtime.reach("vote.decided" if switching else "vote.passed")
         return True
 
@@ -464,6 +473,8 @@ class Session:
         runtime.end_recording()
         self._following.committed()
         self._log.commit(step=handover.committed - 1, epoch=feed.epoch)
+        moved = handover.unconfirmed or handover.is_joiner or handover.steps_redone > 0
+        self._vitals.committed(step=handover.committed - 1, loss=self._log.loss, moved=moved)
         if handover.unconfirmed:
             return  # its vote broke, but it counts: the pause goes on until the next one
         now = time.monotonic()

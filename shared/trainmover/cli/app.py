@@ -14,8 +14,10 @@ from trainmover.bus.credentials import CA, CREDS, NKEY, Credentials
 from trainmover.cli import look, output
 from trainmover.cli import run as cluster
 from trainmover.cli.demo import demo
+from trainmover.cli.detectors import detectors_app, record
 from trainmover.cli.exits import ExitCode
 from trainmover.cli.migrate import abort, migrate
+from trainmover.cli.notices import notices_app
 from trainmover.cli.relay import relay
 from trainmover.cli.setup import setup
 
@@ -79,6 +81,9 @@ app.command()(look.status)
 app.command()(look.machines)
 app.command()(migrate)
 app.command()(abort)
+app.command()(record)
+app.add_typer(detectors_app, name="detectors")
+app.add_typer(notices_app, name="notices")
 app.add_typer(look.migrations_app, name="migrations")
 app.add_typer(look.events_app, name="events")
 

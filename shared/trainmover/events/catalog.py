@@ -87,6 +87,7 @@ _TYPES: Final = (
     EventType("machine", "ready", machine.MachineReady, "machine"),
     EventType("machine", "lost", machine.MachineLost, "planner"),
     EventType("machine", "quarantined", machine.MachineQuarantined, "planner"),
+    EventType("machine", "noticed", machine.MachineNoticed, "operator"),
     EventType("worker", "exited", machine.WorkerExited, "machine"),
     EventType("worker", "finished", executor.WorkerFinished, "machine"),
     EventType("worker", "saved", executor.CheckpointSaved, "machine"),
