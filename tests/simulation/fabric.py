@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.checks import Checks
+
 from trainmover.testing.simulation import Simulation
 
 if TYPE_CHECKING:

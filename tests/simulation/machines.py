@@ -7,6 +7,7 @@ import itertools
 from tests.simulation.fabric import Fabric
 from tests.simulation.ranks import SimRank
 from tests.simulation.scene import Scene
+
 from trainmover.commands import Command
 from trainmover.events.migration import JobFailed, JobFinished
 from trainmover.testing.simulation import SimOutbox, SimProcess, StoredFact

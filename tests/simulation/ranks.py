@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tests.simulation.fabric import Fabric
+
 from trainmover.capsules import holder_of
 from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover
 from trainmover.events import executor

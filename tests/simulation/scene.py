@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.simulation.checks import Checks
+
 from trainmover.testing.simulation import SimBus, Simulation
 
 __all__ = ["Scene"]

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar, Final
 
 import numpy as np
-
 from tests.simulation.scene import Scene
+
 from trainmover.detection import CollectiveWindow, Evidence, Verdict
 from trainmover.events.incident import IncidentOpened
 from trainmover.telemetry import RECORD, Batch

@@ -11,6 +11,7 @@ from tests.simulation.fabric import Fabric
 from tests.simulation.machines import SimMachine
 from tests.simulation.scene import Scene
 from tests.simulation.services import SimDetector, SimPlanner
+
 from trainmover.commands import MigrateRequest
 from trainmover.events import migration
 from trainmover.protocol.requests import AbortRequest

@@ -8,7 +8,7 @@ from typing import Final
 
 from trainmover import subjects
 from trainmover.errors import MalformedEventError
-from trainmover.events import executor, incident, machine, migration
+from trainmover.events import executor, incident, machine, migration, operator
 from trainmover.topology import Frozen
 
 __all__ = ["CATALOG", "EventType", "lookup", "type_of"]
@@ -48,6 +48,8 @@ _TYPES: Final = (
     EventType("machine", "ready", machine.MachineReady),
     EventType("machine", "lost", machine.MachineLost),
     EventType("machine", "quarantined", machine.MachineQuarantined),
+    EventType("machine", "released", operator.MachineReleased),
+    EventType("automation", "changed", operator.AutomationChanged),
     EventType("worker", "exited", machine.WorkerExited),
     EventType("worker", "finished", executor.WorkerFinished),
     EventType("worker", "layout", executor.JobLayoutKnown),

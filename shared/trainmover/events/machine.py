@@ -71,6 +71,7 @@ class MachineQuarantined(Frozen):
 
     machine: str
     reason: str
+    requested_by: str = "policy"
 
 
 class WorkerExited(Frozen):
