@@ -1,7 +1,4 @@
-"""An ops tool in ten lines: what moves in a job, as it happens.
-
-python examples/subscribe.py nats://127.0.0.1:4222 my-job
-"""
+"""What moves in a job, as it happens: python subscribe.py nats://127.0.0.1:4222 JOB."""
 
 import asyncio
 import sys
@@ -10,11 +7,11 @@ from trainmover.bus.nats import NatsBus
 
 
 async def main(url: str, job: str) -> None:
-    async with NatsBus(url) as bus:
-        async for delivery in bus.events(job, entity="migration"):
-            event = delivery.payload
-            print(event.time, event.type, event.payload.model_dump_json())
+    async with NatsBus(url) as bus:  # on a secured bus: TRAINMOVER_NATS_NKEY, TRAINMOVER_NATS_CA
+        async for delivery in bus.events(job, entity="migration", from_start=False):
+            print(
+                delivery.payload.time, delivery.payload.type, delivery.payload.payload, flush=True
+            )
 
 
-if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2]))
+asyncio.run(main(*sys.argv[1:]))

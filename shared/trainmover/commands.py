@@ -16,12 +16,14 @@ __all__ = [
     "AbortMigration",
     "BreakStep",
     "Command",
+    "Lead",
     "MigrateRequest",
     "Prepare",
     "Recover",
     "Refusal",
     "Release",
     "RequestAccepted",
+    "SaveCheckpoint",
     "Start",
     "Stop",
     "Warm",
@@ -29,7 +31,24 @@ __all__ = [
 ]
 
 
-class Start(Frozen):
+class _Order(Frozen):
+    """What every command says.
+
+    Attributes:
+        term: Of the planner that gave it; a machine refuses what an earlier planner than the one
+            it heard last says. 0 where there are no replicas.
+    """
+
+    term: int = 0
+
+
+class Lead(_Order):
+    """A planner of a new term leads: what earlier ones may still say is void from here on."""
+
+    verb: Literal["lead"] = "lead"
+
+
+class Start(_Order):
     """Fill ``slot`` at the first epoch: start its ranks for real."""
 
     verb: Literal["start"] = "start"
@@ -38,7 +57,7 @@ class Start(Frozen):
     membership: Membership
 
 
-class Warm(Frozen):
+class Warm(_Order):
     """Be a standby: start a sandboxed process for each of ``slots`` and run shadow iterations."""
 
     verb: Literal["warm"] = "warm"
@@ -47,21 +66,21 @@ class Warm(Frozen):
     membership: Membership
 
 
-class Prepare(Frozen):
+class Prepare(_Order):
     """Phase 1 of a planned move; sent to leaver, joiner and stayers."""
 
     verb: Literal["prepare"] = "prepare"
     plan: Plan
 
 
-class Recover(Frozen):
+class Recover(_Order):
     """Take up a failure plan; sent to the survivors and the joiner."""
 
     verb: Literal["recover"] = "recover"
     plan: Plan
 
 
-class AbortMigration(Frozen):
+class AbortMigration(_Order):
     """Drop what phase 1 built; refused once the ranks have voted."""
 
     verb: Literal["abort_migration"] = "abort_migration"
@@ -70,7 +89,7 @@ class AbortMigration(Frozen):
     reason: str
 
 
-class BreakStep(Frozen):
+class BreakStep(_Order):
     """Latch the running step: a peer is dead or frozen and cannot be waited for."""
 
     verb: Literal["break_step"] = "break_step"
@@ -78,7 +97,18 @@ class BreakStep(Frozen):
     reason: str
 
 
-class Release(Frozen):
+class SaveCheckpoint(_Order):
+    """Save a checkpoint now: the job is about to end because no machine is left for a slot.
+
+    The ranks wait in ``recovering`` with whole state; each answers with ``worker.saved``.
+    """
+
+    verb: Literal["save_checkpoint"] = "save_checkpoint"
+    epoch: int
+    reason: str
+
+
+class Release(_Order):
     """The machine holds no slot any more: end its ranks.
 
     Attributes:
@@ -91,7 +121,7 @@ class Release(Frozen):
     then: Literal["standby", "stop"]
 
 
-class Stop(Frozen):
+class Stop(_Order):
     """The job is over: end every process of the machine, the agent last."""
 
     verb: Literal["stop"] = "stop"
@@ -99,7 +129,16 @@ class Stop(Frozen):
 
 
 Command = Annotated[
-    Start | Warm | Prepare | Recover | AbortMigration | BreakStep | Release | Stop,
+    Lead
+    | Start
+    | Warm
+    | Prepare
+    | Recover
+    | AbortMigration
+    | BreakStep
+    | SaveCheckpoint
+    | Release
+    | Stop,
     Field(discriminator="verb"),
 ]
 command_adapter: TypeAdapter[Command] = TypeAdapter(Command)

@@ -8,6 +8,7 @@ __all__ = [
     "ConfigError",
     "ConflictError",
     "InvalidIdError",
+    "LeaseLostError",
     "MalformedEventError",
     "PermissionDeniedError",
     "ProtocolError",
@@ -45,8 +46,22 @@ class ConflictError(BusError):
     """A compare-and-set lost against another writer."""
 
 
+class LeaseLostError(TrainMoverError):
+    """Another replica of this service leads now."""
+
+
 class MalformedEventError(TrainMoverError):
-    """A message does not parse as the event it claims to be."""
+    """A message does not parse as the event it claims to be, or must not count as one.
+
+    Attributes:
+        kind: Why, for tools: ``malformed``, ``foreign`` (an unknown type, or a subject that is not
+            this sender's), ``oversized``, ``replayed``, ``reordered``, or ``refused`` by whom it
+            was meant for.
+    """
+
+    def __init__(self, message: str, *, kind: str = "malformed") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class ProtocolError(TrainMoverError):

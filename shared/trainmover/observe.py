@@ -12,8 +12,8 @@ import logging
 import os
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, MutableMapping
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 import structlog
@@ -27,11 +27,14 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from trainmover.bus.protocol import Delivery
 from trainmover.errors import ConfigError
+from trainmover.events.catalog import type_of
 from trainmover.events.envelope import Envelope
+from trainmover.timeline import Bar
 from trainmover.topology import Frozen
 
 __all__ = [
     "LogFormat",
+    "TraceBook",
     "configure",
     "continued",
     "current_trace",
@@ -42,6 +45,7 @@ __all__ = [
     "new_event",
     "process",
     "publishing",
+    "record",
     "shutdown",
     "span",
     "trace_headers",
@@ -49,6 +53,8 @@ __all__ = [
 
 LogFormat = Literal["auto", "json", "console"]
 
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_PLAIN: Final = (str, bool, int, float)
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _EXPORTER: Final = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -123,6 +129,7 @@ def span(
     *,
     kind: SpanKind = SpanKind.INTERNAL,
     parent: Mapping[str, str] | None = None,
+    root: bool = False,
     **attributes: str | int | float | bool,
 ) -> Iterator[Span]:
     """A span around a block; errors that leave the block are recorded on it.
@@ -131,12 +138,19 @@ def span(
         name: Low-cardinality name, never with an id in it.
         kind: The OpenTelemetry kind.
         parent: Trace headers to continue; the current span when omitted or empty.
+        root: Without a parent begin a new trace, linked to the current span.
         attributes: Attributes, written with ``_`` where OpenTelemetry has ``.``.
     """
     context = extract(parent) if parent else None
+    links = []
+    if root and context is None:
+        cause = trace.get_current_span().get_span_context()
+        context, links = Context(), [Link(cause)] if cause.is_valid else []
     tracer = trace.get_tracer("trainmover")
     named = {key.replace("_", "."): value for key, value in attributes.items()}
-    with tracer.start_as_current_span(name, context=context, kind=kind, attributes=named) as one:
+    with tracer.start_as_current_span(
+        name, context=context, kind=kind, attributes=named, links=links
+    ) as one:
         yield one
 
 
@@ -192,6 +206,52 @@ def publishing(
         yield current_trace()
 
 
+def record(bars: Iterable[Bar], *, parent: Mapping[str, str]) -> None:
+    """Spans for what is over already, in the trace of ``parent``; none without one.
+
+    Args:
+        bars: What happened.
+        parent: Trace headers, as an event carries them.
+    """
+    if not parent:
+        return
+    context = extract(parent)
+    tracer = trace.get_tracer("trainmover")
+    for bar in bars:
+        details = {f"trainmover.{k}": v for k, v in bar.details.items() if isinstance(v, _PLAIN)}
+        began_ns = (bar.start - _EPOCH) // timedelta(microseconds=1) * 1000
+        one = tracer.start_span(
+            bar.name,
+            context=context,
+            start_time=began_ns,
+            attributes={"trainmover.who": bar.who, "trainmover.lane": bar.lane, **details},
+        )
+        one.end(end_time=began_ns + round(bar.seconds * 1e9))
+
+
+class TraceBook:
+    """Traces of what goes on for a while, by its id; the oldest are forgotten.
+
+    Args:
+        limit: How many are kept.
+    """
+
+    def __init__(self, *, limit: int = 256) -> None:
+        self._limit = limit
+        self._traces: dict[str, Mapping[str, str]] = {}
+
+    def of(self, id: str | None) -> Mapping[str, str]:
+        """Trace headers, empty when there are none."""
+        return self._traces.get(id or "", {})
+
+    def keep(self, id: str | None, trace: Mapping[str, str]) -> None:
+        """Remember the first trace of ``id``."""
+        if id and trace and id not in self._traces:
+            self._traces[id] = trace
+            while len(self._traces) > self._limit:
+                del self._traces[next(iter(self._traces))]
+
+
 def trace_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
     """The W3C trace headers among ``headers``, in lower case."""
     lower = {name.lower(): value for name, value in (headers or {}).items()}
@@ -201,7 +261,7 @@ def trace_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
 def message_template(payload: object) -> str:
     """Where a message of this kind travels, without any id: span and metric names use it."""
     if isinstance(payload, Envelope):
-        return payload.subject.replace(f".{payload.job}.", ".{job}.", 1)
+        return type_of(payload.payload).template
     return "tm.v1.{job}.cmd.{machine}"
 
 

@@ -16,17 +16,20 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, NoReturn, Self
 
 import trainmover
-from trainmover import observe, subjects
+from trainmover import health, observe, subjects
+from trainmover.bus.credentials import CA, CREDS, NKEY, Credentials
 from trainmover.bus.nats import NatsBus
 from trainmover.bus.protocol import Bus
 from trainmover.errors import (
     BusUnavailableError,
     InvalidIdError,
+    LeaseLostError,
     PermissionDeniedError,
     TrainMoverError,
 )
@@ -37,7 +40,10 @@ DEFAULT_URL: Final = "nats://127.0.0.1:4222"
 _LEVELS: Final = ("debug", "info", "warning", "error")
 _FORMATS: Final = ("auto", "json", "console")
 _RETRY_S: Final = 0.25
+REPLACED: Final = 75  # EX_TEMPFAIL: start it again, as a replica
 _CONNECT_S: Final = 2.0
+_ADMINISTRATOR: Final = "setup"
+"""The service whose key may make streams: ``python -m trainmover.bus``."""
 
 Main = Callable[[Bus, "ServiceOptions"], Awaitable[int | None]]
 Periodic = Callable[[Bus], Awaitable[None]]
@@ -54,6 +60,8 @@ class ServiceOptions:
         log_level: Least severe level that is shown.
         log_format: ``json``, ``console`` or ``auto``.
         bus_wait_s: How long to wait for the bus at the start, in seconds.
+        health_file: Touched while the bus answers; see ``trainmover.health``.
+        credentials: Who we are to the bus.
     """
 
     name: str
@@ -62,6 +70,8 @@ class ServiceOptions:
     log_level: str = "info"
     log_format: observe.LogFormat = "auto"
     bus_wait_s: float = 30.0
+    health_file: Path | None = None
+    credentials: Credentials = field(default_factory=Credentials)
 
     @classmethod
     def from_args(cls, name: str, arguments: argparse.Namespace) -> Self:
@@ -73,11 +83,15 @@ class ServiceOptions:
             log_level=arguments.log_level,
             log_format=arguments.log_format,
             bus_wait_s=arguments.bus_wait,
+            health_file=arguments.health_file,
+            credentials=Credentials(
+                nkey=arguments.nats_nkey, creds=arguments.nats_creds, ca=arguments.nats_ca
+            ),
         )
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--job --nats --log-level --log-format --bus-wait`` and their environment."""
+    """Add the job, the bus, who we are to it, health, logs, and the environment of all of them."""
     environment = os.environ
     group = parser.add_argument_group("service options")
     group.add_argument(
@@ -93,6 +107,14 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         default=environment.get("TRAINMOVER_NATS_URL", DEFAULT_URL),
         help="address of the bus (TRAINMOVER_NATS_URL; default %(default)s)",
     )
+    given = Credentials.from_environment()
+    files = {
+        "nkey": (given.nkey, f"file with our seed, from 'trainmover setup' ({NKEY})"),
+        "creds": (given.creds, f"file with our JWT and seed, for operator mode ({CREDS})"),
+        "ca": (given.ca, f"certificate of the bus's authority: connect with TLS ({CA})"),
+    }
+    for name, (default, text) in files.items():
+        group.add_argument(f"--nats-{name}", type=Path, metavar="FILE", default=default, help=text)
     group.add_argument(
         "--log-level",
         type=_one_of(_LEVELS),
@@ -113,6 +135,13 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         default=30.0,
         help="how long to wait for the bus at the start (default %(default)g)",
+    )
+    group.add_argument(
+        "--health-file",
+        type=Path,
+        metavar="FILE",
+        default=environment.get(health.FILE_VARIABLE),
+        help=f"file that is touched every 2 s while the bus answers ({health.FILE_VARIABLE})",
     )
 
 
@@ -154,7 +183,8 @@ def run_service(
 
     Raises:
         SystemExit: Always: 0 after a clean end or SIGTERM, 130 after SIGINT, 1 after an error
-            (a ``TrainMoverError`` is shown as one line, anything else with its traceback).
+            (a ``TrainMoverError`` is shown as one line, anything else with its traceback), 75
+            when another replica leads.
     """
     code = 1
     try:
@@ -167,6 +197,8 @@ def run_service(
         if all(isinstance(cause, TrainMoverError) for cause in causes):
             for cause in causes:
                 _say(options, cause)
+            if any(isinstance(cause, LeaseLostError) for cause in causes):
+                code = REPLACED
         else:
             observe.get_logger(__name__).exception("service.broke")
     finally:
@@ -234,28 +266,43 @@ async def _enter(options: ServiceOptions, stack: contextlib.AsyncExitStack) -> N
             options.nats,
             name=f"trainmover-{options.name}",
             connect_timeout=min(_CONNECT_S, max(options.bus_wait_s, _RETRY_S)),
+            credentials=options.credentials,
         )
         await trial.enter_async_context(bus)
-        try:
-            await bus.setup()
-            await bus.announce(f"trainmover-{options.name}", version=trainmover.__version__)
-        except PermissionDeniedError as error:
-            # On a secured bus an administrator made the streams; readers and writers may not.
-            log.debug("service.setup_skipped", reason=str(error))
+        # Keys come from `trainmover setup`, and so do the streams then: who has one need not ask
+        # for what the server would refuse and complain of.
+        if options.credentials.nkey is None or options.name == _ADMINISTRATOR:
+            await _where_permitted(bus.setup())
+        await _where_permitted(
+            bus.announce(f"trainmover-{options.name}", version=trainmover.__version__)
+        )
         stack.push_async_exit(trial.pop_all())
     log.info("service.ready", bus=options.nats, job=options.job)
     return bus
 
 
+async def _where_permitted(call: Awaitable[None]) -> None:
+    try:
+        await call
+    except PermissionDeniedError as error:
+        observe.get_logger(__name__).debug("service.step_skipped", reason=str(error))
+
+
 async def _run(
-    bus: Bus, options: ServiceOptions, main: Main, periodic: Periodic | None, period_s: float
+    bus: NatsBus, options: ServiceOptions, main: Main, periodic: Periodic | None, period_s: float
 ) -> int:
-    if periodic is None:
+    beside: list[Coroutine[None, None, None]] = []
+    if periodic is not None:
+        beside.append(_repeat(bus, periodic, period_s))
+    if options.health_file is not None:
+        beside.append(health.keep_fresh(options.health_file, bus.ping))
+    if not beside:
         return await main(bus, options) or 0
     async with asyncio.TaskGroup() as group:
-        beside = group.create_task(_repeat(bus, periodic, period_s))
+        tasks = [group.create_task(each) for each in beside]
         code = await main(bus, options) or 0
-        beside.cancel()
+        for task in tasks:
+            task.cancel()
     return code
 
 

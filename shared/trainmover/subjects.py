@@ -15,6 +15,7 @@ __all__ = [
     "commands",
     "event",
     "events",
+    "everything",
     "request",
     "requests",
     "telemetry",
@@ -65,14 +66,35 @@ def validate_key(value: str) -> str:
     return value
 
 
-def event(job: str, *, entity: str, fact: str) -> str:
-    """Subject of a fact, for example ``tm.v1.demo.migration.committed``."""
-    return f"tm.v1.{validate_id(job, what='job')}.{entity}.{fact}"
+def event(job: str, *, entity: str, fact: str, machine: str | None = None) -> str:
+    """Subject of a fact.
+
+    Args:
+        job: Job name.
+        entity: What the fact is about.
+        fact: What happened.
+        machine: The machine that says it, for facts of machines: its name is the last token, so
+            that the server can hold each machine to its own.
+
+    Returns:
+        For example ``tm.v1.demo.migration.committed`` or ``tm.v1.demo.machine.ready.worker-4``.
+    """
+    subject = f"tm.v1.{validate_id(job, what='job')}.{entity}.{fact}"
+    return subject if machine is None else f"{subject}.{validate_id(machine, what='machine')}"
 
 
 def events(job: str, *, entity: str = "*", fact: str = "*") -> str:
-    """Subscription pattern for facts of a job."""
-    return f"tm.v1.{job if job == '*' else validate_id(job, what='job')}.{entity}.{fact}"
+    """Pattern over facts of a job that are not said by a machine."""
+    return f"tm.v1.{_job_or_all(job)}.{entity}.{fact}"
+
+
+def everything(job: str) -> str:
+    """Pattern over all subjects of a job."""
+    return f"tm.v1.{_job_or_all(job)}.>"
+
+
+def _job_or_all(job: str) -> str:
+    return job if job == "*" else validate_id(job, what="job")
 
 
 def command(job: str, machine: str) -> str:

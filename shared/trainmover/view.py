@@ -275,6 +275,7 @@ class JobView:
                 again = self.membership is not None and view.role != "quarantined"
                 view.role = "standby" if again else view.role
                 view.slot, view.ready_slots = None, set()
+                view.step, view.step_s, view.note = None, None, ""  # those of an earlier life
                 view.generation, view.pid, view.host = offered.generation, pid, host
             case machine.MachineReady(machine=name, slot=slot):
                 view = self._machine(name)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from trainmover.bus.protocol import Bus
 from trainmover.commands import MigrateRequest, Refusal, RequestAccepted, Stop
 from trainmover.errors import (
     BusUnavailableError,
@@ -23,6 +24,7 @@ from trainmover.observe import new_event
 from trainmover.testing import BusBench, collect
 
 SOON = timedelta(milliseconds=150)
+ACK_WAIT_S = 0.4  # of the bench
 
 
 def lost(machine: str, *, job: str = "demo", id: str | None = None) -> Envelope:
@@ -148,6 +150,47 @@ class TestFacts:
             await second.ack()
             await quiet(facts)
 
+    async def test_one_by_one_keeps_the_order_over_the_death_of_a_reader(self, bench: BusBench):
+        async with bench.connect() as bus:
+            for n in range(3):
+                await bus.publish(lost(f"m{n}"))
+
+        def reading(bus: Bus):
+            return aclosing(bus.events("demo", durable="d", one_by_one=True))
+
+        async with bench.connect() as first, reading(first) as facts:
+            [_unacknowledged] = await collect(facts, 1)
+        names = []
+        async with bench.connect() as second, reading(second) as facts:
+            for _ in range(3):
+                [delivery] = await collect(facts, 1)
+                names.append(delivery.payload.payload.machine)
+                await delivery.ack()
+        assert names == ["m0", "m1", "m2"]
+
+    async def test_a_fact_that_is_worked_on_does_not_come_again(self, bench: BusBench):
+        async with bench.connect() as bus, aclosing(bus.events("demo", durable="d")) as facts:
+            await bus.publish(lost("m0"))
+            [delivery] = await collect(facts, 1)
+            for _ in range(8):
+                await asyncio.sleep(ACK_WAIT_S / 4)
+                await delivery.extend()
+            await delivery.ack()
+            await quiet(facts)
+
+    async def test_a_rejected_fact_is_a_dead_letter_and_never_comes_again(self, bench: BusBench):
+        async with bench.connect() as bus, aclosing(bus.events("demo", durable="d")) as facts:
+            for n in range(2):
+                await bus.publish(lost(f"m{n}"))
+            [first] = await collect(facts, 1)
+            await first.reject("nobody wants it")
+            [second] = await collect(facts, 1)
+            assert second.payload.payload.machine == "m1"
+            await second.ack()
+            await quiet(facts)
+        assert bench.dead_letters() == [("tm.v1.demo.machine.lost", "nobody wants it")]
+        assert bench.dead_kinds() == ["refused"]
+
     async def test_positions_of_different_jobs_are_different(self, bench: BusBench):
         async with bench.connect() as bus:
             await bus.publish(lost("a", job="one"))
@@ -215,7 +258,9 @@ class TestFacts:
         letters = bench.dead_letters()
         assert len(letters) == 2 * len(bad)
         assert {subject for subject, _ in letters} == {"tm.v1.demo.machine.lost"}
-        assert "belongs on 'tm.v1.demo.machine.ready'" in " ".join(reason for _, reason in letters)
+        assert "belongs on 'tm.v1.{job}.machine.ready.{machine}'" in " ".join(
+            reason for _, reason in letters
+        )
 
     async def test_what_could_not_be_read_back_is_refused_at_the_writer(self, bench: BusBench):
         event = lost("m")
@@ -310,7 +355,7 @@ class TestCommands:
 
     async def test_a_malformed_command_is_buried(self, bench: BusBench):
         async with bench.connect() as bus, aclosing(bus.commands("demo", "w")) as queue:
-            await bench.inject("tm.v1.demo.cmd.w", {}, b'{"verb": "dance"}')
+            await bench.inject("tm.v1.demo.cmd.w", {"tm-to": "demo/w"}, b'{"verb": "dance"}')
             await bus.send_command("demo", "w", Stop(reason="r"), id="1")
             [good] = await collect(queue, 1)
             await good.ack()

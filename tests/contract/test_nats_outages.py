@@ -393,7 +393,7 @@ class TestPermissions:
         ]
 
     async def test_an_unknown_user(self, urls):
-        with pytest.raises(PermissionDeniedError, match="credentials"):
+        with pytest.raises(PermissionDeniedError, match="does not know this user"):
             async with NatsBus(urls[2]):
                 pass
 

@@ -27,7 +27,7 @@ def covered(subject: str) -> list[str]:
 
 def test_every_fact_is_stored_in_one_stream_and_nothing_else_is():
     for kind in CATALOG.values():
-        assert covered(kind.subject("demo")) == [subjects.EVENT_STREAM]
+        assert covered(kind.subject("demo", machine="w")) == [subjects.EVENT_STREAM]
     assert covered(subjects.command("demo", "w")) == [subjects.COMMAND_STREAM]
     assert covered(subjects.DEAD_LETTER) == [streams.DEAD_STREAM]
     for never in (subjects.telemetry("demo", "w"), subjects.request("demo", "migrate")):

@@ -32,6 +32,8 @@ class Checks:
         self.calm = True
         self._seats: dict[int, Membership] = {}
         self._plans: dict[str, Plan] = {}
+        self._planned: set[int] = set()
+        self._witnesses: set[tuple[str, int]] = set()
         self._owners: dict[tuple[int, int], tuple[str, int]] = {}
 
     def vote(
@@ -50,6 +52,11 @@ class Checks:
         if len({(committed, digest) for _, _, committed, digest in voters}) != 1:
             self.fail("INV-SAME-BITS", f"ranks voted with different states: {voters}")
         committed = voters[0][2]
+        again = committed == self.step - 1 and not self._witnesses & {
+            life for _, life, _, _ in voters
+        }
+        if again and self.voted_epoch < epoch and epoch not in self._planned:
+            self.step -= 1  # all who knew that it counted are dead: a failure may cost this step
         if committed != self.step:
             what = "redone" if committed < self.step else "skipped"
             self.fail("INV-NO-LOST-STEP", f"after step {self.step}, step {committed} was {what}")
@@ -61,6 +68,11 @@ class Checks:
                 self.fail("INV-ONE-OWNER", f"slot {slot} at {epoch}: {owner} and {life}")
         self.voted_epoch = epoch
         self.step += 1
+        self._witnesses = set()
+
+    def witness(self, life: tuple[str, int]) -> None:
+        """A rank of this life knows that the latest vote passed."""
+        self._witnesses.add(life)
 
     def command(self, machine: str, command: Command) -> None:
         """The planner sent this."""
@@ -86,6 +98,8 @@ class Checks:
                 pass
 
     def _plan(self, plan: Plan) -> None:
+        if plan.kind == "planned":
+            self._planned.add(plan.epoch)
         known = self._plans.setdefault(plan.id, plan)
         if known is not plan and known != plan:
             self.fail("INV-EPOCH-MONOTONE", f"{plan.id} means two plans")

@@ -24,6 +24,7 @@ class _Meeting:
     there: dict[int, tuple[SimRank, Any, Callable[[list[Any]], None]]] = field(default_factory=dict)
     broken: bool = False
     over: bool = False
+    seen: bool = False
 
 
 class Fabric:
@@ -65,13 +66,6 @@ class Fabric:
         if meeting.broken or len(meeting.there) < rank.membership.layout.world_size:
             return
         meeting.over = True
-        if kind == "vote":
-            self.checks.vote(
-                epoch=rank.epoch,
-                voters=[
-                    (one.slot, one.life, *value[:2]) for one, value, _ in meeting.there.values()
-                ],
-            )
         values = [value for _, value, _ in meeting.there.values()]
         for one, _, finish in meeting.there.values():
             one.after(
@@ -81,9 +75,22 @@ class Fabric:
     def _leave_together(
         self, rank: SimRank, key: tuple[int, int], done: Callable[[list[Any]], None], values: Any
     ) -> None:
-        if rank.meeting == key:
-            rank.meeting = None
-            done(values)
+        if rank.meeting != key:
+            return
+        rank.meeting = None
+        meeting = self._meetings[key]
+        if meeting.kind == "vote" and not meeting.seen:
+            # Somebody knows that it passed; where nobody does, the step is void for all.
+            meeting.seen = True
+            self.checks.vote(
+                epoch=key[0],
+                voters=[
+                    (one.slot, one.life, *value[:2]) for one, value, _ in meeting.there.values()
+                ],
+            )
+        if meeting.kind == "vote":
+            self.checks.witness(rank.life)
+        done(values)
 
     def _ahead(self, rank: SimRank) -> bool:
         """Whether a peer closed its links to this epoch."""

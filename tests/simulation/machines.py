@@ -135,16 +135,28 @@ class SimMachine:
         match action:
             case effects.Publish(fact=fact, urgent=urgent):
                 self._publish(fact, urgent=urgent)
+            case effects.Forward() | effects.Spawn() | effects.End():
+                self._act_on_ranks(action)
+            case effects.Log(event=event, fields=fields):
+                if event in ("command.ignored", "plan.refused", "life.ending", "worker.exited"):
+                    self.scene.sim.note(self.name, "%s %s", event, fields)
+            case _:
+                self._act_alone(action)
+
+    def _act_on_ranks(self, action: effects.Forward | effects.Spawn | effects.End) -> None:
+        match action:
             case effects.Forward(key=key, message=message):
                 if (rank := self.ranks.get(key)) is not None:
                     rank.after(self.scene.sim.between(0.0002, 0.002), rank.obey, message)
             case effects.Spawn():
                 self._spawn(action)
             case effects.End(keys=keys, grace_s=grace_s):
-                for key in keys:
-                    if (rank := self.ranks.get(key)) is not None:
-                        late_s = self.scene.sim.between(0.0, min(0.3, grace_s) or 0.005)
-                        rank.sim.after(late_s, self._signal, rank, 15 if grace_s else 9)
+                for rank in [self.ranks[key] for key in keys if key in self.ranks]:
+                    late_s = self.scene.sim.between(0.0, min(0.3, grace_s) or 0.005)
+                    rank.sim.after(late_s, self._signal, rank, 15 if grace_s else 9)
+
+    def _act_alone(self, action: effects.Action) -> None:
+        match action:
             case effects.Bind(generation=generation, slots=slots):
                 ports = {slot: (f"{self.name}:{next(self._ports)}",) for slot in slots}
                 self.agent.after(0.0, self._feed, effects.Bound(generation, ports))
@@ -155,9 +167,6 @@ class SimMachine:
                 self.exit_code = code
                 self.scene.checks.calm = False  # its last facts may be lost with it
                 self.agent.after(2.0, self.agent.die)
-            case effects.Log(event=event, fields=fields):
-                if event in ("command.ignored", "plan.refused", "life.ending", "worker.exited"):
-                    self.scene.sim.note(self.name, "%s %s", event, fields)
             case _:
                 pass
 

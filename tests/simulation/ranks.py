@@ -541,9 +541,9 @@ class SimRank(SimProcess):
         if found is None:
             return
         committed, digest = found
-        if kind == "state" and committed:
-            if self.fabric.collect(plan.epoch, "capsule", self.rank) is None:
-                return
+        capsule = self.fabric.collect(plan.epoch, "capsule", self.rank)
+        if kind == "state" and committed and capsule is None:
+            return
         self.committed, self.digest = committed, digest
         self._unconfirmed = plan
         self._note("joined at epoch %d after step %d", plan.epoch, committed)
@@ -654,7 +654,7 @@ class SimRank(SimProcess):
             if epoch == self.epoch and not self._leaver_called():
                 self.trip(f"{command.migration} was aborted")
             return
-        if epoch <= self.epoch:
+        if epoch <= self.epoch or self.where == "left":
             return
         self._seen_plans.discard(epoch)
         if self._in_vote and self._prepared is not None and self._prepared.epoch == epoch:

@@ -61,22 +61,37 @@ class World:
     Args:
         seed: Decides everything.
         tracing: Keep notes.
+        slots: Slots; by chance when omitted.
+        spare: Standbys; by chance when omitted.
+        step_s: Length of a step in seconds; by chance when omitted.
+        fair: A bus without mishaps, and a program that does not end.
     """
 
-    def __init__(self, seed: int, *, tracing: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        tracing: bool = False,
+        slots: int | None = None,
+        spare: int | None = None,
+        step_s: float | None = None,
+        fair: bool = False,
+    ) -> None:
         sim = self.sim = Simulation(seed, tracing=tracing)
         rough = sim.random.choice([0, 0, 1, 2])
         weather = Weather(
             slow=0.02 + 0.05 * rough, slow_s=0.2 + 0.4 * rough, lost=0.02 + 0.03 * rough
         )
+        if fair:
+            weather = Weather(slow=0.0, twice=0.0, lost=0.0)
         bus = SimBus(sim, weather)
         self.checks = Checks()
         self.scene = Scene(
             sim,
             bus,
             self.checks,
-            step_s=sim.random.choice([0.1, 0.2, 0.4]),
-            max_steps=sim.random.choice([10**6, 10**6, 10**6, 60]),
+            step_s=step_s or sim.random.choice([0.1, 0.2, 0.4]),
+            max_steps=10**6 if fair else sim.random.choice([10**6, 10**6, 10**6, 60]),
             unreachable=self._unreachable,
         )
         self.fabric = Fabric(sim, self.checks)
@@ -90,13 +105,14 @@ class World:
         self.detector = SimDetector(self.scene)
         self.planner.start()
         self.detector.start()
-        self.slots = sim.random.choice([2, 3, 3, 4])
-        spare = sim.random.choice([1, 1, 2, 3])
+        self.slots = slots or sim.random.choice([2, 3, 3, 4])
+        spare = spare or sim.random.choice([1, 1, 2, 3])
         self.machines: dict[str, SimMachine] = {}
         for _ in range(self.slots + spare):
             self.add_machine(spare=spare)
         self.faults: list[str] = []
         self.failure: migration.JobFailed | None = None
+        self.survivors: list[str] = []
         self.finished = False
         self._moments: list[tuple[type, Callable[[], None]]] = []
         self.quiet = False
@@ -118,6 +134,7 @@ class World:
         match fact.payload:
             case migration.JobFailed() as failed:
                 self.failure = failed
+                self.survivors = [r.name for r in self.fabric.ranks if r.linked and r.committed]
             case migration.JobFinished():
                 self.finished = True
             case _:
@@ -281,7 +298,7 @@ def _kill_standby(world: World) -> str | None:
     machine = _pick(world, world.standbys())
     if machine is None:
         return None
-    if any(rank.where in ("joining", "inheriting") for rank in machine.ranks.values()):
+    if any(rank.where in ("joining", "inheriting", "left") for rank in machine.ranks.values()):
         world.harm(machine.name)  # its ranks may have been voted in
     machine.kill()
     if world.sim.chance(0.7):
@@ -290,7 +307,7 @@ def _kill_standby(world: World) -> str | None:
 
 
 def _freeze(world: World) -> str | None:
-    machine = _pick(world, [n for n in world.members() + world.standbys()])
+    machine = _pick(world, world.members() + world.standbys())
     if machine is None or machine.frozen:
         return None
     world.harm(machine.name)

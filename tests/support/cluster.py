@@ -12,13 +12,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+from trainmover.bus.credentials import Credentials
 from trainmover.bus.nats import NatsBus
 from trainmover.events.executor import StateFollowed
-from trainmover.events.machine import MachineReady
+from trainmover.events.machine import MachineReady, MachineRegistered
 
 COMMAND = [sys.executable, "-m", "trainmover.cli"]
 
@@ -76,17 +78,26 @@ class ClusterJob:
         record: dict[str, Any] = json.loads((self.home / "jobs" / f"{self.name}.json").read_text())
         return record
 
+    def bus(self) -> NatsBus:
+        """A client that may look."""
+        record = self.runtime()
+        clients = record["clients"]
+        ops = Credentials.of_folder(Path(clients) / "ops") if clients else None
+        return NatsBus(record["nats"], name="test", credentials=ops)
+
     def kill(self, *names: str) -> None:
         """``kill -9`` the named processes ("detector", "worker-2", ...)."""
         processes = self.runtime()["processes"]
         for name in names:
             os.kill(processes[name], signal.SIGKILL)
 
-    def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def cli(
+        self, *arguments: str, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """A command from a second terminal."""
         return subprocess.run(
             [*COMMAND, *arguments, "--job", self.name],
-            env=self._env,
+            env={**self._env, **(env or {})},
             capture_output=True,
             text=True,
             timeout=120,
@@ -96,22 +107,29 @@ class ClusterJob:
     def wait_until_ready(
         self, slots: int, *, standbys: int = 1, generation: int = 0, timeout_s: float = 120
     ) -> None:
-        """Wait until so many standbys, of at least that generation, are warm for every slot."""
+        """Wait until so many standbys are warm for every slot.
+
+        Those count whose agent had at least ``generation`` lives before.
+        """
         asyncio.run(self._until_ready(set(range(slots)), standbys, generation, timeout_s))
 
     async def _until_ready(
         self, wanted: set[int], standbys: int, generation: int, timeout_s: float
     ) -> None:
         ready: dict[tuple[str, int], set[int]] = {}
+        first: dict[str, int] = {}
         async with (
             asyncio.timeout(timeout_s),
-            NatsBus(self.runtime()["nats"], name="test") as bus,
-            aclosing(bus.events(self.name, entity="machine", fact="ready")) as facts,
+            self.bus() as bus,
+            aclosing(bus.events(self.name, entity="machine")) as facts,
         ):
             async for delivery in facts:
                 fact = delivery.payload.payload
-                assert isinstance(fact, MachineReady)
-                if fact.generation < generation:
+                if isinstance(fact, MachineRegistered):
+                    first.setdefault(fact.machine.name, fact.machine.generation)
+                if not isinstance(fact, MachineReady):
+                    continue
+                if fact.generation - first[fact.machine] < generation:
                     continue
                 slots = ready.setdefault((fact.machine, fact.generation), set())
                 slots.add(fact.slot)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from trainmover.errors import StaleEpochError
 from trainmover.topology import Layout, Member, Membership
-from trainmover_executor.communicator.link import LinkCommunicator
+from trainmover_executor.communicator.control import ControlCommunicator
 from trainmover_executor.links.book import LinkBook
 from trainmover_executor.links.handshake import Hail
 from trainmover_executor.links.shared import SharedMemory, SharedSocket
@@ -84,10 +84,12 @@ class Fabric:
             future.set_result(mine)
         return future
 
-    def communicators(self, *, group: str = "g", timeout_s: float = 20.0) -> list[LinkCommunicator]:
+    def communicators(
+        self, *, group: str = "g", timeout_s: float = 20.0
+    ) -> list[ControlCommunicator]:
         ranks = range(self.world)
         return [
-            LinkCommunicator(self.book(rank), group=group, ranks=ranks, timeout_s=timeout_s)
+            ControlCommunicator(self.book(rank), group=group, ranks=ranks, timeout_s=timeout_s)
             for rank in ranks
         ]
 

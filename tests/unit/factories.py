@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from trainmover.events import executor, incident, machine, migration
+from trainmover.events import executor, incident, machine, migration, type_of
 from trainmover.events.envelope import Envelope
 from trainmover.plan import Move as PlannedMove
 from trainmover.topology import Frozen, Layout, Machine, Member, Membership
@@ -23,12 +23,19 @@ def seats(*names: str, epoch: int = 1) -> Membership:
 def said(payload: Frozen, *, at_s: float = 0.0, trace: Mapping[str, str] | None = None) -> Envelope:
     return Envelope(
         id="1",
-        source="/test",
+        source=source_of(payload),
         job="j",
         time=START + timedelta(seconds=at_s),
         payload=payload,
         trace=trace or {},
     )
+
+
+def source_of(payload: Frozen) -> str:
+    """Who says a fact like this."""
+    kind = type_of(payload)
+    machine = kind.machine_of(payload)
+    return f"/{kind.by}" if machine is None else f"/machine/{machine}"
 
 
 def registered(name: str, *, generation: int = 0) -> machine.MachineRegistered:

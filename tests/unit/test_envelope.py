@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from trainmover.errors import MalformedEventError
 from trainmover.events import Envelope, decode, encode
+from trainmover.events.envelope import MAX_BYTES
 from trainmover.events.executor import StepProgress
 from trainmover.events.machine import MachineLost
 from trainmover.topology import Frozen
@@ -185,4 +186,13 @@ class TestStrictWriter:
     def test_a_value_that_json_cannot_hold(self):
         bad = StepProgress(machine="w", rank=0, epoch=1, step=1, step_s=float("nan"))
         with pytest.raises(MalformedEventError, match="step_s"):
-            encode(event(payload=bad))
+            encode(event(payload=bad, source="/machine/w"))
+
+    def test_a_machine_that_speaks_for_another(self):
+        payload = StepProgress(machine="w", rank=0, epoch=1, step=1, step_s=1.0)
+        with pytest.raises(MalformedEventError, match="says that it comes from '/machine/v'"):
+            encode(event(payload=payload, source="/machine/v"))
+
+    def test_a_payload_that_is_too_large(self):
+        with pytest.raises(MalformedEventError, match="over the limit"):
+            encode(event(payload=MachineLost(machine="w", reason="x" * MAX_BYTES)))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
+from datetime import UTC, datetime
 
 import pytest
 import structlog
@@ -23,7 +24,9 @@ from trainmover.bus.nats import NatsBus
 from trainmover.commands import MigrateRequest, Stop
 from trainmover.errors import ConfigError
 from trainmover.events.machine import MachineLost
+from trainmover.timeline import Bar
 
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 _EXPORTER = InMemorySpanExporter()
 
 
@@ -174,6 +177,43 @@ class TestTraces:
             with observe.span("operator") as root:
                 await bus.request("traced", "migrate", MigrateRequest(machine="w"))
         assert seen == [root.get_span_context().trace_id]
+
+    def test_a_root_begins_a_trace_and_is_linked_to_its_cause(self, spans):
+        with observe.span("cause") as cause, observe.span("incident", root=True) as root:
+            pass
+        assert root.get_span_context().trace_id != cause.get_span_context().trace_id
+        found = named(spans, "incident")
+        assert found.parent is None
+        assert found.links[0].context.span_id == cause.get_span_context().span_id
+        with observe.span("later", parent={"traceparent": TRACEPARENT}, root=True) as later:
+            assert later.get_span_context().trace_id == int(TRACEPARENT.split("-")[1], 16)
+
+    def test_what_is_over_is_recorded_with_its_own_times(self, spans):
+        end = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+        bar = Bar("w-1", "rank 0", "pause", end, 0.25, {"step": 7, "nested": {"no": 1}})
+        observe.record([bar], parent={})
+        observe.record([bar], parent={"traceparent": TRACEPARENT})
+        found = named(spans, "pause")
+        assert found.parent is not None
+        assert f"{found.parent.span_id:016x}" == TRACEPARENT.split("-")[2]
+        assert found.end_time == int(end.timestamp() * 1e9)
+        assert found.end_time - found.start_time == 250_000_000
+        assert found.attributes["trainmover.who"] == "w-1"
+        assert found.attributes["trainmover.step"] == 7
+        assert "trainmover.nested" not in found.attributes
+
+    def test_the_first_trace_of_something_is_kept_and_the_oldest_forgotten(self):
+        book = observe.TraceBook(limit=2)
+        for name in ("a", "b", "a", "c"):
+            book.keep(name, {"traceparent": f"{name}{len(book.of(name))}"})
+        book.keep(None, {"traceparent": "x"})
+        book.keep("d", {})
+        assert (book.of("a"), book.of("b"), book.of("c")) == (
+            {},
+            {"traceparent": "b0"},
+            {"traceparent": "c0"},
+        )
+        assert book.of("d") == book.of(None) == {}
 
     def test_headers_are_read_in_any_case(self):
         header = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -6,6 +6,7 @@ import argparse
 
 from trainmover.bus.protocol import Bus
 from trainmover.errors import TrainMoverError
+from trainmover.lease import Lease
 from trainmover.service import ServiceOptions, add_common_options, run_service
 from trainmover_detector.registry import load
 from trainmover_detector.service import DetectorService
@@ -29,11 +30,19 @@ def main() -> None:
         metavar="NAME",
         help="publish this detector's claims, but let them lead to no action",
     )
+    parser.add_argument(
+        "--lease",
+        type=float,
+        default=3.0,
+        metavar="SECONDS",
+        help="a replica takes over when this one was silent for so long (default %(default)g)",
+    )
     arguments = parser.parse_args()
 
     async def watch(bus: Bus, options: ServiceOptions) -> int | None:
         detectors = load(names=arguments.only, shadow=arguments.shadow)
-        await DetectorService(bus, job=options.job, detectors=detectors).run()
+        lease = Lease(bus, job=options.job, service="detector", ttl_s=arguments.lease)
+        await DetectorService(bus, job=options.job, detectors=detectors, lease=lease).run()
         return None
 
     try:

@@ -41,7 +41,7 @@ class LivenessDetector:
         self._hush_s = hush_s
         self._outage_s = outage_s
         self._membership: Membership | None = None
-        self._seated_s: float | None = None
+        self._seated_s: dict[tuple[str, int], float] = {}
         self._generations: dict[str, int] = {}
         self._heard_s: dict[str, float] = {}
         self._latest_s: float | None = None
@@ -86,7 +86,8 @@ class LivenessDetector:
     def membership_changed(self, membership: Membership) -> None:
         """A new epoch: links are new, and so is what they tell."""
         self._membership = membership
-        self._seated_s = None
+        lives = {(one.machine, one.generation) for one in membership.members}
+        self._seated_s = {life: at_s for life, at_s in self._seated_s.items() if life in lives}
         self._accused.clear()
         self._witnesses.clear()
         self._named.clear()
@@ -96,8 +97,8 @@ class LivenessDetector:
         if self._ticked_s is None or now_s - self._ticked_s > self._outage_s:
             self._calm_since_s = now_s  # we ourselves were away: everybody gets a fresh lease
         self._ticked_s = now_s
-        if self._seated_s is None:
-            self._seated_s = now_s
+        for one in () if self._membership is None else self._membership.members:
+            self._seated_s.setdefault((one.machine, one.generation), now_s)
         if self._latest_s is None or now_s - self._latest_s > self._outage_s:
             return ()
         return [*self._judge_links(now_s), *self._judge_silence(now_s)]
@@ -179,9 +180,12 @@ class LivenessDetector:
         verdicts: list[Verdict] = []
         members = [] if self._membership is None else self._membership.members
         names = {member.machine for member in members} | self._heard_s.keys()
+        # Counted from when it got its slot, not from the latest epoch: recoveries that follow each
+        # other because it is dead must not keep it from being found so.
+        seated_s = {machine: at_s for (machine, _), at_s in self._seated_s.items()}
         for machine in sorted(names):
             heard_s = self._heard_s.get(machine)
-            since_s = max(heard_s or self._seated_s or now_s, self._calm_since_s)
+            since_s = max(heard_s or seated_s.get(machine, now_s), self._calm_since_s)
             leases = 1 if heard_s is not None else _NEVER_HEARD_LEASES
             silent_s = now_s - since_s
             if silent_s < leases * self._lease_s or not self._others_talk(machine, now_s):

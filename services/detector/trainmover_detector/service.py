@@ -11,7 +11,9 @@ from trainmover import observe
 from trainmover.bus.protocol import Bus
 from trainmover.errors import BusUnavailableError, MalformedEventError
 from trainmover.events.envelope import Envelope
+from trainmover.lease import Lease
 from trainmover.telemetry import decode_batch
+from trainmover.timeline import bars_of
 from trainmover.topology import Frozen
 from trainmover_detector.backlog import Backlog
 from trainmover_detector.core import DetectorCore
@@ -35,6 +37,7 @@ class DetectorService:
         job: Job name.
         detectors: Whom to ask.
         clock: Seconds, steady.
+        lease: Held while it watches; None where there are no replicas.
     """
 
     def __init__(
@@ -44,20 +47,38 @@ class DetectorService:
         job: str,
         detectors: list[Guarded],
         clock: Callable[[], float] = time.monotonic,
+        lease: Lease | None = None,
     ) -> None:
         self._bus = bus
         self._job = job
         self._clock = clock
+        self._lease = lease
         self._core = DetectorCore(detectors)
         self._facts: asyncio.Queue[Envelope] = asyncio.Queue()
         self._said: asyncio.Queue[Envelope] = asyncio.Queue()
+        self._traces = observe.TraceBook()
         for guarded in detectors:
             if guarded.quarantined:
                 _log.error("detector.unusable", detector=guarded.name, reason=guarded.quarantined)
 
     async def run(self) -> None:
-        """Watch until cancelled; first reads everything that happened before."""
+        """Watch until cancelled; first reads everything that happened before.
+
+        Raises:
+            LeaseLostError: In a group: another replica leads now.
+        """
+        if self._lease is not None:
+            await self._lease.acquire()
+        try:
+            await self._lead()
+        finally:
+            if self._lease is not None and self._lease.held:
+                await self._lease.give_back()
+
+    async def _lead(self) -> None:
         async with asyncio.TaskGroup() as group:
+            if self._lease is not None:
+                group.create_task(self._lease.keep(), name="detector-lease")
             group.create_task(self._read_facts(), name="detector-read")
             group.create_task(self._publish(), name="detector-publish")
             await self._catch_up()
@@ -132,8 +153,12 @@ class DetectorService:
     def _say(self, payloads: Iterable[Frozen]) -> None:
         for payload in payloads:
             # The first span of an incident is the root of everything that follows from it.
-            with observe.span("detector.incident"):
+            incident = getattr(payload, "id", None)
+            trace = self._traces.of(incident)
+            with observe.span("detector.incident", parent=trace, root=True):
+                self._traces.keep(incident, observe.current_trace())
                 event = observe.new_event(job=self._job, source=SOURCE, payload=payload)
+            observe.record(bars_of(event), parent=event.trace)
             self._said.put_nowait(event)
 
     async def _publish(self) -> None:
@@ -141,6 +166,8 @@ class DetectorService:
             event = await self._said.get()
             while True:
                 try:
+                    if self._lease is not None:
+                        await self._lease.confirmed()
                     await self._bus.publish(event)
                 except BusUnavailableError as error:
                     _log.warning("detector.bus_unavailable", reason=str(error))

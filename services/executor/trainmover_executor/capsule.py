@@ -14,7 +14,7 @@ from trainmover.capsules import holder_of, holders_of
 from trainmover.errors import ProtocolError
 from trainmover.plan import Plan
 from trainmover.topology import Layout
-from trainmover_executor.communicator.link import LinkCommunicator
+from trainmover_executor.communicator.control import ControlCommunicator
 from trainmover_executor.state.portable import pack_tree, unpack_tree
 
 __all__ = ["CAPSULE_GROUP", "CapsuleKeeper", "CapsuleLostError", "giver_of", "open_capsule"]
@@ -51,7 +51,7 @@ class CapsuleKeeper:
         layout: Shape of the job.
     """
 
-    def __init__(self, control: LinkCommunicator, *, rank: int, layout: Layout) -> None:
+    def __init__(self, control: ControlCommunicator, *, rank: int, layout: Layout) -> None:
         self._control = control
         self._layout = layout
         self._rank = rank

@@ -24,6 +24,7 @@ from trainmover.plan import Plan
 from trainmover.topology import Frozen, Membership
 from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.communicator.base import Communicator
+from trainmover_executor.communicator.control import ControlCommunicator
 from trainmover_executor.communicator.link import LinkCommunicator
 from trainmover_executor.communicator.native import NativeCommunicator
 from trainmover_executor.communicator.recording import (
@@ -110,7 +111,13 @@ class Runtime:
             progress=self._fresh_progress,
         )
         self.book = self._control_thread.book
-        self.control = self._communicator(CONTROL_GROUP, range(spec.membership.layout.world_size))
+        self.control = ControlCommunicator(
+            self.book,
+            group=CONTROL_GROUP,
+            ranks=range(spec.membership.layout.world_size),
+            timeout_s=_DEFAULT_TIMEOUT_S,
+        )
+        self._communicators.append(self.control)
         self._vote_clock = self.clock.group(CONTROL_GROUP)
 
     @property

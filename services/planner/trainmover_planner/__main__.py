@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from typing import get_args
 
 from trainmover.bus.protocol import Bus
 from trainmover.errors import TrainMoverError
+from trainmover.lease import Lease
+from trainmover.policies import OnWorkerCrash, WhenExhausted
 from trainmover.protocol.table import Deadlines
 from trainmover.service import ServiceOptions, add_common_options, run_service
 from trainmover_planner.service import Planner
@@ -33,7 +36,24 @@ def main() -> None:
         metavar="N",
         help="standbys that automatic moves leave for crashes (default %(default)s)",
     )
+    group.add_argument(
+        "--when-exhausted",
+        choices=get_args(WhenExhausted),
+        default=defaults.when_exhausted,
+        help="what becomes of a job that no machine is left for: hold it until one comes, or after "
+        "--exhausted-after end it, with a checkpoint or without (default %(default)s)",
+    )
+    group.add_argument(
+        "--on-worker-crash",
+        choices=get_args(OnWorkerCrash),
+        default=defaults.on_worker_crash,
+        help="who takes the slot of a machine whose program crashed: a standby, or the machine "
+        "itself, started over (default %(default)s)",
+    )
     seconds = {
+        "exhausted-after": (defaults.exhausted_after_s, "hold an exhausted job for so long"),
+        "checkpoint-deadline": (defaults.checkpoint_s, "longest wait for the checkpoint"),
+        "restart-within": (defaults.restart_within_s, "longest wait for a machine to start over"),
         "cooldown": (defaults.cooldown_s, "pause between automatic moves of one slot"),
         "form-quiet": (defaults.form_quiet_s, "form the job when nobody registered for so long"),
         "prepare-deadline": (limits.prepare_s, "longest phase 1 of a planned move"),
@@ -47,6 +67,13 @@ def main() -> None:
             metavar="SECONDS",
             help=f"{text} (default %(default)g)",
         )
+    group.add_argument(
+        "--lease",
+        type=float,
+        default=3.0,
+        metavar="SECONDS",
+        help="a replica takes over when this one was silent for so long (default %(default)g)",
+    )
     arguments = parser.parse_args()
     settings = Settings(
         automation=not arguments.no_automation,
@@ -54,13 +81,19 @@ def main() -> None:
         keep_reserve=arguments.keep_reserve,
         cooldown_s=arguments.cooldown,
         form_quiet_s=arguments.form_quiet,
+        when_exhausted=arguments.when_exhausted,
+        exhausted_after_s=arguments.exhausted_after,
+        checkpoint_s=arguments.checkpoint_deadline,
+        on_worker_crash=arguments.on_worker_crash,
+        restart_within_s=arguments.restart_within,
         deadlines=Deadlines(
             prepare_s=arguments.prepare_deadline, switch_s=arguments.switch_deadline
         ),
     )
 
     async def plan(bus: Bus, options: ServiceOptions) -> int | None:
-        await Planner(bus, job=options.job, settings=settings).run()
+        lease = Lease(bus, job=options.job, service="planner", ttl_s=arguments.lease)
+        await Planner(bus, job=options.job, settings=settings, lease=lease).run()
         return None
 
     try:

@@ -37,6 +37,7 @@ def assign(
     *,
     keep: Membership,
     fallback: Membership,
+    prefer: Mapping[int, str] = MappingProxyType({}),
 ) -> dict[int, Member] | None:
     """A machine for each of ``slots``: as many ready ones as possible, then warming ones.
 
@@ -48,6 +49,7 @@ def assign(
         slots: Slots to fill.
         keep: The membership whose other machines stay where they are.
         fallback: The latest committed membership, whose leavers may take their slots back.
+        prefer: Slots that only this machine may take.
 
     Returns:
         The new members, or None when some slot cannot be filled.
@@ -66,7 +68,8 @@ def assign(
     warming: dict[int, list[Member]] = {}
     former: dict[int, list[Member]] = {}
     for slot in wanted:
-        warm = [host for host in pool if slot in host.warming]
+        only = prefer.get(slot)
+        warm = [host for host in pool if slot in host.warming and only in (None, host.machine.name)]
         ready[slot] = [host.member(slot) for host in warm if slot in host.ready]
         warming[slot] = [host.member(slot) for host in warm if slot not in host.ready]
         old = fallback.members[slot]

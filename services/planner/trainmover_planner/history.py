@@ -30,7 +30,8 @@ def _of_job(turn: Turn, payload: Frozen) -> None:
         case migration.JobFormed(membership=membership):
             formation.adopt(turn, membership)
         case migration.JobHeld(slots=slots, reason=reason):
-            turn.set(phase="held", held=slots, reason=reason)
+            since_s = turn.now_s if state.held_s is None else state.held_s
+            turn.set(phase="held", held=slots, reason=reason, held_s=since_s)
         case migration.JobFinished():
             turn.set(phase="finished")
         case migration.JobFailed(reason=reason):
@@ -105,7 +106,7 @@ def _approved(turn: Turn, fact: migration.MigrationApproved) -> None:
         return
     start(turn, one.id, plan, before, by=fact.approved_by, why=fact.approval)
     if plan.kind == "failure":
-        turn.set(phase="running", held=(), attempts=turn.state.attempts + 1)
+        turn.set(phase="running", held=(), held_s=None, attempts=turn.state.attempts + 1)
     reports = turn.state.early.get(one.id, ())
     turn.drop("early", one.id)
     for report in reports:

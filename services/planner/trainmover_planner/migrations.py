@@ -177,6 +177,8 @@ def _committed(turn: Turn, one: Migration) -> None:
         phase="running",
         reason="",
         held=(),
+        held_s=None,
+        crashes=(),
         attempts=0,
         retry_s=None,
         inventory=state.inventory.spent(life_of(member) for member in after.members),

@@ -11,7 +11,12 @@ from typing import Final
 
 from trainmover import observe
 from trainmover.bus.protocol import Bus
+from trainmover.commands import AbortMigration, Prepare, Recover
+from trainmover.commands import Command as AgentCommand
 from trainmover.errors import BusError, BusUnavailableError, ConflictError
+from trainmover.events.envelope import Envelope
+from trainmover.lease import Lease
+from trainmover.timeline import Phases
 from trainmover.topology import Frozen
 from trainmover_planner.requests import migration_status
 from trainmover_planner.state import (
@@ -39,18 +44,24 @@ class Outbox:
     Args:
         bus: A connected bus.
         job: Job name.
+        lease: Nothing leaves without it; None where there are no replicas.
         group: Where the sending tasks live.
     """
 
-    def __init__(self, bus: Bus, job: str, group: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, bus: Bus, job: str, group: asyncio.TaskGroup, *, lease: Lease | None = None
+    ) -> None:
         self._bus = bus
         self._job = job
         self._group = group
+        self._lease = lease
         self._facts: asyncio.Queue[PublishFact | asyncio.Event] = asyncio.Queue()
         self._machines: dict[str, asyncio.Queue[tuple[SendCommand, asyncio.Event | None]]] = {}
         self._mirror: dict[tuple[str, str], Frozen] = {}
         self._revisions: dict[tuple[str, str], int] = {}
         self._dirty = asyncio.Event()
+        self._traces = observe.TraceBook()
+        self._phases = Phases()
         group.create_task(self._publish_facts(), name="planner-facts")
         group.create_task(self._save_mirrors(), name="planner-mirrors")
 
@@ -91,11 +102,25 @@ class Outbox:
             item, gate = await queue.get()
             if gate is not None:
                 await gate.wait()
-            with observe.span("planner.command", parent=item.trace, verb=item.command.verb):
+            trace = item.trace or self._traces.of(_migration(item.command))
+            with observe.span("planner.command", parent=trace, verb=item.command.verb):
                 await _insist(lambda item=item: self._send(item))  # type: ignore[misc]
 
     async def _send(self, item: SendCommand) -> None:
-        await self._bus.send_command(self._job, item.machine, item.command, id=item.id)
+        if self._lease is None:
+            await self._bus.send_command(self._job, item.machine, item.command, id=item.id)
+            return
+        await self._lease.confirmed()
+        term = self._lease.term
+        command = item.command.model_copy(update={"term": term})
+        # The term is in the id: what an earlier planner said late is void, so it must not hide
+        # what this one says again.
+        await self._bus.send_command(self._job, item.machine, command, id=f"{item.id}:{term}")
+
+    async def _publish(self, event: Envelope) -> None:
+        if self._lease is not None:
+            await self._lease.confirmed()
+        await self._bus.publish(event)
 
     async def _publish_facts(self) -> None:
         while True:
@@ -103,11 +128,15 @@ class Outbox:
             if isinstance(item, asyncio.Event):
                 item.set()
                 continue
-            with observe.span("planner.fact", parent=item.trace):
+            # A migration that nobody's trace led to gets one of its own.
+            migration = getattr(item.payload, "migration", None)
+            with observe.span("planner.fact", parent=item.trace or self._traces.of(migration)):
+                self._traces.keep(migration, observe.current_trace())
                 event = observe.new_event(
                     job=self._job, source=SOURCE, payload=item.payload, id=item.id
                 )
-                await _insist(lambda event=event: self._bus.publish(event))  # type: ignore[misc]
+                await _insist(lambda event=event: self._publish(event))  # type: ignore[misc]
+                observe.record(self._phases.take(event), parent=observe.current_trace())
             _log.info("planner.fact", type=event.type, id=item.id)
 
     def _save(self, bucket: str, key: str, value: Frozen) -> None:
@@ -137,6 +166,16 @@ class Outbox:
             revision = None if known is None else known.revision
             entry = await self._bus.put(bucket, key, value, revision=revision)
         self._revisions[where] = entry.revision
+
+
+def _migration(command: AgentCommand) -> str | None:
+    match command:
+        case Prepare(plan=plan) | Recover(plan=plan):
+            return plan.id
+        case AbortMigration(migration=id):
+            return id
+        case _:
+            return None
 
 
 async def _insist(call: Callable[[], Awaitable[object]]) -> None:

@@ -10,6 +10,7 @@ from trainmover.events import executor, incident, machine
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import RankReport
 from trainmover.topology import Frozen, Membership
+from trainmover_planner import crashes
 from trainmover_planner.history import remember
 from trainmover_planner.inventory import Life, life_of
 from trainmover_planner.migrations import advance, base_of
@@ -64,6 +65,8 @@ def _of_ranks(turn: Turn, payload: Frozen) -> None:
                 turn.put("broken", who, (payload.epoch, turn.now_s))
         case executor.StepProgress() | executor.StepResumed():
             _seen(turn, payload.machine, payload.rank, payload.epoch, payload.step)
+        case executor.CheckpointSaved():
+            turn.put("saved", (payload.machine, payload.rank), payload.path)
         case executor.WorkerFinished():
             _seen(turn, payload.machine, payload.rank, payload.epoch, payload.step)
             turn.set(finished=state.finished | {(payload.machine, payload.rank)})
@@ -164,6 +167,8 @@ def _exited(turn: Turn, fact: machine.WorkerExited) -> None:
     """A standby's process died, or a joiner's; members are the detector's business."""
     state, life = turn.state, (fact.machine, fact.generation)
     seats = state.membership
+    if any(life_of(member) == life for one in _seated(state) for member in one.members):
+        crashes.note(turn, fact)
     if seats is None or any(life_of(member) == life for member in seats.members):
         return
     slot = fact.rank // seats.layout.ranks_per_slot

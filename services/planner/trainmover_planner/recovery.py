@@ -10,9 +10,11 @@ from trainmover.commands import BreakStep
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
 from trainmover.protocol.table import Phase
+from trainmover_planner import exhausted
+from trainmover_planner.crashes import bug_of, restarts_until_s
 from trainmover_planner.evidence import deaths_of, stuck, why
 from trainmover_planner.migrations import advance, base_of, give_up, spend_failed_joiners
-from trainmover_planner.replan import replan
+from trainmover_planner.replan import fail_job, replan
 from trainmover_planner.state import State, Turn
 
 __all__ = ["recover", "wakes_s"]
@@ -21,6 +23,10 @@ __all__ = ["recover", "wakes_s"]
 def recover(turn: Turn) -> None:
     """Do what dead machines and broken steps call for, if anything does."""
     if turn.state.membership is None or turn.state.over:
+        return
+    bug = bug_of(turn.state)
+    if bug:
+        fail_job(turn, reason=bug, next_step="Fix the program.", code="program")
         return
     _break_steps(turn)
     flight = turn.state.flight
@@ -39,6 +45,7 @@ def wakes_s(state: State) -> list[float]:
     settings = state.settings
     times = [death.at_s + settings.truth_s for death in deaths_of(state, state.membership)]
     times += [at_s + settings.regroup_s for _, at_s in state.broken.values()]
+    times += exhausted.wakes_s(state) + restarts_until_s(state)
     times += [at_s + state.regroup_s for _, at_s in state.broken.values()]
     if state.retry_s is not None:
         times.append(state.retry_s)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from trainmover.commands import Release
 from trainmover.errors import RequestRefusedError
 from trainmover.events.machine import MachineLost
-from trainmover.events.migration import JobFailed, JobHeld
+from trainmover.events.migration import FailureCode, JobFailed
 from trainmover.plan import Move, Plan
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
 from trainmover.protocol.table import Phase
 from trainmover.topology import Member, Membership
+from trainmover_planner import exhausted
 from trainmover_planner.assignment import assign, sources
+from trainmover_planner.crashes import restarts
 from trainmover_planner.evidence import deaths_of, gone, stuck, unproven, why
-from trainmover_planner.inventory import life_of
+from trainmover_planner.inventory import Life, life_of
 from trainmover_planner.migrations import advance, base_of, give_up, propose, start
 from trainmover_planner.state import State, Turn
 from trainmover_planner.survival import followers
@@ -51,7 +54,8 @@ def replan(turn: Turn) -> None:
             next_step="Look at `trainmover migrations ls` and the workers' logs for the reason.",
         )
         return
-    joiners = assign(state, lost, keep=keep, fallback=state.membership)
+    prefer = restarts(state, lost, turn.now_s)
+    joiners = assign(state, lost, keep=keep, fallback=state.membership, prefer=prefer)
     after = keep.replace(joiners or {}, epoch=state.issued + 1)
     moving = {s for s in range(base.layout.slots) if after.members[s] != base.members[s]}
     moving |= unproven(state, base) | frozenset(kept) | frozenset(lost)
@@ -73,7 +77,12 @@ def replan(turn: Turn) -> None:
         _reject(turn, base=base, lost=lost, cause=cause, refusal=refusal)
         return
     if joiners is None:
-        _hold(turn, lost, cause)
+        if prefer:
+            return  # their machines start over; a standby takes the slot when that takes too long
+        exhausted.hold(turn, lost, cause)
+        given_up = exhausted.is_given_up(turn, base)
+        if given_up:
+            fail_job(turn, reason=given_up, next_step=exhausted.NEXT_STEP, code="exhausted")
         return
     _publish_plan(turn, base=base, after=after, moving=moving, givers=givers, cause=cause)
 
@@ -109,7 +118,14 @@ def _publish_plan(
         moves=moves,
         sources=givers,
     )
-    turn.set(phase="running", reason="", held=(), attempts=state.attempts + 1, retry_s=None)
+    turn.set(
+        phase="running",
+        reason="",
+        held=(),
+        held_s=None,
+        attempts=state.attempts + 1,
+        retry_s=None,
+    )
     start(turn, one.id, plan, base)
     for slot in state.dead_slots(base):
         _fence(turn, plan, base.members[slot])
@@ -135,6 +151,23 @@ def announce_losses(turn: Turn) -> None:
                 id=f"{machine}.{generation}.lost",
                 trace=turn.state.traces.get(death.incident or "", {}),
             )
+            _invite_back(turn, (machine, generation))
+
+
+def _invite_back(turn: Turn, life: Life) -> None:
+    """A standby that was only cut off does not know that it was given up: let it register anew."""
+    state = turn.state
+    machine, generation = life
+    host = state.inventory.get(machine)
+    seats = [state.membership]
+    if state.flight is not None and state.flight.plan is not None:
+        seats.append(state.flight.plan.membership)
+    seated = {life_of(member) for one in seats if one is not None for member in one.members}
+    if host is None or host.life != life or life in seated | state.spent:
+        return
+    release = Release(generation=generation, epoch=state.issued, then="standby")
+    id = f"{state.job}:{machine}:{generation}:back"
+    turn.send(machine, release, id=id)
 
 
 def _failed_since(state: State) -> Migration | None:
@@ -178,17 +211,6 @@ def _trace_of(state: State, base: Membership) -> Mapping[str, str]:
     return state.traces.get(_incident_of(state, base) or "", {})
 
 
-def _hold(turn: Turn, slots: list[int], cause: str) -> None:
-    if turn.state.held == tuple(slots):
-        return
-    reason = f"{cause}. No standby can take slots {slots}; the ranks wait. Add a machine."
-    turn.set(phase="held", reason=reason, held=tuple(slots))
-    turn.publish(
-        JobHeld(slots=tuple(slots), reason=reason),
-        id=f"job.held.{turn.state.issued}.{'-'.join(map(str, slots))}",
-    )
-
-
 def _reject(
     turn: Turn, *, base: Membership, lost: list[int], cause: str, refusal: RequestRefusedError
 ) -> None:
@@ -204,11 +226,11 @@ def _reject(
     fail_job(turn, reason=f"{cause}. {reason}", next_step=refusal.next_step)
 
 
-def fail_job(turn: Turn, *, reason: str, next_step: str) -> None:
+def fail_job(turn: Turn, *, reason: str, next_step: str, code: FailureCode = "failed") -> None:
     """Give the job up and stop every machine."""
     flight = turn.state.flight
     if flight is not None:
         give_up(turn, flight.id, reason)
     turn.set(phase="failed", reason=reason)
     turn.stop_everybody(reason)
-    turn.publish(JobFailed(reason=reason, next_step=next_step), id="job.failed")
+    turn.publish(JobFailed(reason=reason, next_step=next_step, code=code), id="job.failed")

@@ -10,13 +10,25 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainmover import observe
-from trainmover.bus.protocol import Bus
+from trainmover.bus.protocol import Bus, Entry
+from trainmover.commands import Lead
 from trainmover.errors import BusUnavailableError, ConflictError, ProtocolError
 from trainmover.events.envelope import Envelope
+from trainmover.lease import Lease
 from trainmover.topology import Frozen
 from trainmover_planner import core
 from trainmover_planner.outbox import Outbox
-from trainmover_planner.state import SOURCE, Command, Event, Fact, Reply, Request, Settings, Tick
+from trainmover_planner.state import (
+    SOURCE,
+    Command,
+    Event,
+    Fact,
+    Reply,
+    Request,
+    SendCommand,
+    Settings,
+    Tick,
+)
 
 __all__ = ["Planner", "steady_clock"]
 
@@ -45,6 +57,7 @@ class Planner:
         job: Job name.
         settings: What an operator can tune.
         clock: Seconds since 1970, steady.
+        lease: Held while it plans; None where there are no replicas.
     """
 
     def __init__(
@@ -54,10 +67,12 @@ class Planner:
         job: str,
         settings: Settings | None = None,
         clock: Callable[[], float] | None = None,
+        lease: Lease | None = None,
     ) -> None:
         self._bus = bus
         self._job = job
         self._clock = clock or steady_clock()
+        self._lease = lease
         self._state = core.initial(job, settings)
         self._inbox: asyncio.Queue[Envelope | _Asked] = asyncio.Queue()
         self._waiting: dict[str, asyncio.Future[Frozen]] = {}
@@ -66,9 +81,24 @@ class Planner:
         self._outbox: Outbox | None = None
 
     async def run(self) -> None:
-        """Plan until cancelled; first learns everything that happened before."""
+        """Plan until cancelled; first learns everything that happened before.
+
+        Raises:
+            LeaseLostError: In a group: another replica leads now.
+        """
+        if self._lease is not None:
+            await self._lease.acquire()
+        try:
+            await self._lead()
+        finally:
+            if self._lease is not None and self._lease.held:
+                await self._lease.give_back()
+
+    async def _lead(self) -> None:
         async with asyncio.TaskGroup() as group:
-            self._outbox = Outbox(self._bus, self._job, group)
+            if self._lease is not None:
+                group.create_task(self._lease.keep(), name="planner-lease")
+            self._outbox = Outbox(self._bus, self._job, group, lease=self._lease)
             group.create_task(self._read(), name="planner-read")
             await self._catch_up()
             await self._bus.serve(self._job, self._answer)
@@ -107,7 +137,16 @@ class Planner:
         self._stepped_s = self._clock()
         incarnation = await self._incarnation() if self._state.membership is not None else 1
         self._state, commands = core.resume(self._state, self._stepped_s, incarnation=incarnation)
-        self._carry_out(commands)
+        self._carry_out((*self._fences(), *commands))
+
+    def _fences(self) -> tuple[Command, ...]:
+        """First of all, every machine hears that this planner leads: no other is obeyed then."""
+        if self._lease is None:
+            return ()
+        names = (host.machine.name for host in self._state.inventory.sorted())
+        return tuple(
+            SendCommand(name, Lead(), f"{self._job}:{name}:lead", urgent=True) for name in names
+        )
 
     async def _incarnation(self) -> int:
         """Count this start in the key-value store: no two planners get the same number."""
@@ -115,7 +154,7 @@ class Planner:
         while True:
             try:
                 known = await self._bus.get(bucket, key)
-                number = 1 if known is None else int(known.value) + 1
+                number = 1 if known is None else _count(known) + 1
                 revision = None if known is None else known.revision
                 await self._bus.put(bucket, key, str(number).encode(), revision=revision)
             except (BusUnavailableError, ConflictError) as error:
@@ -170,7 +209,15 @@ class Planner:
             reply: asyncio.Future[Frozen] = asyncio.get_running_loop().create_future()
             self._inbox.put_nowait(_Asked(request, reply))
             answer = await reply
+            if self._lease is not None:
+                await self._lease.confirmed()
         return answer.model_dump_json().encode()
+
+
+def _count(known: Entry) -> int:
+    """How many planners there were; never too few, whatever somebody put there instead."""
+    # Each count was a revision of the bucket.
+    return int(known.value) if known.value.isdigit() else known.revision
 
 
 def _fact(event: Envelope) -> Fact:

@@ -11,6 +11,7 @@ from trainmover.commands import Command as MachineCommand
 from trainmover.commands import Stop
 from trainmover.events.incident import IncidentOpened
 from trainmover.events.operator import AutomationMode
+from trainmover.policies import OnWorkerCrash, WhenExhausted
 from trainmover.protocol.migration import Migration, RankReport
 from trainmover.protocol.table import Deadlines, Phase
 from trainmover.redundancy import Redundancy
@@ -20,6 +21,7 @@ from trainmover_planner.inventory import Inventory, Life, life_of
 __all__ = [
     "Command",
     "Control",
+    "Crash",
     "Death",
     "Event",
     "Fact",
@@ -53,6 +55,12 @@ class Settings:
         truth_s: How long a recovery waits to learn whether a planned move had switched.
         regroup_s: How long broken steps without a culprit are left alone.
         max_attempts: Recovery plans in a row before the job is given up.
+        when_exhausted: What becomes of a job that no machine is left for.
+        exhausted_after_s: How long such a job is held before it ends, unless ``hold``.
+        checkpoint_s: How long its ranks may then take to save a checkpoint.
+        on_worker_crash: Whether a standby replaces a machine whose program crashed, or the same
+            machine starts over in its slot.
+        restart_within_s: How long to wait for it then, before a standby takes the slot.
     """
 
     automation: bool = True
@@ -63,6 +71,11 @@ class Settings:
     truth_s: float = 1.0
     regroup_s: float = 1.5
     max_attempts: int = 8
+    when_exhausted: WhenExhausted = "hold"
+    exhausted_after_s: float = 60.0
+    checkpoint_s: float = 60.0
+    on_worker_crash: OnWorkerCrash = "standby"
+    restart_within_s: float = 60.0
     deadlines: Deadlines = field(default_factory=Deadlines)
 
 
@@ -169,6 +182,18 @@ class Control:
     pardoned: frozenset[Life] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A worker process that ended by itself."""
+
+    life: Life
+    rank: int
+    exit_code: int | None
+    signal: int | None
+    last_words: str
+    at_s: float
+
+
 def _none() -> Mapping[Any, Any]:
     return MappingProxyType({})
 
@@ -199,6 +224,10 @@ class State:
         warmed: Lives that were told to be standbys.
         stopped: Lives that were told that the job is over.
         held: Slots that no machine can fill at present.
+        held_s: Since when the job is held.
+        told_save: Epochs at which the survivors were asked to save a checkpoint.
+        saved: (machine, rank) of each rank that saved one, and where.
+        crashes: Worker processes that ended by themselves since the latest commit.
         cooldown: Slot and time until which it is not moved automatically.
         said: (incident or life, code) of what is said only once.
         attempts: Recovery plans since the latest commit.
@@ -233,6 +262,10 @@ class State:
     warmed: frozenset[Life] = frozenset()
     stopped: frozenset[Life] = frozenset()
     held: tuple[int, ...] = ()
+    held_s: float | None = None
+    told_save: frozenset[int] = frozenset()
+    saved: Mapping[tuple[str, int], str] = field(default_factory=_none)
+    crashes: tuple[Crash, ...] = ()
     cooldown: Mapping[int, float] = field(default_factory=_none)
     said: frozenset[tuple[str, str]] = frozenset()
     attempts: int = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
@@ -19,6 +20,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 
+from trainmover.bus.credentials import Credentials
 from trainmover.errors import BusError, BusUnavailableError, PermissionDeniedError
 from trainmover.observe import get_logger
 
@@ -28,15 +30,21 @@ _log = get_logger(__name__)
 _VIOLATION: Final = re.compile(
     r'permissions violation for (publish|subscription) to "([^"]+)"', re.IGNORECASE
 )
+_IDENTITY: Final = re.compile(r"authorization|ssl|tls|certificate", re.IGNORECASE)
 _CLOSE_S: Final = 0.7
 _RECONNECT_WAIT_S: Final = 0.1
 
 
 class _Client(Client):
-    """A client whose requests end at once when the server says they are forbidden."""
+    """A client whose requests end at once when the server says they are forbidden.
 
-    def __init__(self) -> None:
+    Args:
+        demands_tls: Whether to refuse a server that offers no encryption.
+    """
+
+    def __init__(self, *, demands_tls: bool = False) -> None:
         super().__init__()
+        self._demands_tls = demands_tls
         self._open: dict[asyncio.Timeout, str] = {}
         self._refused: dict[asyncio.Timeout, str] = {}
 
@@ -61,6 +69,13 @@ class _Client(Client):
             self._open.pop(scope, None)
             self._refused.pop(scope, None)
 
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        # nats-py encrypts where the server asks for it: whoever sits in between could ask for
+        # nothing, be told our name, and pass our signature on.
+        if initial_connection and self._demands_tls and not info.get("tls_required"):
+            raise nats.errors.Error("the server offers no TLS")
+        await super()._process_info(info, initial_connection)
+
     def refuse(self, subject: str) -> bool:
         """End the requests that wait for an answer from ``subject``; tells whether any did."""
         hit = [scope for scope, waiting in self._open.items() if waiting.lower() == subject]
@@ -79,7 +94,8 @@ class Connection:
         name: Who we are, for the server's own monitoring.
         timeout_s: How long one operation may take before the bus counts as unavailable, seconds.
         connect_timeout_s: Limit for the first connection, seconds.
-        options: Passed to nats-py (``nkeys_seed_str``, ``tls``, ``inbox_prefix``, ...).
+        credentials: Who we are; from the environment when omitted.
+        options: Passed to nats-py as well.
     """
 
     def __init__(
@@ -89,17 +105,20 @@ class Connection:
         name: str,
         timeout_s: float,
         connect_timeout_s: float,
+        credentials: Credentials | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.url = url
         self.timeout_s = timeout_s
         self._name = name
         self._connect_timeout_s = connect_timeout_s
+        self._credentials = credentials
         self._options = dict(options or {})
         self._client = _Client()
         self._up = asyncio.Event()
         self._closing = True  # until it is open
         self._last_error = ""
+        self._identity_error = ""
         self._refused_subscriptions: set[str] = set()
         self._warned: set[str] = set()
         self._calls: set[asyncio.Timeout] = set()
@@ -149,10 +168,16 @@ class Connection:
         Raises:
             BusUnavailableError: Nobody answers at the address in time.
             PermissionDeniedError: The server does not know this user.
+            ConfigError: The credentials cannot be used.
         """
+        credentials = self._credentials or Credentials.from_environment()
+        options = {**credentials.options(), **self._options}
+        if "tls" in options:
+            logging.getLogger("asyncio").addFilter(_is_worth_saying)  # the same one is kept once
         self._up.clear()
-        self._client = _Client()  # a client whose connect failed cannot be used again
-        self._last_error = ""
+        # A client whose connect failed cannot be used again.
+        self._client = _Client(demands_tls="tls" in options)
+        self._last_error = self._identity_error = ""
         self._closer: asyncio.Task[object] | None = None
         self._closing = False
         try:
@@ -173,15 +198,12 @@ class Connection:
                     # With the default pings a black-holed server goes unnoticed for minutes.
                     ping_interval=1,
                     max_outstanding_pings=2,
-                    **self._options,
+                    **options,
                 )
         except (TimeoutError, OSError, nats.errors.Error) as error:
             await self._abandon()
-            if "authorization" in f"{error!r} {self._last_error}".lower():
-                raise PermissionDeniedError(
-                    f"the bus at {self.url} does not accept user {self._name!r}: "
-                    "check the credentials."
-                ) from error
+            if refusal := _refusal(self._identity_error, self.url, credentials):
+                raise refusal from error
             raise BusUnavailableError(
                 f"no bus at {self.url} ({self._last_error or 'no answer'}). "
                 "Is the NATS server running, and is the address right?"
@@ -352,6 +374,8 @@ class Connection:
                 _log.warning("bus.forbidden", subject=subject, bus=self.url)
             return
         self._last_error = text
+        if _IDENTITY.search(text):
+            self._identity_error = text  # the attempts that follow fail for duller reasons
         if isinstance(error, nats.errors.SlowConsumerError):
             _log.warning("bus.slow_consumer", subject=error.subject)
         else:
@@ -382,8 +406,36 @@ class Connection:
                 wake()
 
 
+def _is_worth_saying(record: logging.LogRecord) -> bool:
+    """Drop what asyncio says at the end of each connection that nats-py upgraded to TLS."""
+    return "returning true from eof_received()" not in record.getMessage()
+
+
+def _refusal(text: str, url: str, credentials: Credentials) -> BusError | None:
+    """The true cause of a failed connection, where it is one of identity."""
+    if not text:
+        return None
+    if "authorization" not in text.lower():
+        if "offers no TLS" in text:
+            return PermissionDeniedError(
+                f"the bus at {url} does not encrypt, and {credentials.ca} says that ours does: is "
+                "the address right? Unset TRAINMOVER_NATS_CA for a bus without TLS."
+            )
+        given = (
+            f"{credentials.ca} does not vouch for it" if credentials.ca else "none is known here"
+        )
+        return PermissionDeniedError(
+            f"no trusted connection to the bus at {url}: its certificate needs an authority, and "
+            f"{given} ({text}). Set TRAINMOVER_NATS_CA to the authority's certificate."
+        )
+    return PermissionDeniedError(
+        f"the bus at {url} does not know this user (tried {credentials}). Set "
+        "TRAINMOVER_NATS_NKEY to the nkey file that 'trainmover setup' made for it."
+    )
+
+
 def _forbidden(verb: str, subject: str) -> PermissionDeniedError:
     return PermissionDeniedError(
-        f"this bus user may not {verb} {subject!r}: give its role that permission in the "
-        "server's configuration."
+        f"this bus user may not {verb} {subject!r}: use the credentials of a role that may "
+        "(TRAINMOVER_NATS_NKEY)."
     )

@@ -23,6 +23,7 @@ from trainmover.bus.streams import BUCKETS, fact_subjects
 from trainmover.commands import Command, command_adapter
 from trainmover.errors import BusError, BusUnavailableError, ConflictError, MalformedEventError
 from trainmover.events.envelope import Envelope, decode, encode
+from trainmover.events.sequence import Numbering, Screen
 from trainmover.topology import Frozen
 
 __all__ = ["DeadLetter", "MemoryBroker", "MemoryBus"]
@@ -47,6 +48,7 @@ class DeadLetter:
     subject: str
     data: bytes
     reason: str
+    kind: str
 
 
 class _Log:
@@ -71,6 +73,7 @@ class _Position:
     again: list[int] = field(default_factory=list)
     attempts: dict[int, int] = field(default_factory=dict)
     timers: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
+    one_by_one: bool = False
 
 
 class MemoryBroker:
@@ -123,6 +126,8 @@ class MemoryBroker:
         self, log: _Log, position: _Position, wanted: Callable[[str], bool]
     ) -> tuple[int, int] | None:
         """(index, attempt) of the message that is due at ``position`` and now counts as out."""
+        if position.one_by_one and position.timers:
+            return None
         index: int | None = None
         if position.again:
             index = position.again.pop(0)
@@ -133,9 +138,13 @@ class MemoryBroker:
         if index is None:
             return None
         attempt = position.attempts[index] = position.attempts.get(index, 0) + 1
+        self.await_ack(position, index)
+        return index, attempt
+
+    def await_ack(self, position: _Position, index: int) -> None:
+        """Deliver a message again unless it is acknowledged in time."""
         loop = asyncio.get_running_loop()
         position.timers[index] = loop.call_later(self._ack_wait_s, self.again, position, index)
-        return index, attempt
 
     def again(self, position: _Position, index: int) -> None:
         """Let a message that is out be delivered again."""
@@ -155,10 +164,17 @@ class _Received(Generic[T]):
     index: int
     broker: MemoryBroker
     position: _Position | None
+    message: _Stored
 
     async def ack(self) -> None:
         if self.position is not None and (timer := self.position.timers.pop(self.index, None)):
             timer.cancel()
+            self.broker.wake()
+
+    async def extend(self) -> None:
+        if self.position is not None and self.index in self.position.timers:
+            self.position.timers.pop(self.index).cancel()
+            self.broker.await_ack(self.position, self.index)
 
     async def nak(self, *, delay_s: float = 0.0) -> None:
         position = self.position
@@ -168,6 +184,12 @@ class _Received(Generic[T]):
             position.timers[self.index] = loop.call_later(
                 delay_s, self.broker.again, position, self.index
             )
+
+    async def reject(self, reason: str) -> None:
+        await self.ack()
+        if self.position is not None:
+            letter = DeadLetter(self.message.subject, self.message.data, reason, "refused")
+            self.broker.dead_letters.append(letter)
 
 
 class MemoryBus:
@@ -182,6 +204,7 @@ class MemoryBus:
         self.broker = broker or MemoryBroker()
         self.name = name
         self._open = False
+        self._numbering = Numbering()
         self._mine: set[asyncio.Event] = set()
         self._queues: set[asyncio.Queue[tuple[str, bytes] | None]] = set()
         self._serving: set[str] = set()
@@ -219,8 +242,11 @@ class MemoryBus:
 
     async def publish(self, event: Envelope) -> None:
         """Publish a fact exactly once (by source and id)."""
-        with observe.publishing(observe.message_template(event), parent=event.trace) as trace:
-            headers, data = encode(replace(event, trace=trace))
+        with (
+            observe.publishing(observe.message_template(event), parent=event.trace) as trace,
+            self._numbering.next() as sequence,
+        ):
+            headers, data = encode(replace(event, trace=trace, sequence=sequence))
             await self._check(f"publish {event.subject}")
             stored = _Stored(event.subject, headers, data)
             self.broker.facts.append(stored, id_=f"{event.source}#{event.id}")
@@ -234,6 +260,7 @@ class MemoryBus:
         fact: str = "*",
         durable: str | None = None,
         from_start: bool = True,
+        one_by_one: bool = False,
     ) -> AsyncIterator[_Received[Envelope]]:
         """Facts of ``job`` in stream order; see ``Bus.events``."""
         await self._check("read facts")
@@ -244,8 +271,17 @@ class MemoryBus:
         else:
             name = f"facts:{job}:{subjects.validate_id(durable, what='position')}"
             position = self.broker.positions.setdefault(name, _Position(next=start))
+            position.one_by_one = one_by_one
         wanted = _matcher(fact_subjects(job, entity=entity, fact=fact))
-        reading = self._read(log, position, wanted, _decode_event, shared=durable is not None)
+        screen = Screen()
+
+        def parse(message: _Stored, attempt: int) -> Envelope:
+            event = decode(message.subject, message.headers, message.data)
+            if attempt == 1:  # what comes again was screened before
+                screen.check(event)
+            return event
+
+        reading = self._read(log, position, wanted, parse, shared=durable is not None)
         async with contextlib.aclosing(reading):
             async for delivery in reading:
                 yield delivery
@@ -363,7 +399,7 @@ class MemoryBus:
         log: _Log,
         position: _Position,
         wanted: Callable[[str], bool],
-        parse: Callable[[_Stored], T],
+        parse: Callable[[_Stored, int], T],
         *,
         shared: bool,
     ) -> AsyncGenerator[_Received[T], None]:
@@ -380,11 +416,11 @@ class MemoryBus:
                 if not shared:
                     position.timers.pop(index).cancel()
                 try:
-                    payload = parse(message)
+                    payload = parse(message, attempt)
                 except MalformedEventError as error:
                     if timer := position.timers.pop(index, None):
                         timer.cancel()
-                    letter = DeadLetter(message.subject, message.data, str(error))
+                    letter = DeadLetter(message.subject, message.data, str(error), error.kind)
                     broker.dead_letters.append(letter)
                     _log.warning("bus.dead_letter", subject=message.subject, reason=str(error))
                     continue
@@ -395,6 +431,7 @@ class MemoryBus:
                     index=index,
                     broker=broker,
                     position=position if shared else None,
+                    message=message,
                 )
 
     @contextlib.contextmanager
@@ -415,11 +452,7 @@ def _matcher(patterns: list[str]) -> Callable[[str], bool]:
     return lambda subject: pattern.fullmatch(subject) is not None
 
 
-def _decode_event(message: _Stored) -> Envelope:
-    return decode(message.subject, message.headers, message.data)
-
-
-def _decode_command(message: _Stored) -> Command:
+def _decode_command(message: _Stored, _attempt: int) -> Command:
     try:
         return command_adapter.validate_json(message.data)
     except ValidationError as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
+import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -17,13 +18,15 @@ from nats.micro import add_service
 from pydantic import ValidationError
 
 from trainmover import observe, subjects
-from trainmover.bus import requests, streams
+from trainmover.bus import dead, requests, streams
 from trainmover.bus.connection import Connection
+from trainmover.bus.credentials import Credentials
 from trainmover.bus.protocol import Entry, RequestHandler
-from trainmover.bus.reading import OrderedReader, QueueReader
+from trainmover.bus.reading import OrderedReader, QueueReader, filtered
 from trainmover.commands import Command, command_adapter
 from trainmover.errors import BusUnavailableError, ConflictError, MalformedEventError
 from trainmover.events.envelope import Envelope, decode, encode, percent_encode
+from trainmover.events.sequence import Numbering, Screen
 from trainmover.topology import Frozen
 
 __all__ = ["NatsBus"]
@@ -33,6 +36,8 @@ T = TypeVar("T")
 _log = observe.get_logger(__name__)
 _TELEMETRY_BACKLOG: Final = 4096
 _WRONG_LAST_SEQUENCE: Final = frozenset({10071, 10164})
+_ADDRESSEE: Final = "tm-to"
+_INBOX: Final = "_INBOX."
 _REMOVED: Final = frozenset({"DEL", "PURGE"})
 
 
@@ -45,6 +50,7 @@ class _Received(Generic[T]):
     trace: Mapping[str, str] = field(default_factory=dict)
     connection: Connection | None = None
     reply: str = ""
+    bury: Callable[[MalformedEventError], Awaitable[None]] | None = None
 
     async def ack(self) -> None:
         if self.connection is not None:
@@ -54,6 +60,15 @@ class _Received(Generic[T]):
         if self.connection is not None:
             delay = b' {"delay": %d}' % int(delay_s * 1e9) if delay_s > 0 else b""
             await self.connection.send(self.reply, Msg.Ack.Nak + delay)
+
+    async def extend(self) -> None:
+        if self.connection is not None:
+            await self.connection.send(self.reply, Msg.Ack.Progress)
+
+    async def reject(self, reason: str) -> None:
+        if self.connection is not None and self.bury is not None:
+            await self.bury(MalformedEventError(reason, kind="refused"))
+            await self.connection.send(self.reply, Msg.Ack.Term)
 
 
 class NatsBus:
@@ -67,7 +82,8 @@ class NatsBus:
         connect_timeout: Limit for the first connection, seconds.
         on_disconnect: Awaited when the server is lost.
         on_reconnect: Awaited when it is back.
-        options: Passed to nats-py: ``nkeys_seed_str``, ``user_credentials``, ``tls``, ...
+        credentials: Who we are; from ``TRAINMOVER_NATS_NKEY`` and the like when omitted.
+        options: Passed to nats-py as well.
     """
 
     def __init__(
@@ -80,16 +96,23 @@ class NatsBus:
         connect_timeout: float = 2.0,
         on_disconnect: Callable[[], Awaitable[None]] | None = None,
         on_reconnect: Callable[[], Awaitable[None]] | None = None,
+        credentials: Credentials | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self._connection = Connection(
-            url, name=name, timeout_s=timeout_s, connect_timeout_s=connect_timeout, options=options
+            url,
+            name=name,
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout,
+            credentials=credentials,
+            options=options,
         )
         if on_disconnect is not None:
             self._connection.on_lost(on_disconnect)
         if on_reconnect is not None:
             self._connection.on_back(on_reconnect)
         self._ack_wait_s = ack_wait_s
+        self._numbering = Numbering()
         self._entered = False
         self._readers: set[OrderedReader | QueueReader] = set()
         self._queues: set[asyncio.Queue[Msg | None]] = set()
@@ -136,11 +159,19 @@ class NatsBus:
         async with self._connection.calling(f"announce {service}"):
             await add_service(self._connection.client, name=service, version=version)
 
+    async def ping(self) -> None:
+        """Return once the server has answered; ``BusUnavailableError`` when it does not."""
+        async with self._connection.calling("ping the server"):
+            await self._connection.client.flush()
+
     async def publish(self, event: Envelope) -> None:
         """Publish a fact exactly once (by source and id) and return once it is stored."""
         template = observe.message_template(event)
-        with observe.publishing(template, parent=event.trace) as trace:
-            headers, data = encode(replace(event, trace=trace))
+        with (
+            observe.publishing(template, parent=event.trace) as trace,
+            self._numbering.next() as sequence,
+        ):
+            headers, data = encode(replace(event, trace=trace, sequence=sequence))
             headers[Header.MSG_ID] = f"{event.source}#{headers['ce-id']}"
             async with self._connection.calling(f"publish {event.subject}"):
                 await self._connection.jetstream().publish(event.subject, data, headers=headers)
@@ -153,6 +184,7 @@ class NatsBus:
         fact: str = "*",
         durable: str | None = None,
         from_start: bool = True,
+        one_by_one: bool = False,
     ) -> AsyncIterator[_Received[Envelope]]:
         """Facts of ``job`` in stream order; see ``Bus.events``."""
         filters = streams.fact_subjects(job, entity=entity, fact=fact)
@@ -168,16 +200,27 @@ class NatsBus:
             policy = DeliverPolicy.ALL if from_start else DeliverPolicy.NEW
             # A position belongs to its job: two jobs may use the same name.
             name = f"facts:{job.replace('*', '')}:{subjects.validate_id(durable, what='position')}"
-            reader = self._queue_reader(subjects.EVENT_STREAM, name, filters, policy)
+            pending = 1 if one_by_one else None
+            reader = self._queue_reader(
+                subjects.EVENT_STREAM, name, filters, policy, max_ack_pending=pending
+            )
         acknowledged = durable is not None
-        async for message, payload in self._decoded(reader, _decode_event, acknowledged):
+        screen = Screen()
+
+        def parse(message: Msg) -> Envelope:
+            event = decode(message.subject, message.headers, message.data)
+            if (message.metadata.num_delivered or 1) == 1:  # what comes again was screened before
+                screen.check(event)
+            return event
+
+        async for message, payload in self._decoded(reader, parse, acknowledged):
             yield self._received(message, payload, acknowledged=acknowledged)
 
     async def event_count(self, job: str) -> int:
         """Number of facts of ``job`` stored now."""
         async with self._connection.calling("count facts"):
             info = await self._connection.jetstream().stream_info(
-                subjects.EVENT_STREAM, subjects_filter=subjects.events(job)
+                subjects.EVENT_STREAM, subjects_filter=subjects.everything(job)
             )
         return sum((info.state.subjects or {}).values())
 
@@ -186,7 +229,11 @@ class NatsBus:
         subject = subjects.command(job, machine)
         with observe.publishing("tm.v1.{job}.cmd.{machine}") as trace:
             # Ids are per machine: the same plan goes to every machine under one id.
-            headers = {Header.MSG_ID.value: percent_encode(f"{job}/{machine}#{id}"), **trace}
+            headers = {
+                Header.MSG_ID.value: percent_encode(f"{job}/{machine}#{id}"),
+                _ADDRESSEE: f"{job}/{machine}",
+                **trace,
+            }
             async with self._connection.calling(f"send {command.verb} to {machine}"):
                 await self._connection.jetstream().publish(
                     subject, command.model_dump_json().encode(), headers=headers
@@ -200,7 +247,12 @@ class NatsBus:
             [subjects.command(job, machine)],
             DeliverPolicy.ALL,
         )
-        async for message, payload in self._decoded(reader, _decode_command, acknowledged=True):
+        addressee = f"{job}/{machine}"
+
+        def parse(message: Msg) -> Command:
+            return _decode_command(message, addressee)
+
+        async for message, payload in self._decoded(reader, parse, acknowledged=True):
             yield self._received(message, payload, acknowledged=True)
 
     async def send_telemetry(self, job: str, machine: str, data: bytes) -> None:
@@ -251,6 +303,12 @@ class NatsBus:
 
         async def receive(message: Msg) -> None:
             verb = message.subject.rpartition(".")[2]
+            if not message.reply.startswith(_INBOX):
+                # Who may read facts can have the server deliver one here, and one could pass for a
+                # request; and an answer must not end up where its asker may not write.
+                error = f"request {verb!r} asks for an answer on {message.reply!r}: not an inbox"
+                await self._bury(message, MalformedEventError(error, kind="foreign"))
+                return
             with observe.continued(message.headers, f"process tm.v1.{{job}}.request.{verb}"):
                 reply = await requests.answer(handler, verb, message.data)
             # Msg.respond takes no headers and raises in an outage: the asker times out then.
@@ -301,21 +359,31 @@ class NatsBus:
     async def _stored(self, bucket: str, key: str) -> RawStreamMsg | None:
         async with self._connection.calling(f"read {key} of bucket {bucket}"):
             try:
+                # Not a direct get, which nobody should need the permission for: its answer is the
+                # bare message, and whoever asks may have the server put that anywhere.
                 return await self._connection.jetstream().get_last_msg(
-                    f"KV_{bucket}", _kv_subject(bucket, key), direct=True
+                    f"KV_{bucket}", _kv_subject(bucket, key)
                 )
             except nats.js.errors.NotFoundError:
                 return None
 
     def _queue_reader(
-        self, stream: str, durable: str, filters: list[str], policy: DeliverPolicy
+        self,
+        stream: str,
+        durable: str,
+        filters: list[str],
+        policy: DeliverPolicy,
+        *,
+        max_ack_pending: int | None = None,
     ) -> QueueReader:
         config = ConsumerConfig(
+            name=durable,
             durable_name=durable,
             deliver_policy=policy,
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=self._ack_wait_s,
-            filter_subjects=filters,
+            max_ack_pending=max_ack_pending,
+            **filtered(filters),
         )
         return QueueReader(self._connection, stream=stream, config=config)
 
@@ -326,6 +394,7 @@ class NatsBus:
             trace=observe.trace_headers(message.headers),
             connection=self._connection if acknowledged else None,
             reply=message.reply,
+            bury=lambda error: self._bury(message, error),
         )
 
     async def _decoded(
@@ -341,7 +410,7 @@ class NatsBus:
                     try:
                         payload = parse(message)
                     except MalformedEventError as error:
-                        await self._bury(message, str(error))
+                        await self._bury(message, error)
                         if acknowledged:
                             await self._connection.send(message.reply, Msg.Ack.Term)
                         continue
@@ -349,23 +418,29 @@ class NatsBus:
         finally:
             self._readers.discard(reader)
 
-    async def _bury(self, message: Msg, reason: str) -> None:
-        """Put a message that nobody can read where people look for such messages."""
-        _log.warning("bus.dead_letter", subject=message.subject, reason=reason)
-        headers = {k: percent_encode(v) for k, v in (message.headers or {}).items()}
-        headers["tm-reason"] = percent_encode(reason)
-        headers["tm-subject"] = message.subject
-        headers["tm-sequence"] = str(message.metadata.sequence.stream)
-        # Every reader finds the same bad message; it is kept once.
-        headers[Header.MSG_ID] = f"{message.metadata.stream}/{headers['tm-sequence']}"
-        await self._connection.send(subjects.DEAD_LETTER, message.data, headers)
+    async def _bury(self, message: Msg, error: MalformedEventError) -> None:
+        """Put a message that must not count where people look for such messages."""
+        _log.warning("bus.dead_letter", subject=message.subject, kind=error.kind, reason=str(error))
+        stored: tuple[str, int] | None = None
+        with contextlib.suppress(nats.errors.NotJSMessageError):
+            here = message.metadata
+            stored = (here.stream, here.sequence.stream)
+        letter = dead.letter(
+            subject=message.subject,
+            headers=message.headers,
+            data=message.data,
+            error=error,
+            stored=stored,
+        )
+        await self._connection.send(subjects.DEAD_LETTER, letter.data, letter.headers)
 
 
-def _decode_event(message: Msg) -> Envelope:
-    return decode(message.subject, message.headers, message.data)
-
-
-def _decode_command(message: Msg) -> Command:
+def _decode_command(message: Msg, addressee: str) -> Command:
+    named = (message.headers or {}).get(_ADDRESSEE)
+    if named != addressee:
+        # The server delivers stored messages wherever a consumer asks for: a command for another
+        # machine could be sent here by somebody who may not write commands.
+        raise MalformedEventError(f"command for {named!r} came to {addressee!r}", kind="foreign")
     try:
         return command_adapter.validate_json(message.data)
     except ValidationError as error:

@@ -58,6 +58,14 @@ class Delivery(Protocol[T_co]):
         """Not done; deliver it again after ``delay_s``."""
         ...
 
+    async def extend(self) -> None:
+        """Still at it: count the time until it comes again from now."""
+        ...
+
+    async def reject(self, reason: str) -> None:
+        """Never to be done: a dead letter, for this reason."""
+        ...
+
 
 class Bus(Protocol):
     """What every service may ask of the transport.
@@ -97,6 +105,7 @@ class Bus(Protocol):
         fact: str = "*",
         durable: str | None = None,
         from_start: bool = True,
+        one_by_one: bool = False,
     ) -> AsyncIterator[Delivery[Envelope]]:
         """Facts of ``job`` in stream order, as an endless iterator.
 
@@ -109,6 +118,8 @@ class Bus(Protocol):
             durable: Name of a shared position that survives restarts; None reads alone, and
                 acknowledging is then a no-op.
             from_start: Begin with the first stored fact, else with the next one published.
+            one_by_one: At a durable position, nothing comes before the fact ahead of it is
+                acknowledged: order survives whoever dies over a fact.
         """
         ...
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import AsyncGenerator
-from typing import Final
+from typing import Any, Final
 
 import nats.errors
 import nats.js.errors
@@ -21,7 +22,7 @@ from trainmover.bus.connection import Connection
 from trainmover.errors import BusError, BusUnavailableError, PermissionDeniedError
 from trainmover.observe import get_logger
 
-__all__ = ["OrderedReader", "QueueReader"]
+__all__ = ["OrderedReader", "QueueReader", "filtered"]
 
 _log = get_logger(__name__)
 _HEARTBEAT_S: Final = 1.0
@@ -32,6 +33,13 @@ _FORGOTTEN_AFTER_S: Final = 30.0
 
 _Wake = None
 """What a reader's queue holds when there is no message but something to look after."""
+
+
+def filtered(subjects: list[str]) -> dict[str, Any]:
+    """The filter of a consumer; a single one becomes part of the subject it is created with."""
+    if len(subjects) == 1:
+        return {"filter_subject": subjects[0]}
+    return {"filter_subjects": subjects}
 
 
 def _is_status(message: Msg) -> bool:
@@ -137,6 +145,8 @@ class OrderedReader(_Reader):
 
     async def _begin(self) -> None:
         config = ConsumerConfig(
+            # A name of its own makes the server hold us to the filter that permissions allow.
+            name=f"read-{uuid.uuid4().hex}",
             deliver_subject=self._inbox,
             deliver_policy=(
                 DeliverPolicy.NEW if self._last is None else DeliverPolicy.BY_START_SEQUENCE
@@ -144,7 +154,7 @@ class OrderedReader(_Reader):
             opt_start_seq=None if self._last is None else self._last + 1,
             ack_policy=AckPolicy.NONE,
             max_deliver=1,
-            filter_subjects=self._filters,
+            **filtered(self._filters),
             flow_control=True,
             idle_heartbeat=_HEARTBEAT_S,
             mem_storage=True,

@@ -17,13 +17,23 @@ from nats.js.errors import BadRequestError
 from trainmover import subjects
 from trainmover.events.catalog import CATALOG
 
-__all__ = ["BUCKETS", "DEAD_STREAM", "ENTITIES", "ensure", "fact_subjects", "stream_configs"]
+__all__ = [
+    "BUCKETS",
+    "DEAD_STREAM",
+    "ENTITIES",
+    "MACHINES_BUCKET",
+    "ensure",
+    "fact_subjects",
+    "stream_configs",
+]
 
 ENTITIES: Final = tuple(sorted({kind.entity for kind in CATALOG.values()}))
 """Every entity of the catalogue: ``cmd``, ``telemetry`` and ``request`` are not among them."""
 
 DEAD_STREAM: Final = "TM_DEAD"
-BUCKETS: Final = ("tm_jobs", "tm_migrations", "tm_machines")
+JOBS_BUCKET: Final = "tm_jobs"
+MACHINES_BUCKET: Final = "tm_machines"
+BUCKETS: Final = (JOBS_BUCKET, "tm_migrations", MACHINES_BUCKET)
 
 _DEDUP_WINDOW_S: Final = 600.0  # how long after an outage a retry is still recognised
 _NAME_IN_USE: Final = 10058  # "stream name already in use with a different configuration"
@@ -33,10 +43,18 @@ _MAX_BYTES: Final = 1024**3  # reserved on the server: keep it modest
 def fact_subjects(job: str, *, entity: str = "*", fact: str = "*") -> list[str]:
     """Patterns that match exactly the facts asked for, and never a command or telemetry.
 
-    A plain ``tm.v1.<job>.*.*`` would overlap with commands, so the entities are listed.
+    A plain ``tm.v1.<job>.*.*`` would overlap with commands, so the entities are listed. Facts of
+    machines have one token more than the others.
     """
-    entities = ENTITIES if entity == "*" else (entity,)
-    return [subjects.events(job, entity=each, fact=fact) for each in entities]
+    patterns = []
+    for each in ENTITIES if entity == "*" else (entity,):
+        said = {kind.by for kind in CATALOG.values() if kind.entity == each}
+        plain = subjects.events(job, entity=each, fact=fact)
+        if said != {"machine"}:
+            patterns.append(plain)
+        if "machine" in said:
+            patterns.append(f"{plain}.*")
+    return patterns
 
 
 def stream_configs() -> tuple[StreamConfig, ...]:

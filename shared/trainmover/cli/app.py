@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trainmover import __version__
+from trainmover.bus.credentials import CA, CREDS, NKEY, Credentials
 from trainmover.cli import look, output
 from trainmover.cli import run as cluster
 from trainmover.cli.demo import demo
 from trainmover.cli.exits import ExitCode
 from trainmover.cli.migrate import abort, migrate
+from trainmover.cli.relay import relay
+from trainmover.cli.setup import setup
 
 __all__ = ["app", "run"]
 
@@ -39,9 +44,21 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
+    nats_nkey: Annotated[
+        Path | None, typer.Option(envvar=NKEY, help="File with our seed, from trainmover setup.")
+    ] = None,
+    nats_creds: Annotated[
+        Path | None, typer.Option(envvar=CREDS, help="File with our JWT and seed.")
+    ] = None,
+    nats_ca: Annotated[
+        Path | None, typer.Option(envvar=CA, help="Certificate of the bus's authority.")
+    ] = None,
 ) -> None:
     """Replace a machine of a running PyTorch training job without restarting the job."""
     del version  # its callback did the work
+    # Services that we start have to find them too.
+    given = Credentials(nkey=nats_nkey, creds=nats_creds, ca=nats_ca)
+    os.environ.update(given.environment())
 
 
 app.command()(demo)
@@ -56,6 +73,8 @@ app.command(
 )(cluster.run)
 app.command()(cluster.agent)
 app.command()(cluster.up)
+app.command()(setup)
+app.command()(relay)
 app.command()(look.status)
 app.command()(look.machines)
 app.command()(migrate)

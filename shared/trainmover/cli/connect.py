@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from trainmover import observe
+from trainmover.bus.credentials import Credentials
 from trainmover.bus.nats import NatsBus
 from trainmover.bus.protocol import Bus
 from trainmover.cli import output
@@ -19,14 +21,26 @@ from trainmover.errors import (
     BusError,
     ConfigError,
     InvalidIdError,
+    PermissionDeniedError,
     RequestRefusedError,
     TrainMoverError,
 )
+from trainmover.events.envelope import Envelope
 from trainmover.local import registry
+from trainmover.security import Role
 from trainmover.subjects import validate_id
 from trainmover.view import JobView
 
-__all__ = ["JobOption", "NatsOption", "OutputOption", "Target", "connect", "execute", "fold"]
+__all__ = [
+    "JobOption",
+    "NatsOption",
+    "OutputOption",
+    "Target",
+    "connect",
+    "execute",
+    "fold",
+    "history",
+]
 
 JobOption = Annotated[
     str | None,
@@ -45,10 +59,15 @@ _READ_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The job a command is about."""
+    """The job a command is about.
+
+    Attributes:
+        credentials: Who we are to its bus; from the environment when None.
+    """
 
     job: str
     url: str
+    credentials: Credentials | None = None
 
     @classmethod
     def find(cls, job: str | None, nats: str | None) -> Target:
@@ -62,7 +81,10 @@ class Target:
                 raise ConfigError("--nats names a bus but not a job on it: add --job NAME.")
             return cls(job=validate_id(job, what="job"), url=nats)
         record = registry.find(job)
-        return cls(job=record.job, url=record.nats)
+        own = Credentials.from_environment()
+        if record.clients and own == Credentials():
+            own = Credentials.of_folder(Path(record.clients) / Role.OPERATOR)
+        return cls(job=record.job, url=record.nats, credentials=own)
 
 
 @contextlib.asynccontextmanager
@@ -71,27 +93,34 @@ async def connect(target: Target) -> AsyncIterator[Bus]:
 
     Raises:
         BusUnavailableError: Nobody answers there.
+        PermissionDeniedError: The bus does not know us.
     """
-    async with NatsBus(target.url, name="trainmover-cli") as bus:
+    async with NatsBus(target.url, name="trainmover-cli", credentials=target.credentials) as bus:
         yield bus
 
 
 async def fold(bus: Bus, job: str) -> JobView:
     """The view of everything stored about ``job`` until now."""
     view = JobView(job)
+    for event in await history(bus, job):
+        view.apply(event)
+    return view
+
+
+async def history(bus: Bus, job: str) -> list[Envelope]:
+    """Every fact stored about ``job`` until now."""
     wanted = await bus.event_count(job)
+    found: list[Envelope] = []
     if not wanted:
-        return view
-    seen = 0
+        return found
     # Facts that do not parse are skipped by the bus, so the count alone may never be reached.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_READ_TIMEOUT_S):
             async for delivery in bus.events(job):
-                view.apply(delivery.payload)
-                seen += 1
-                if seen >= wanted:
+                found.append(delivery.payload)
+                if len(found) >= wanted:
                     break
-    return view
+    return found
 
 
 def execute(main: Callable[[], Coroutine[Any, Any, ExitCode]], *, logs: str = "error") -> ExitCode:
@@ -117,6 +146,8 @@ def explain(error: TrainMoverError) -> ExitCode:
         output.fail(str(error).removesuffix(error.next_step).strip(), next_step=error.next_step)
         return ExitCode.REFUSED
     output.fail(str(error))
+    if isinstance(error, PermissionDeniedError):
+        return ExitCode.REFUSED
     if isinstance(error, BusError):
         return ExitCode.UNREACHABLE
     if isinstance(error, ConfigError | InvalidIdError):

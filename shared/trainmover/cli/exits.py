@@ -17,8 +17,10 @@ class ExitCode(IntEnum):
     USAGE = 2
     """The command line, a name or a file is wrong."""
     REFUSED = 3
-    """The planner refused; nothing changed."""
+    """The planner refused, or the bus: this user may not do that. Nothing changed."""
     UNREACHABLE = 4
     """The bus or the planner does not answer; the outcome is unknown."""
+    EXHAUSTED = 75
+    """No machine was left for the job: start it again later (``EX_TEMPFAIL``)."""
     INTERRUPTED = 130
     """Ctrl-C or SIGTERM."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trainmover.chrome_trace import chrome_trace
 from trainmover.cli import output
 from trainmover.cli.connect import (
     JobOption,
@@ -21,12 +24,14 @@ from trainmover.cli.connect import (
     connect,
     execute,
     fold,
+    history,
 )
 from trainmover.cli.exits import ExitCode
 from trainmover.errors import BusError, ConfigError
 from trainmover.events.envelope import Envelope
 from trainmover.protocol.requests import StatusRequest
 from trainmover.summary import summarise
+from trainmover.timeline import timeline
 from trainmover.view import JobView, MigrationView, trace_id
 
 __all__ = ["events_app", "machines", "migrations_app", "status"]
@@ -104,6 +109,10 @@ def migrations_ls(
 def migrations_show(
     migration: Annotated[str, typer.Argument(help="Id, or the beginning of one.")],
     *,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Also write a trace file that ui.perfetto.dev opens.", metavar="FILE"),
+    ] = None,
     job: JobOption = None,
     nats: NatsOption = None,
     format: OutputOption = output.Format.TABLE,  # noqa: A002
@@ -113,8 +122,13 @@ def migrations_show(
     async def main() -> ExitCode:
         target = Target.find(job, nats)
         async with connect(target) as bus:
-            view = await fold(bus, target.job)
+            facts = await history(bus, target.job)
+        view = JobView(target.job)
+        for fact in facts:
+            view.apply(fact)
         found = _pick(view, migration)
+        if trace is not None:
+            _write_trace(trace, facts, found, job=target.job)
         output.emit(found.as_data(), format=format, render=lambda: _migration_page(view, found))
         return ExitCode.OK
 
@@ -154,6 +168,19 @@ def event_as_data(event: Envelope) -> dict[str, Any]:
         "trace_id": trace_id(event),
         "data": event.payload.model_dump(mode="json"),
     }
+
+
+def _write_trace(path: Path, facts: Sequence[Envelope], found: MigrationView, *, job: str) -> None:
+    bars = timeline(facts, found.id)
+    roles = {bar.who: "stayer" for bar in bars} | {"planner": "", "detector": ""}
+    for move in found.moves:
+        roles |= {move.leaver: "leaver", move.joiner: "joiner"}
+    document = chrome_trace(bars, roles=roles, job=job, migration=found.id, trace_id=found.trace_id)
+    try:
+        path.write_text(json.dumps(document) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write the trace to {path}: {error.strerror}.") from error
+    output.note(f"{len(bars)} bars in {path}: open it at https://ui.perfetto.dev")
 
 
 def _write_event(event: Envelope, format: output.Format) -> None:  # noqa: A002

@@ -28,12 +28,19 @@ from trainmover.local.cluster import (
 )
 from trainmover.local.follow import OutputFollower
 from trainmover.local.ledger import Ending
+from trainmover.policies import OnWorkerCrash, WhenExhausted
 from trainmover.redundancy import RedundancyChoice
 from trainmover.subjects import validate_id
 from trainmover.summary import summarise, worth_showing
 from trainmover.topology import parse_nnodes
 
 __all__ = ["agent", "become_agent", "finish", "run", "thread_environment", "up"]
+
+
+SecurityOption = Annotated[
+    Path | None,
+    typer.Option(help="Folder of 'trainmover setup' with the credentials of every client."),
+]
 
 
 def run(
@@ -46,6 +53,17 @@ def run(
     redundancy: Annotated[
         RedundancyChoice, typer.Option(help="Where the state of a rank survives its machine.")
     ] = "auto",
+    when_exhausted: Annotated[
+        WhenExhausted,
+        typer.Option(help="When no machine is left for a slot: hold the job, or end it."),
+    ] = "hold",
+    exhausted_after: Annotated[
+        float, typer.Option(help="Seconds for which it is held before it ends.", min=0)
+    ] = 60.0,
+    on_worker_crash: Annotated[
+        OnWorkerCrash,
+        typer.Option(help="Who takes the slot of a machine whose program crashed."),
+    ] = "standby",
     module: Annotated[bool, typer.Option("--module", "-m", help="It is a module's name.")] = False,
     job: Annotated[
         str | None, typer.Option(envvar="TRAINMOVER_JOB", help="Job name; made up when omitted.")
@@ -57,6 +75,10 @@ def run(
     log_dir: Annotated[
         Path | None, typer.Option(help="Folder for logs; in TRAINMOVER_HOME when omitted.")
     ] = None,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Keys, permissions and TLS on the bus of this run.")
+    ] = False,
+    security: SecurityOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Warnings only.")] = False,
 ) -> None:
     """Train on this host: one process group per machine, standbys included.
@@ -67,7 +89,7 @@ def run(
     Prints what rank 0 prints; every rank's output is in the log folder.
 
     Exit codes: 0 the job finished, 1 it failed, 2 usage, 4 the bus cannot be reached or started,
-    130 interrupted.
+    75 no machine was left for it (with --when-exhausted checkpoint or fail), 130 interrupted.
     """
 
     async def main() -> ExitCode:
@@ -84,9 +106,15 @@ def run(
             program=program,
             as_module=module,
             redundancy=redundancy,
+            planner_options=(
+                f"--when-exhausted={when_exhausted}",
+                f"--exhausted-after={exhausted_after}",
+                f"--on-worker-crash={on_worker_crash}",
+            ),
             metrics_dir=None if metrics is None else metrics.absolute(),
             log_dir=(log_dir or registry.home() / "logs" / name).absolute(),
             nats=nats,
+            security=_security(name, secure=secure, security=security, nats=nats),
             environment=thread_environment(least * nproc_per_node),
         )
         return await _supervise(spec, quiet=quiet)
@@ -101,6 +129,7 @@ def up(
     log_dir: Annotated[
         Path | None, typer.Option(help="Folder for logs; in TRAINMOVER_HOME when omitted.")
     ] = None,
+    security: SecurityOption = None,
 ) -> None:
     """Start the bus and the services of one job, without machines, until Ctrl-C."""
 
@@ -113,6 +142,7 @@ def up(
             program=(),
             log_dir=(log_dir or registry.home() / "logs" / name).absolute(),
             nats=nats,
+            security=_security(name, secure=False, security=security, nats=nats),
         )
         await _supervise(spec, quiet=False)
         return ExitCode.OK
@@ -140,7 +170,7 @@ def finish(ending: Ending, *, interrupted: bool) -> ExitCode:
         output.note(ending.reason)
         return ExitCode.INTERRUPTED
     output.fail(ending.reason, next_step=ending.next_step)
-    return ExitCode.FAILED
+    return ExitCode.EXHAUSTED if ending.exhausted else ExitCode.FAILED
 
 
 def thread_environment(ranks: int) -> dict[str, str]:
@@ -148,6 +178,20 @@ def thread_environment(ranks: int) -> dict[str, str]:
     if "OMP_NUM_THREADS" in os.environ:
         return {}
     return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // ranks))}
+
+
+def _security(job: str, *, secure: bool, security: Path | None, nats: str | None) -> Path | None:
+    """The folder with everybody's credentials, where the bus is secured."""
+    if security is not None and nats is None:
+        raise ConfigError("--security names the keys of a bus: name the bus too, with --nats URL.")
+    if secure and nats is not None:
+        raise ConfigError(
+            "--secure makes keys for a bus of this run's own. For the bus at --nats, pass the "
+            "folder of 'trainmover setup' with --security."
+        )
+    if security is not None:
+        return security.absolute()
+    return registry.home().absolute() / "security" / job if secure else None
 
 
 async def _supervise(spec: ClusterSpec, *, quiet: bool) -> ExitCode:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 from trainmover import subjects
 from trainmover.errors import MalformedEventError
 from trainmover.events import executor, incident, machine, migration, operator
-from trainmover.topology import Frozen
+from trainmover.topology import Frozen, Machine
 
-__all__ = ["CATALOG", "EventType", "lookup", "type_of"]
+__all__ = ["CATALOG", "EventType", "Speaker", "lookup", "type_of"]
+
+Speaker = Literal["planner", "detector", "machine", "operator"]
+"""Who may say a fact; the bus's permissions hold each to its own. ``operator`` stands for people
+and for tools that speak for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,59 +26,95 @@ class EventType:
         entity: What the fact is about ("migration").
         fact: What happened, in the past tense ("committed").
         model: The payload.
+        by: Who says it.
     """
 
     entity: str
     fact: str
     model: type[Frozen]
+    by: Speaker
+
+    @property
+    def name(self) -> str:
+        """``migration.committed``."""
+        return f"{self.entity}.{self.fact}"
 
     @property
     def type(self) -> str:
         """The CloudEvents type, with the major version of the payload."""
-        return f"dev.trainmover.{self.entity}.{self.fact}.v1"
+        return f"dev.trainmover.{self.name}.v1"
 
-    def subject(self, job: str) -> str:
-        """The subject on which a job's facts of this type are published."""
-        return subjects.event(job, entity=self.entity, fact=self.fact)
+    @property
+    def schema(self) -> str:
+        """The CloudEvents ``dataschema``: the ``$id`` of the payload's JSON schema."""
+        return f"urn:trainmover:event:{self.name}:v1"
+
+    @property
+    def template(self) -> str:
+        """The subject without any id, for documents and names of spans."""
+        return f"tm.v1.{{job}}.{self.name}" + (".{machine}" if self.by == "machine" else "")
+
+    def subject(self, job: str, *, machine: str | None = None) -> str:
+        """The subject on which a job's facts of this type are published.
+
+        Args:
+            job: Job name.
+            machine: The machine that says it; needed for facts of machines, and only for those.
+        """
+        said_by = (machine or "") if self.by == "machine" else None
+        return subjects.event(job, entity=self.entity, fact=self.fact, machine=said_by)
+
+    def pattern(self, job: str) -> str:
+        """Pattern over the subjects of this type."""
+        every = subjects.events(job, entity=self.entity, fact=self.fact)
+        return f"{every}.*" if self.by == "machine" else every
+
+    def machine_of(self, payload: Frozen) -> str | None:
+        """The machine that says ``payload``, None when no machine does."""
+        if self.by != "machine":
+            return None
+        named: object = getattr(payload, "machine", "")
+        return named.name if isinstance(named, Machine) else str(named)
 
 
 _TYPES: Final = (
-    EventType("job", "formed", migration.JobFormed),
-    EventType("job", "held", migration.JobHeld),
-    EventType("job", "finished", migration.JobFinished),
-    EventType("job", "failed", migration.JobFailed),
-    EventType("machine", "registered", machine.MachineRegistered),
-    EventType("machine", "warming", machine.MachineWarming),
-    EventType("machine", "ready", machine.MachineReady),
-    EventType("machine", "lost", machine.MachineLost),
-    EventType("machine", "quarantined", machine.MachineQuarantined),
-    EventType("machine", "released", operator.MachineReleased),
-    EventType("automation", "changed", operator.AutomationChanged),
-    EventType("worker", "exited", machine.WorkerExited),
-    EventType("worker", "finished", executor.WorkerFinished),
-    EventType("worker", "layout", executor.JobLayoutKnown),
-    EventType("worker", "followed", executor.StateFollowed),
-    EventType("link", "lost", machine.LinkLost),
-    EventType("plan", "prepared", executor.PlanPrepared),
-    EventType("plan", "switched", executor.PlanSwitched),
-    EventType("plan", "committed", executor.PlanCommitted),
-    EventType("plan", "failed", executor.PlanFailed),
-    EventType("step", "broken", executor.StepBroken),
-    EventType("step", "progress", executor.StepProgress),
-    EventType("step", "resumed", executor.StepResumed),
-    EventType("incident", "opened", incident.IncidentOpened),
-    EventType("incident", "updated", incident.IncidentUpdated),
-    EventType("incident", "closed", incident.IncidentClosed),
-    EventType("detector", "quarantined", incident.DetectorQuarantined),
-    EventType("migration", "proposed", migration.MigrationProposed),
-    EventType("migration", "approved", migration.MigrationApproved),
-    EventType("migration", "rejected", migration.MigrationRejected),
-    EventType("migration", "preparing", migration.MigrationPreparing),
-    EventType("migration", "ready", migration.MigrationReady),
-    EventType("migration", "switching", migration.MigrationSwitching),
-    EventType("migration", "committed", migration.MigrationCommitted),
-    EventType("migration", "aborted", migration.MigrationAborted),
-    EventType("migration", "failed", migration.MigrationFailed),
+    EventType("job", "formed", migration.JobFormed, "planner"),
+    EventType("job", "held", migration.JobHeld, "planner"),
+    EventType("job", "finished", migration.JobFinished, "planner"),
+    EventType("job", "failed", migration.JobFailed, "planner"),
+    EventType("machine", "registered", machine.MachineRegistered, "machine"),
+    EventType("machine", "warming", machine.MachineWarming, "machine"),
+    EventType("machine", "ready", machine.MachineReady, "machine"),
+    EventType("machine", "lost", machine.MachineLost, "planner"),
+    EventType("machine", "quarantined", machine.MachineQuarantined, "planner"),
+    EventType("machine", "released", operator.MachineReleased, "planner"),
+    EventType("automation", "changed", operator.AutomationChanged, "planner"),
+    EventType("worker", "exited", machine.WorkerExited, "machine"),
+    EventType("worker", "finished", executor.WorkerFinished, "machine"),
+    EventType("worker", "saved", executor.CheckpointSaved, "machine"),
+    EventType("worker", "layout", executor.JobLayoutKnown, "machine"),
+    EventType("worker", "followed", executor.StateFollowed, "machine"),
+    EventType("link", "lost", machine.LinkLost, "machine"),
+    EventType("plan", "prepared", executor.PlanPrepared, "machine"),
+    EventType("plan", "switched", executor.PlanSwitched, "machine"),
+    EventType("plan", "committed", executor.PlanCommitted, "machine"),
+    EventType("plan", "failed", executor.PlanFailed, "machine"),
+    EventType("step", "broken", executor.StepBroken, "machine"),
+    EventType("step", "progress", executor.StepProgress, "machine"),
+    EventType("step", "resumed", executor.StepResumed, "machine"),
+    EventType("incident", "opened", incident.IncidentOpened, "detector"),
+    EventType("incident", "updated", incident.IncidentUpdated, "detector"),
+    EventType("incident", "closed", incident.IncidentClosed, "detector"),
+    EventType("detector", "quarantined", incident.DetectorQuarantined, "detector"),
+    EventType("migration", "proposed", migration.MigrationProposed, "planner"),
+    EventType("migration", "approved", migration.MigrationApproved, "planner"),
+    EventType("migration", "rejected", migration.MigrationRejected, "planner"),
+    EventType("migration", "preparing", migration.MigrationPreparing, "planner"),
+    EventType("migration", "ready", migration.MigrationReady, "planner"),
+    EventType("migration", "switching", migration.MigrationSwitching, "planner"),
+    EventType("migration", "committed", migration.MigrationCommitted, "planner"),
+    EventType("migration", "aborted", migration.MigrationAborted, "planner"),
+    EventType("migration", "failed", migration.MigrationFailed, "planner"),
 )
 
 CATALOG: Final = MappingProxyType({event.type: event for event in _TYPES})
@@ -92,7 +132,8 @@ def lookup(type_: str) -> EventType:
     except KeyError:
         raise MalformedEventError(
             f"event type {type_!r} is not in the catalogue; is the publisher newer than this "
-            "reader? See docs/events for the types of this version."
+            "reader? See docs/events for the types of this version.",
+            kind="foreign",
         ) from None
 
 

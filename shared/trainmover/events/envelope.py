@@ -19,7 +19,10 @@ from pydantic_core import from_json, to_json
 from trainmover.errors import InvalidIdError, MalformedEventError
 from trainmover.topology import Frozen
 
-__all__ = ["Envelope", "decode", "encode", "percent_encode"]
+__all__ = ["MAX_BYTES", "Envelope", "decode", "encode", "percent_encode"]
+
+MAX_BYTES: Final = 4 * 1024 * 1024
+"""Largest payload of a fact: a membership of some 100,000 ranks fits."""
 
 _TRACE_HEADERS: Final = ("traceparent", "tracestate")
 _STRUCTURED: Final = "application/cloudevents+json"
@@ -38,6 +41,8 @@ class Envelope:
         time: When it was said, UTC.
         payload: The event model; its class decides type and subject.
         trace: W3C trace context headers (``traceparent``, ``tracestate``), may be empty.
+        sequence: The writer's run and the number within it (the CloudEvents extension
+            ``sequence``); the bus fills it in, see ``events.sequence``.
     """
 
     id: str
@@ -46,6 +51,7 @@ class Envelope:
     time: datetime
     payload: Frozen
     trace: Mapping[str, str] = field(default_factory=dict)
+    sequence: str = ""
 
     @property
     def type(self) -> str:
@@ -59,7 +65,8 @@ class Envelope:
         """Subject on which the event is published."""
         from trainmover.events.catalog import type_of  # noqa: PLC0415 - the catalogue needs us
 
-        return type_of(self.payload).subject(self.job)
+        kind = type_of(self.payload)
+        return kind.subject(self.job, machine=kind.machine_of(self.payload))
 
 
 def encode(envelope: Envelope) -> tuple[dict[str, str], bytes]:
@@ -67,7 +74,8 @@ def encode(envelope: Envelope) -> tuple[dict[str, str], bytes]:
 
     Raises:
         MalformedEventError: The event could not be read back: its class is not in the catalogue,
-            the time has no zone, an attribute is empty, or JSON cannot hold a value (NaN).
+            the time has no zone, an attribute is empty, JSON cannot hold a value (NaN), the
+            payload is over ``MAX_BYTES``, or a machine speaks for another.
     """
     from trainmover.events.catalog import type_of  # noqa: PLC0415 - the catalogue needs us
 
@@ -87,8 +95,12 @@ def encode(envelope: Envelope) -> tuple[dict[str, str], bytes]:
         "time": envelope.time.astimezone(UTC).isoformat().replace("+00:00", "Z"),
         "subject": envelope.job,
         "datacontenttype": "application/json",
-        "dataschema": f"urn:trainmover:event:{kind.entity}.{kind.fact}:v1",
+        "dataschema": kind.schema,
     }
+    machine = kind.machine_of(envelope.payload)
+    _check_source(kind.type, envelope.source, machine)
+    if envelope.sequence:
+        attributes["sequence"] = envelope.sequence
     for name, value in attributes.items():
         if not value:
             raise MalformedEventError(f"{kind.type}: attribute {name!r} is empty; fill it in")
@@ -96,6 +108,7 @@ def encode(envelope: Envelope) -> tuple[dict[str, str], bytes]:
     headers = {f"ce-{name}": percent_encode(value) for name, value in attributes.items()}
     headers.update({k: envelope.trace[k] for k in _TRACE_HEADERS if envelope.trace.get(k)})
     data = envelope.payload.model_dump_json().encode()
+    _check_size(kind.type, data)
     try:
         kind.model.model_validate_json(data)  # the bug is here, not at some reader
     except ValidationError as error:
@@ -107,11 +120,12 @@ def decode(subject: str, headers: Mapping[str, str] | None, data: bytes) -> Enve
     """Parse a message, binary or structured mode.
 
     Raises:
-        MalformedEventError: Attributes are missing, the type is unknown, the payload does not
-            validate, or the subject is not the type's subject.
+        MalformedEventError: Attributes are missing, the type is unknown, the payload is over
+            ``MAX_BYTES`` or does not validate, or the subject is not this fact's subject.
     """
     from trainmover.events.catalog import lookup  # noqa: PLC0415 - the catalogue needs us
 
+    _check_size(f"message on {subject!r}", data)
     found = {name.lower(): value for name, value in (headers or {}).items()}
     if found.get("content-type", "").partition(";")[0].strip().lower() == _STRUCTURED:
         attributes, data = _structured(data)
@@ -125,13 +139,10 @@ def decode(subject: str, headers: Mapping[str, str] | None, data: bytes) -> Enve
             f"specversion is {attributes.get('specversion')!r}"
         )
     kind = lookup(_required(attributes, "type", subject))
-    job = [*subject.split("."), "", "", ""][2]
-    try:
-        expected = kind.subject(job)
-    except InvalidIdError as error:
-        raise MalformedEventError(f"{kind.type} on {subject!r}: {error}") from error
-    if expected != subject:
-        raise MalformedEventError(f"{kind.type} belongs on {expected!r}, came on {subject!r}")
+    job, *said = [*subject.split("."), "", "", "", "", ""][2:]
+    if (said[0], said[1]) != (kind.entity, kind.fact):
+        belongs = f"{kind.type} belongs on {kind.template!r}, came on {subject!r}"
+        raise MalformedEventError(belongs, kind="foreign")
     content = attributes.get("datacontenttype", "application/json")
     if content.partition(";")[0].strip().lower() != "application/json":
         raise MalformedEventError(f"{kind.type}: payload is {content!r}, only JSON is understood")
@@ -139,15 +150,42 @@ def decode(subject: str, headers: Mapping[str, str] | None, data: bytes) -> Enve
         payload = kind.model.model_validate_json(data)
     except ValidationError as error:
         raise MalformedEventError(f"{kind.type}: payload is wrong: {_brief(error)}") from error
+    machine = kind.machine_of(payload)
+    try:
+        expected = kind.subject(job, machine=machine)
+    except InvalidIdError as error:
+        raise MalformedEventError(f"{kind.type} on {subject!r}: {error}", kind="foreign") from error
+    if expected != subject:
+        raise MalformedEventError(
+            f"{kind.type} belongs on {expected!r}, came on {subject!r}", kind="foreign"
+        )
+    source = _required(attributes, "source", subject)
+    _check_source(kind.type, source, machine)
     trace = {k: found.get(k) or attributes.get(k, "") for k in _TRACE_HEADERS}
     return Envelope(
         id=_required(attributes, "id", subject),
-        source=_required(attributes, "source", subject),
+        source=source,
         job=job,
         time=_time(_required(attributes, "time", subject), kind.type),
         payload=payload,
         trace={k: v for k, v in trace.items() if v},
+        sequence=attributes.get("sequence", ""),
     )
+
+
+def _check_source(type_: str, source: str, machine: str | None) -> None:
+    if machine is not None and source != f"/machine/{machine}":
+        raise MalformedEventError(
+            f"{type_} of machine {machine!r} says that it comes from {source!r}", kind="foreign"
+        )
+
+
+def _check_size(what: str, data: bytes) -> None:
+    if len(data) > MAX_BYTES:
+        raise MalformedEventError(
+            f"{what} has {len(data)} bytes, over the limit of {MAX_BYTES}: publish less at once",
+            kind="oversized",
+        )
 
 
 def _structured(data: bytes) -> tuple[dict[str, str], bytes]:

@@ -8,6 +8,7 @@ from trainmover.redundancy import Redundancy
 from trainmover.topology import Frozen
 
 __all__ = [
+    "CheckpointSaved",
     "JobLayoutKnown",
     "PlanCommitted",
     "PlanFailed",
@@ -157,6 +158,21 @@ class StepResumed(Frozen):
     step_s: float
     steps_redone: int
     migration: str
+
+
+class CheckpointSaved(Frozen):
+    """A rank saved a checkpoint because the planner asked for one (``save_checkpoint``).
+
+    Attributes:
+        step: Steps that are in it.
+        path: Where, as the program's own hook calls it.
+    """
+
+    machine: str
+    rank: int
+    epoch: int
+    step: int
+    path: str
 
 
 class WorkerFinished(Frozen):

@@ -60,14 +60,14 @@ class MachineReady(Frozen):
 
 
 class MachineLost(Frozen):
-    """The planner gave the machine up; its epoch is refused from now on (by the planner)."""
+    """The planner gave the machine up; its epoch is refused from now on."""
 
     machine: str
     reason: str
 
 
 class MachineQuarantined(Frozen):
-    """The machine will not be used again until an operator releases it (by the planner)."""
+    """The machine will not be used again until an operator releases it."""
 
     machine: str
     reason: str

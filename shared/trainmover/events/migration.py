@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from pydantic import Field
 
@@ -10,6 +11,7 @@ from trainmover.plan import MigrationKind, Move, Plan
 from trainmover.topology import Frozen, Membership
 
 __all__ = [
+    "FailureCode",
     "JobFailed",
     "JobFinished",
     "JobFormed",
@@ -24,6 +26,9 @@ __all__ = [
     "MigrationRejected",
     "MigrationSwitching",
 ]
+
+
+FailureCode = Literal["failed", "exhausted", "program"]
 
 
 class JobFormed(Frozen):
@@ -48,10 +53,16 @@ class JobFinished(Frozen):
 
 
 class JobFailed(Frozen):
-    """The job cannot go on."""
+    """The job cannot go on.
+
+    Attributes:
+        code: ``exhausted`` when only machines are missing, ``program`` when the program itself is
+            at fault, else ``failed``.
+    """
 
     reason: str
     next_step: str
+    code: FailureCode = "failed"
 
 
 class _OfMigration(Frozen):

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, Literal
 
+from trainmover import security
+from trainmover.bus.credentials import Credentials
 from trainmover.bus.embedded import EmbeddedServer
 from trainmover.bus.nats import NatsBus
 from trainmover.bus.protocol import Bus
@@ -36,6 +38,7 @@ from trainmover.local.process import (
 )
 from trainmover.local.secret import SECRET_VARIABLE, make_secret
 from trainmover.redundancy import RedundancyChoice
+from trainmover.security import Role, User, client_folder
 
 __all__ = ["ClusterSpec", "LocalCluster", "Notice", "stop_on_signals"]
 
@@ -76,6 +79,9 @@ class ClusterSpec:
         metrics_dir: Where ranks write their metrics, or None.
         log_dir: Where services, machines and ranks log.
         nats: URL of an existing bus; an embedded one is started when None.
+        planner_options: Further options of the planner's command line.
+        security: Folder of ``trainmover setup`` with everybody's credentials; made for an embedded
+            bus. Without it the bus trusts everybody who can reach it.
         environment: Variables to add for the machines.
     """
 
@@ -89,6 +95,8 @@ class ClusterSpec:
     redundancy: RedundancyChoice = "auto"
     metrics_dir: Path | None = None
     nats: str | None = None
+    planner_options: tuple[str, ...] = ()
+    security: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -96,9 +104,16 @@ class ClusterSpec:
         """Names of the machines."""
         return tuple(f"worker-{number}" for number in range(self.nnodes_max))
 
+    def credentials(self, role: Role, machine: str = "") -> Credentials | None:
+        """Those of one role, or one machine; None where the environment decides."""
+        if self.security is None:
+            return None
+        return Credentials.of_folder(client_folder(self.security, User(role, machine)))
+
     def service_argv(self, name: str, *, url: str) -> list[str]:
         """Command line of a service."""
-        return [sys.executable, "-m", f"trainmover_{name}", "--job", self.job, "--nats", url]
+        argv = [sys.executable, "-m", f"trainmover_{name}", "--job", self.job, "--nats", url]
+        return [*argv, *self.planner_options] if name == "planner" else argv
 
     def agent_argv(self, machine: str, *, url: str) -> list[str]:
         """Command line of one machine's agent."""
@@ -218,18 +233,34 @@ class LocalCluster:
         async with contextlib.AsyncExitStack() as stack:
             url = self.spec.nats
             if url is None:
-                server = stack.enter_context(EmbeddedServer())
+                server = stack.enter_context(EmbeddedServer(extra_config=self._secured()))
                 url, self._bus_pid = server.url, server.pid
-            bus = await stack.enter_async_context(NatsBus(url, name="trainmover-cli"))
-            await bus.setup()
-            yield url, bus
+            admin = self.spec.credentials(Role.ADMIN)
+            async with NatsBus(url, name="trainmover-setup", credentials=admin) as bus:
+                await bus.setup()
+            ops = self.spec.credentials(Role.OPS)
+            yield (
+                url,
+                await stack.enter_async_context(
+                    NatsBus(url, name="trainmover-cli", credentials=ops)
+                ),
+            )
+
+    def _secured(self) -> str:
+        """Make everybody's keys and say what the server is to know of them."""
+        spec = self.spec
+        if spec.security is None:
+            return ""
+        security.write(spec.security, security.Setup(jobs=(spec.job,), machines=spec.machines))
+        return (spec.security / "server" / "auth.conf").read_text()
 
     def _start_services(self, tasks: asyncio.TaskGroup, url: str) -> list[asyncio.Task[None]]:
         watchers = []
         for name in SERVICES:
             argv = self.spec.service_argv(name, url=url)
+            env = _as(self.spec.credentials(Role(name)))
             with self._log(name) as log:
-                child = Child.start(name, argv, stdout=log, stderr=log)
+                child = Child.start(name, argv, env=env, stdout=log, stderr=log)
             self._services[name] = child
             watchers.append(tasks.create_task(self._watch_service(child)))
         return watchers
@@ -245,8 +276,9 @@ class LocalCluster:
             environment[SECRET_VARIABLE] = str(secret.absolute())
         for machine in self.spec.machines:
             argv = self.spec.agent_argv(machine, url=url)
+            env = environment | _as(self.spec.credentials(Role.MACHINE, machine))
             with self._log(machine) as log:
-                child = Child.start(machine, argv, env=environment, stdout=log, stderr=log)
+                child = Child.start(machine, argv, env=env, stdout=log, stderr=log)
             self._machines[machine] = child
             watchers.append(tasks.create_task(self._watch_machine(child)))
         return watchers
@@ -272,6 +304,7 @@ class LocalCluster:
             start_ticks=0 if stat is None else stat.start_ticks,
             log_dir=str(self.spec.log_dir),
             processes=self._pids(),
+            clients="" if self.spec.security is None else str(self.spec.security / "clients"),
         )
 
     async def _follow_facts(self, bus: Bus) -> None:
@@ -339,6 +372,10 @@ class LocalCluster:
                 for name, child in self._machines.items():
                     if name in active:
                         await child.exited.wait()
+
+
+def _as(credentials: Credentials | None) -> dict[str, str]:
+    return {} if credentials is None else credentials.environment()
 
 
 @contextlib.asynccontextmanager

@@ -32,11 +32,13 @@ class Ending:
         ok: Whether every slot's program ended normally.
         reason: One sentence for people.
         next_step: What they can do about it; empty when there is nothing to do.
+        exhausted: Only machines were missing: the same job may be started again.
     """
 
     ok: bool
     reason: str
     next_step: str = ""
+    exhausted: bool = False
 
 
 @dataclass(slots=True)
@@ -100,10 +102,12 @@ class Ledger:
                 self._bad_ranks[rank] = exited
             case JobFinished(step=step):
                 self._ending = Ending(ok=True, reason=f"finished after {step} steps")
-            case JobFailed(reason=reason, next_step=next_step):
-                # A program that raises looks like a lost machine to the planner.
-                raised = self._program_error()
-                self._ending = raised or Ending(ok=False, reason=reason, next_step=next_step)
+            case JobFailed(reason=reason, next_step=next_step, code=code):
+                # A program that raises may look like a lost machine to the planner.
+                raised = self._program_error() if code == "failed" else None
+                self._ending = raised or Ending(
+                    ok=False, reason=reason, next_step=next_step, exhausted=code == "exhausted"
+                )
             case _:
                 pass
 

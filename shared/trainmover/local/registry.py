@@ -26,6 +26,7 @@ class JobRecord(Frozen):
         start_ticks: Start of the supervisor, to tell it from a later process with its pid.
         log_dir: Where services and machines log.
         processes: Process id of each service and machine agent by name.
+        clients: Folder with a folder of credentials for each role, on a secured bus.
     """
 
     job: str
@@ -34,6 +35,7 @@ class JobRecord(Frozen):
     start_ticks: int
     log_dir: str
     processes: Mapping[str, int] = Field(default_factory=dict)
+    clients: str = ""
 
     @property
     def alive(self) -> bool:

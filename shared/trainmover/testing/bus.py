@@ -32,11 +32,13 @@ class BusBench:
         connect: Makes another client of the same transport: ``async with bench.connect() as bus``.
         inject: Puts a raw message (subject, headers, body) where facts or commands are stored.
         dead_letters: (subject, reason) of every message that landed on the dead-letter subject.
+        dead_kinds: Why each of them is dead, in a word.
     """
 
     connect: Callable[[], AbstractAsyncContextManager[Bus]]
     inject: Callable[[str, dict[str, str], bytes], Awaitable[None]]
     dead_letters: Callable[[], list[tuple[str, str]]]
+    dead_kinds: Callable[[], list[str]]
 
 
 @contextlib.contextmanager
@@ -79,6 +81,7 @@ async def memory_bench(*, ack_wait_s: float = 10.0) -> AsyncIterator[BusBench]:
             connect=lambda: MemoryBus(broker),
             inject=inject,
             dead_letters=lambda: [(each.subject, each.reason) for each in broker.dead_letters],
+            dead_kinds=lambda: [each.kind for each in broker.dead_letters],
         )
 
 
@@ -86,12 +89,14 @@ async def memory_bench(*, ack_wait_s: float = 10.0) -> AsyncIterator[BusBench]:
 async def nats_bench(url: str, *, ack_wait_s: float = 10.0) -> AsyncIterator[BusBench]:
     """A bench over ``NatsBus`` at ``url``; streams and buckets exist."""
     letters: list[tuple[str, str]] = []
+    kinds: list[str] = []
     async with NatsBus(url, name="bench") as bus:
         await bus.setup()
 
         async def note(message: Msg) -> None:
             headers = message.headers or {}
             letters.append((headers["tm-subject"], unquote(headers["tm-reason"])))
+            kinds.append(headers["tm-kind"])
 
         await bus.client.subscribe(subjects.DEAD_LETTER, cb=note)
 
@@ -102,4 +107,5 @@ async def nats_bench(url: str, *, ack_wait_s: float = 10.0) -> AsyncIterator[Bus
             connect=lambda: NatsBus(url, name="bench", ack_wait_s=ack_wait_s),
             inject=inject,
             dead_letters=lambda: list(letters),
+            dead_kinds=lambda: list(kinds),
         )

@@ -49,7 +49,7 @@ class Job:
         async with NatsBus(self.url) as bus:
             await bus.setup()
             for fact in facts:
-                await bus.publish(new_event(job="j", source="/test", payload=fact))
+                await bus.publish(new_event(job="j", source=make.source_of(fact), payload=fact))
 
     def run(
         self, *argv: str, env: dict[str, str] | None = None
@@ -133,13 +133,13 @@ async def accept(bus: NatsBus, verb: str, body: bytes) -> Frozen:
         return RequestAccepted(migration=None)
     resumed = MOVE.resumed("worker-0", 0, 0.02)
     for fact in (MOVE.proposed(), MOVE.preparing(), MOVE.committed(), resumed):
-        await bus.publish(new_event(job="j", source="/planner", payload=fact))
+        await bus.publish(new_event(job="j", source=make.source_of(fact), payload=fact))
     return RequestAccepted(migration="m-0001")
 
 
 async def give_up(bus: NatsBus, verb: str, body: bytes) -> Frozen:
     for fact in (MOVE.proposed(), MOVE.preparing(), MOVE.aborted("the joiner died")):
-        await bus.publish(new_event(job="j", source="/planner", payload=fact))
+        await bus.publish(new_event(job="j", source=make.source_of(fact), payload=fact))
     return RequestAccepted(migration="m-0001")
 
 
@@ -206,7 +206,7 @@ async def test_several_machines_move_in_one_request(job: Job) -> None:
 
     async def planner(bus: NatsBus, verb: str, body: bytes) -> Frozen:
         for fact in (facts.proposed(), facts.preparing(), facts.committed()):
-            await bus.publish(new_event(job="j", source="/planner", payload=fact))
+            await bus.publish(new_event(job="j", source=make.source_of(fact), payload=fact))
         return RequestAccepted(migration="m-0001")
 
     await job.tell(*FORMED)
@@ -322,3 +322,16 @@ def test_importing_the_command_line_loads_no_service_and_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("--security", "keys"), "name the bus too, with --nats URL"),
+        (("--secure", "--nats", "nats://127.0.0.1:1"), "with --security"),
+    ],
+)
+def test_keys_belong_to_a_bus(job: Job, arguments: tuple[str, ...], hint: str) -> None:
+    done = job.run("run", *arguments, __file__)
+    assert done.returncode == ExitCode.USAGE
+    assert hint in done.stderr

@@ -186,3 +186,24 @@ def test_a_new_life_is_a_new_chance(watch, seats):
     watch.notice(MachineRegistered(machine=machine, nnodes_min=4, nnodes_max=5, pid=1, host="h"))
     assert watch.run(5.0, "w-0", "w-4", "w-2", "w-3", "w-1") == []
     assert [v.machine for v in watch.run(5.0, "w-0", "w-4", "w-2", "w-3")] == ["w-1"]
+
+
+def test_a_refused_link_needs_silence_to_prove_a_death(seats):
+    watch = Watch(seats())
+    watch.run(2, "w-0", "w-1", "w-2", "w-3")
+    assert watch.lost("w-0", "w-1", kind="refused") == []
+    assert watch.lost("w-2", "w-1", kind="refused") == []
+    assert watch.run(2, "w-0", "w-1", "w-2", "w-3") == []
+    (verdict,) = watch.run(1.5, "w-0", "w-2", "w-3")
+    assert verdict.machine == "w-1"
+    assert "were refused" in verdict.summary
+
+
+def test_new_epochs_do_not_put_off_the_verdict_on_a_machine_never_heard(seats):
+    watch = Watch(seats())
+    said = []
+    for epoch in range(2, 8):
+        said += watch.run(6, "w-0", "w-2", "w-3")
+        watch.membership = seats(epoch=epoch)
+        watch.detector.membership_changed(watch.membership)
+    assert {verdict.machine for verdict in said} == {"w-1"}

@@ -10,6 +10,7 @@ from trainmover.commands import (
     AbortMigration,
     BreakStep,
     Command,
+    Lead,
     Prepare,
     Recover,
     Release,
@@ -539,3 +540,15 @@ def test_a_failed_job_ends_its_ranks() -> None:
 def test_the_same_events_give_the_same_actions() -> None:
     assert standby().state == standby().state
     assert active().state == active().state
+
+
+def test_what_an_earlier_planner_says_is_void():
+    """INV-ONE-OWNER: it was frozen while another took its place."""
+    world = World()
+    world.feed(effects.Begin())
+    world.command(Lead(term=7))
+    actions = world.command(Stop(reason="the job is over", term=6))
+    assert [one.event for one in actions if isinstance(one, effects.Log)] == ["command.ignored"]
+    assert world.state.phase == "registered"
+    assert world.command(Stop(reason="the job is over", term=7))
+    assert world.state.phase == "finished"

@@ -55,13 +55,16 @@ async def training(url: str, director: Any, entry: str) -> AsyncIterator[Running
                     registered = delivery.payload.payload
                     break
             assert isinstance(registered, MachineRegistered)
-            assert registered.machine.generation == 0
+            generation = registered.machine.generation
+            assert generation > 0  # no earlier agent of this machine can have had it
             assert registered.pid == process.pid
-            member = Member(machine=ME, generation=0, endpoints=registered.machine.endpoints)
+            member = Member(
+                machine=ME, generation=generation, endpoints=registered.machine.endpoints
+            )
             membership = Membership(
                 epoch=1, layout=Layout(slots=1, ranks_per_slot=2), members=(member,)
             )
-            start = Start(generation=0, slot=0, membership=membership)
+            start = Start(generation=generation, slot=0, membership=membership)
             await bus.send_command(job, ME, start, id="start")
             for _ in range(2):
                 puppet = await director.next()

@@ -75,14 +75,17 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(entry: str, **options: Any) -> AsyncIterator[Rig]:
-    broker = MemoryBroker()
+async def rig(
+    entry: str, *, broker: MemoryBroker | None = None, generation: int | None = 0, **options: Any
+) -> AsyncIterator[Rig]:
+    broker = broker or MemoryBroker()
     settings = {"nnodes_min": 1, "nnodes_max": 2, "program": ("train.py",), **options}
     agent_options = AgentOptions(job=JOB, machine=ME, worker_entry=entry, **settings)
     async with MemoryBus(broker) as mine, MemoryBus(broker) as theirs, asyncio.TaskGroup() as group:
+        await mine.setup()
         planner = Planner(theirs)
         listening = group.create_task(planner.listen())
-        running = group.create_task(Agent(mine, agent_options).run())
+        running = group.create_task(Agent(mine, agent_options, generation=generation).run())
         yield Rig(broker, planner, running)
         running.cancel()
         listening.cancel()
@@ -118,6 +121,24 @@ async def hello(puppet: Any) -> Any:
 def refuses(endpoint: str) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", int(endpoint.rpartition(":")[2]))) != 0
+
+
+async def test_an_agent_that_is_started_again_begins_a_later_life(puppet_entry: str) -> None:
+    """Or the job would take it for the machine that it gave up."""
+    broker = MemoryBroker()
+    for life in range(2):
+        async with rig(puppet_entry, broker=broker, generation=None) as one:
+            await one.planner.fact(MachineRegistered)
+            one.planner.sent = 10 * life  # the id of a command is used once
+            await one.planner.command(Stop(reason="enough"))
+            assert await one.code() == 0
+    async with MemoryBus(broker) as bus:
+        registered = []
+        async for delivery in bus.events(JOB, entity="machine", fact="registered"):
+            registered.append(delivery.payload.payload.machine.generation)
+            if len(registered) == 2:
+                break
+    assert registered[0] < registered[1]
 
 
 async def test_a_job_from_start_to_finish(director: Any, puppet_entry: str) -> None:

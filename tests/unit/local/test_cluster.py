@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.unit import factories as make
 from tests.unit.factories import seats as membership
 
 from trainmover.bus.nats import NatsBus
@@ -113,7 +114,7 @@ class Play:
 
     async def say(self, fact: Frozen) -> None:
         async with NatsBus(self.url) as bus:
-            await bus.publish(new_event(job="j", source="/test", payload=fact))
+            await bus.publish(new_event(job="j", source=make.source_of(fact), payload=fact))
 
     async def up(self) -> dict[str, int]:
         await self._up.wait()

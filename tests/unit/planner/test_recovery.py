@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from trainmover.events import executor, machine
@@ -421,3 +423,34 @@ def test_a_late_truth_ends_the_move_planned_since(world):
     world.finish(first)
     assert world.state.migrations[second.id].phase == "aborted"
     assert world.membership == first.membership
+
+
+def test_plans_without_a_culprit_come_at_growing_intervals(world):
+    """A detector that starts over needs longer than eight hasty plans to find who is dead."""
+    began_s = world.now_s
+    world.broken()
+    times = []
+    for _ in range(2000):
+        before = len(world.plans())
+        world.wait(0.1)
+        if len(world.plans()) > before:
+            times.append(world.now_s - began_s)
+            world.broken(
+                [m.machine for m in world.last_plan().membership.members],
+                epoch=world.last_plan().epoch,
+            )
+        if world.state.over:
+            break
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert world.state.phase == "failed"
+    assert gaps[0] < 2
+    assert gaps[-1] > 20
+    assert world.now_s - began_s > 60
+
+
+def test_a_standby_that_was_given_up_may_register_anew(world):
+    commands = world.failed("w-5")
+    assert world.verbs(commands) == ["w-5:release"]
+    ((_, release),) = world.sent(commands)
+    assert (release.generation, release.then) == (0, "standby")
+    assert world.plans() == []

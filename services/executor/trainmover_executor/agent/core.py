@@ -10,9 +10,11 @@ from trainmover.commands import (
     AbortMigration,
     BreakStep,
     Command,
+    Lead,
     Prepare,
     Recover,
     Release,
+    SaveCheckpoint,
     Start,
     Stop,
     Warm,
@@ -85,17 +87,38 @@ def _on_command(turn: Turn, command: Command) -> None:
     if turn.state.phase == "finished":
         turn.ignore(command.verb, "this agent ends")
         return
+    if command.term < turn.state.term:
+        # It was frozen while another took its place: two planners must not both be obeyed.
+        turn.ignore(command.verb, f"its planner of term {command.term} leads no more")
+        return
+    turn.set(term=command.term)
     match command:
-        case Start():
-            _on_start(turn, command)
-        case Warm():
-            standby.on_warm(turn, command)
+        case Prepare() | Recover() | AbortMigration() | BreakStep():
+            _on_plan(turn, command)
+        case _:
+            _on_life(turn, command)
+
+
+def _on_plan(turn: Turn, command: Prepare | Recover | AbortMigration | BreakStep) -> None:
+    match command:
         case Prepare() | Recover():
             plans.on_plan(turn, command)
         case AbortMigration():
             plans.on_abort(turn, command)
         case BreakStep():
             plans.on_break(turn, command)
+
+
+def _on_life(turn: Turn, command: Start | Warm | SaveCheckpoint | Release | Stop | Lead) -> None:
+    match command:
+        case Lead():
+            pass
+        case Start():
+            _on_start(turn, command)
+        case Warm():
+            standby.on_warm(turn, command)
+        case SaveCheckpoint():
+            turn.ignore(command.verb, "the ranks of this version cannot save on request")
         case Release():
             lives.on_release(turn, command)
         case Stop():

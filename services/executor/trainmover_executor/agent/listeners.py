@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from trainmover.errors import ConfigError
+from trainmover_executor.agent.address import own_address
 
 __all__ = ["Listeners"]
 
@@ -17,12 +18,14 @@ class Listeners:
     """Sockets by (slot, local rank); slot None is what the machine registered with.
 
     Args:
-        host: Address to bind, and to announce.
+        host: Address to bind, and to announce; see ``own_address``.
         ranks: Sockets per slot.
+        towards: URL of the bus.
     """
 
-    def __init__(self, *, host: str, ranks: int) -> None:
+    def __init__(self, *, host: str, ranks: int, towards: str = "") -> None:
         self._host = host
+        self._towards = towards
         self._ranks = ranks
         self._sockets: dict[tuple[int | None, int], socket.socket] = {}
 
@@ -33,25 +36,27 @@ class Listeners:
             ``host:port`` of each local rank, for each slot.
 
         Raises:
-            ConfigError: The address is not one of this host's.
+            ConfigError: The address is not one of this host's, or there is no way to the bus.
         """
+        # Asked anew each time: a container that was cut off may come back with another address.
+        host = own_address(self._host, towards=self._towards)
         return {
-            slot: tuple(self._bind_one(slot, local_rank) for local_rank in range(self._ranks))
+            slot: tuple(self._bind_one(host, slot, local_rank) for local_rank in range(self._ranks))
             for slot in slots
         }
 
-    def _bind_one(self, slot: int | None, local_rank: int) -> str:
+    def _bind_one(self, host: str, slot: int | None, local_rank: int) -> str:
         try:
-            bound = socket.create_server((self._host, 0), backlog=_BACKLOG)
+            bound = socket.create_server((host, 0), backlog=_BACKLOG)
         except OSError as error:
             raise ConfigError(
-                f"cannot listen on {self._host!r}: {error}. Pass --host with an address of this "
+                f"cannot listen on {host!r}: {error}. Pass --host with an address of this "
                 "machine that the other machines can reach."
             ) from error
         if (stale := self._sockets.pop((slot, local_rank), None)) is not None:
             stale.close()
         self._sockets[slot, local_rank] = bound
-        return f"{self._host}:{bound.getsockname()[1]}"
+        return f"{host}:{bound.getsockname()[1]}"
 
     def take(self, slot: int | None, local_rank: int) -> socket.socket:
         """Hand a socket over; whoever takes it closes it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +14,7 @@ from trainmover.errors import ConfigError
 from trainmover.redundancy import CHOICES, RedundancyChoice
 from trainmover.service import ServiceOptions, add_common_options
 from trainmover.topology import parse_nnodes
+from trainmover_executor.agent.address import AUTO
 from trainmover_executor.agent.fork_frames import DEFAULT_ENTRY
 
 __all__ = ["AgentOptions", "parse"]
@@ -27,7 +30,8 @@ class AgentOptions:
         ranks: Ranks on this machine.
         program: The user's script or module, and its arguments.
         redundancy: Where state is to survive a machine; the same on all machines of a job.
-        host: Address that workers listen on and announce.
+        host: Address that workers listen on and announce; ``auto`` is the one that reaches the bus.
+        nats: Address of the bus.
         labels: Placement labels.
         metrics_dir: Folder for ``Session.log`` lines, or None.
         log_dir: Folder for the output of each rank, or None to inherit the agent's.
@@ -43,6 +47,7 @@ class AgentOptions:
     as_module: bool = False
     redundancy: RedundancyChoice = "auto"
     host: str = "127.0.0.1"
+    nats: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     metrics_dir: Path | None = None
     log_dir: Path | None = None
@@ -62,13 +67,20 @@ def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, AgentOptio
         epilog="example: trainmover-agent --job demo --machine worker-0 --nnodes 4:6 -- train.py",
     )
     add_common_options(parser)
-    parser.add_argument("--machine", required=True, help="name of this machine, unique in the job")
+    parser.add_argument(
+        "--machine",
+        default=os.environ.get("TRAINMOVER_MACHINE") or socket.gethostname().partition(".")[0],
+        help="name of this machine, unique in the job (TRAINMOVER_MACHINE; default: host name)",
+    )
     parser.add_argument(
         "--nnodes", required=True, metavar="SLOTS[:MACHINES]", help="4:6 is 4 slots, 2 standbys"
     )
     parser.add_argument("--nproc-per-node", type=int, default=1, metavar="N", help="ranks here")
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address the other machines reach this one at"
+        "--host",
+        default=AUTO,
+        help="address the other machines reach this one at (default %(default)s: the address "
+        "from which this machine reaches the bus)",
     )
     parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--metrics-dir", type=Path, metavar="FOLDER")
@@ -99,6 +111,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, AgentOptio
         as_module=arguments.as_module,
         redundancy=arguments.redundancy,
         host=arguments.host,
+        nats=service.nats,
         labels=dict(_label(text) for text in arguments.label),
         metrics_dir=arguments.metrics_dir,
         log_dir=arguments.log_dir,

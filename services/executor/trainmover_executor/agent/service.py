@@ -28,7 +28,8 @@ from trainmover.errors import (
 )
 from trainmover.events.envelope import Envelope
 from trainmover.events.migration import JobFailed, JobFinished
-from trainmover.observe import current_trace, get_logger, new_event, process
+from trainmover.observe import current_trace, get_logger, new_event, process, record
+from trainmover.timeline import bars_of
 from trainmover.topology import Frozen
 from trainmover_executor.agent import core, effects
 from trainmover_executor.agent.listeners import Listeners
@@ -67,15 +68,16 @@ class Agent:
     Args:
         bus: A connected bus.
         options: What this machine is to do.
+        generation: Of its first life; higher than that of any earlier agent when omitted.
     """
 
-    def __init__(self, bus: Bus, options: AgentOptions) -> None:
+    def __init__(self, bus: Bus, options: AgentOptions, *, generation: int | None = None) -> None:
         self._bus = bus
         self._options = options
         self._scratch = Path(tempfile.mkdtemp(prefix="tm-"))
         if options.log_dir is not None:
             options.log_dir.mkdir(parents=True, exist_ok=True)
-        self._listeners = Listeners(host=options.host, ranks=options.ranks)
+        self._listeners = Listeners(host=options.host, ranks=options.ranks, towards=options.nats)
         self._workers = WorkerPool(
             options,
             scratch=self._scratch,
@@ -98,7 +100,7 @@ class Agent:
         self._exit_code = 0
         self._over = asyncio.Event()
         self._state = AgentState(
-            generation=_newest_generation(),
+            generation=(_newest_generation() if generation is None else generation) - 1,
             me=Identity(
                 job=options.job,
                 machine=options.machine,
@@ -313,4 +315,5 @@ class Agent:
         event = new_event(job=options.job, source=f"/machine/{options.machine}", payload=fact)
         if trace := self._traces.get(getattr(fact, "migration", "")):
             event = replace(event, trace=trace)
+            record(bars_of(event), parent=trace)
         self._outbox.put(event, urgent=urgent)

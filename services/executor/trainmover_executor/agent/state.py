@@ -108,6 +108,7 @@ class AgentState:
         me: Who we are.
         generation: Life of this machine; -1 before the first.
         epoch: Highest epoch this machine knows to be committed; 0 before the job formed.
+        term: Highest term of a planner heard.
         slot: The slot our active ranks fill.
         membership: The membership our workers were started in or switched to.
         endpoints: What we registered with.
@@ -128,6 +129,7 @@ class AgentState:
     phase: Phase = "new"
     generation: int = -1
     epoch: int = 0
+    term: int = 0
     slot: int | None = None
     membership: Membership | None = None
     endpoints: tuple[str, ...] = ()

@@ -10,74 +10,31 @@ Communication Operations in MPICH" (2005).
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Final
 
 import torch
 
-from trainmover.telemetry import OPS
-from trainmover_executor.communicator.memory import Staging, bytes_of, flat_of, write_back
+from trainmover_executor.communicator.memory import bytes_of, flat_of, write_back
 from trainmover_executor.communicator.reduction import Reduction
+from trainmover_executor.communicator.wire import GroupWire
 from trainmover_executor.links.book import LinkBook
-from trainmover_executor.links.link import Link
-from trainmover_executor.links.pump import PIECE_BYTES, Consume, Frame, pump, swap
+from trainmover_executor.links.pump import Frame, pump
 
 __all__ = ["SMALL_BYTES", "LinkCommunicator"]
 
 SMALL_BYTES: Final = 32 * 1024
 """Up to here fewer rounds beat fewer bytes (measured on loopback: the curves cross at 20-60 KB)."""
 
-_AHEAD_BYTES: Final = 24 * 1024
-_TAG: Final = {name: index for index, name in enumerate(OPS)}
-_EMPTY: Final = memoryview(b"")
-_ASIDE: Final = "/aside"
 
-
-class LinkCommunicator:
-    """Collectives of one group over the links of a ``LinkBook``.
-
-    Args:
-        book: Where links come from.
-        group: Name of the group; part of every link's identity.
-        ranks: Global ranks of the members, in group order.
-        timeout_s: Seconds without any progress after which a collective fails.
-    """
+class LinkCommunicator(GroupWire):
+    """Collectives of one group over the links of a ``LinkBook``; see ``GroupWire``."""
 
     def __init__(
         self, book: LinkBook, *, group: str, ranks: Sequence[int], timeout_s: float
     ) -> None:
-        self._book = book
-        self._group = group
-        self._ranks = tuple(ranks)
-        self._rank = self._ranks.index(book.rank)
-        self._size = len(self._ranks)
-        self._timeout_s = timeout_s
-        self._staging = Staging()
+        super().__init__(book, group=group, ranks=ranks, timeout_s=timeout_s)
         self._scratch = torch.empty(0, dtype=torch.uint8)
-        self._sequence = 0
-        self._sent: dict[int, int] = {}
-        self._received: dict[int, int] = {}
-
-    @property
-    def group(self) -> str:
-        """Name of the group."""
-        return self._group
-
-    @property
-    def epoch(self) -> int:
-        """The epoch its messages carry."""
-        return self._book.epoch
-
-    def host_of(self, member: int) -> str:
-        """Host name or address of a member of the group."""
-        return self._book.membership.endpoint_of(self._ranks[member]).rpartition(":")[0]
-
-    def rewind(self) -> None:
-        """Start counting messages anew: a new epoch begins at every member."""
-        self._sequence = 0
-        self._sent.clear()
-        self._received.clear()
 
     # -- collectives ---------------------------------------------------------------------------
 
@@ -234,92 +191,6 @@ class LinkCommunicator:
         )
         write_back(tensor, flat)
 
-    def exchange_bytes(
-        self, data: bytes, *, peers: Sequence[tuple[int, int]], limit: int
-    ) -> list[bytes]:
-        """Send bytes to some ranks and receive bytes of unknown size from as many others.
-
-        Args:
-            data: What to send, the same to all.
-            peers: (rank to send to, rank to receive from) within the group; equal distances at
-                all ranks, in the same order.
-            limit: Most bytes the other side may announce.
-
-        Raises:
-            ProtocolError: The other side announces more than ``limit``.
-        """
-        rounds = [(self._next("gather"), self._link(to), source) for to, source in peers]
-        view = memoryview(data)
-        # What the sockets hold needs nobody to read it yet: one wait instead of one for each peer.
-        ahead = len(data) <= _AHEAD_BYTES
-        if ahead:
-            for frame, link, _ in rounds:
-                pump(frame=frame, out=(link, view), stall_timeout_s=self._timeout_s)
-        return [
-            bytes(
-                swap(
-                    frame=frame,
-                    out=None if ahead else (link, view),
-                    source=self._link(source),
-                    limit=limit,
-                    stall_timeout_s=self._timeout_s,
-                )
-            )
-            for frame, link, source in rounds
-        ]
-
-    # -- to one rank, from another ---------------------------------------------------------------
-
-    def exchange_heads(
-        self, data: bytes | None, *, to: int, source: int | None, limit: int
-    ) -> bytes | None:
-        """Send bytes to one rank and receive bytes of unknown size from another.
-
-        Ranks need not agree on who sends: links of their own carry it.
-
-        Args:
-            data: What to send; None to send nothing.
-            to: Member to send to.
-            source: Member to receive from; None to receive nothing.
-            limit: Most bytes the other side may announce.
-
-        Raises:
-            ProtocolError: The other side announces more than ``limit``.
-        """
-        out = None if data is None else (self._link(to, lane=_ASIDE), memoryview(data))
-        frame = (self._book.epoch, _TAG["send"], 0)
-        if source is None:
-            pump(frame=frame, out=out, stall_timeout_s=self._timeout_s)
-            return None
-        return bytes(
-            swap(
-                frame=frame,
-                out=out,
-                source=self._link(source, lane=_ASIDE),
-                limit=limit,
-                stall_timeout_s=self._timeout_s,
-            )
-        )
-
-    def exchange_tensors(
-        self,
-        outs: Sequence[torch.Tensor],
-        into: Sequence[torch.Tensor],
-        *,
-        to: int,
-        source: int,
-    ) -> None:
-        """After ``exchange_heads``: send contiguous tensors to one rank, receive from another."""
-        frame = (self._book.epoch, _TAG["send"], 1)
-        for out, place in itertools.zip_longest(outs, into):
-            outgoing = incoming = None
-            if out is not None:
-                outgoing = (self._link(to, lane=_ASIDE), bytes_of(flat_of(out)))
-            if place is not None:
-                view = bytes_of(flat_of(place))
-                incoming = (self._link(source, lane=_ASIDE), len(view), view)
-            pump(frame=frame, out=outgoing, into=incoming, stall_timeout_s=self._timeout_s)
-
     # -- algorithms ----------------------------------------------------------------------------
 
     def _allreduce_ring(self, flat: torch.Tensor, reduction: Reduction, frame: Frame) -> None:
@@ -366,54 +237,6 @@ class LinkCommunicator:
         if rank < 2 * extra:
             self._exchange(frame, flat, None, to=rank - 1, source=0)
 
-    def _exchange(
-        self,
-        frame: Frame,
-        out: torch.Tensor | None,
-        into: torch.Tensor | None,
-        *,
-        to: int,
-        source: int,
-        reduction: Reduction | None = None,
-    ) -> None:
-        """Send ``out`` and receive ``into`` at once; with ``reduction`` combine what arrives.
-
-        With both None an empty message is exchanged. ``out`` and ``into`` may be the same tensor
-        only for messages that fit one piece, which are sent before anything is combined.
-        """
-        both_empty = out is None and into is None
-        outgoing = None
-        if out is not None or both_empty:
-            data = bytes_of(out) if out is not None else _EMPTY
-            if out is into and out is not None:
-                data = memoryview(bytes(data))
-            outgoing = (self._link(to % self._size), data)
-        incoming = None
-        consume = None
-        if into is not None or both_empty:
-            link = self._link(source % self._size)
-            size = into.numel() * into.element_size() if into is not None else 0
-            if reduction is not None and into is not None:
-                incoming = (link, size, self._staging.bytes)
-                consume = _combiner(into, reduction)
-            else:
-                view = bytes_of(into) if into is not None else _EMPTY
-                incoming = (link, size, view)
-        pump(
-            frame=frame,
-            out=outgoing,
-            into=incoming,
-            consume=consume,
-            stall_timeout_s=self._timeout_s,
-        )
-
-    def _link(self, member: int, *, lane: str = "") -> Link:
-        return self._book.link(self._group + lane, self._ranks[member], timeout_s=self._timeout_s)
-
-    def _next(self, op: str) -> Frame:
-        self._sequence += 1
-        return self._book.epoch, _TAG[op], self._sequence
-
     def _scratch_like(self, chunk: torch.Tensor, *, half: int) -> torch.Tensor:
         needed = -(-chunk.numel() * chunk.element_size() // 64) * 64
         if self._scratch.numel() < 2 * needed:
@@ -421,17 +244,3 @@ class LinkCommunicator:
         start = half * needed
         size = chunk.numel() * chunk.element_size()
         return self._scratch[start : start + size].view(chunk.dtype)
-
-
-def _combiner(into: torch.Tensor, reduction: Reduction) -> Consume:
-    width, dtype = into.element_size(), into.dtype
-
-    def combine(offset: int, piece: memoryview) -> None:
-        values = torch.frombuffer(piece, dtype=dtype)
-        first = offset // width
-        reduction.combine(into[first : first + len(values)], values)
-
-    return combine
-
-
-assert PIECE_BYTES % 16 == 0  # noqa: S101 - a piece holds whole elements of every dtype

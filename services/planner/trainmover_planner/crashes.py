@@ -1,0 +1,104 @@
+"""Programs that crash on healthy machines: restart in place, or the program's own fault?
+
+Moving a job away from its own bug helps nobody: each standby would run into it in turn. So an error
+that comes again where another machine redoes the same step, or that every rank raises, ends the
+job with its traceback.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from trainmover.events.machine import WorkerExited
+from trainmover_planner.inventory import life_of
+from trainmover_planner.state import Crash, State, Turn
+
+__all__ = ["bug_of", "note", "restarts", "restarts_until_s", "signature"]
+
+_FROM_OUTSIDE: Final = frozenset({9, 15})
+"""Signals that somebody sends: the out-of-memory killer, an operator. They prove no bug."""
+
+_ERROR: Final = re.compile(r"(?:\[rank\d+\]: *)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b.*)")
+_NUMBER: Final = re.compile(r"0x[0-9a-f]+|\d+")
+_REASON: Final = 1500
+
+
+def note(turn: Turn, fact: WorkerExited) -> None:
+    """Remember a crash until the next commit: then its step has been passed."""
+    crash = Crash(
+        life=(fact.machine, fact.generation),
+        rank=fact.rank,
+        exit_code=fact.exit_code,
+        signal=fact.signal,
+        last_words=fact.last_words,
+        at_s=turn.now_s,
+    )
+    if all((one.life, one.rank) != (crash.life, crash.rank) for one in turn.state.crashes):
+        turn.set(crashes=(*turn.state.crashes, crash))
+
+
+def signature(crash: Crash) -> str:
+    """What two crashes have in common when they are the same bug; empty for no bug of a program."""
+    if crash.signal is not None:
+        return "" if crash.signal in _FROM_OUTSIDE else f"signal {crash.signal}"
+    if not crash.exit_code:
+        return ""
+    for line in reversed(crash.last_words.splitlines()):
+        found = _ERROR.match(line.strip())
+        if found is not None:
+            # What we raise ourselves is a consequence of something else.
+            return "" if found[1].startswith("trainmover") else _NUMBER.sub("#", found[1])
+    return ""
+
+
+def bug_of(state: State) -> str:
+    """Why the job ends although machines are there: the traceback; empty when it goes on."""
+    by_rank: dict[tuple[int, str], set[tuple[str, int]]] = {}
+    ranks: dict[str, set[int]] = {}
+    shown: dict[str, Crash] = {}
+    for crash in state.crashes:
+        name = signature(crash)
+        if name:
+            by_rank.setdefault((crash.rank, name), set()).add(crash.life)
+            ranks.setdefault(name, set()).add(crash.rank)
+            shown[name] = crash
+    world = 0 if state.membership is None else state.membership.layout.world_size
+    for (rank, name), lives in by_rank.items():
+        if len(lives) > 1:
+            machines = " and then on ".join(machine for machine, _ in sorted(lives))
+            return _told(shown[name], f"rank {rank} failed in the same step on {machines}")
+    for name, found in ranks.items():
+        if len(found) == world > 1:
+            return _told(shown[name], "every rank failed in the same way")
+    return ""
+
+
+def _told(crash: Crash, what: str) -> str:
+    how = f"signal {crash.signal}" if crash.signal is not None else f"exit code {crash.exit_code}"
+    words = crash.last_words.strip()[-_REASON:]
+    return f"The program is at fault: {what} ({how})" + (f":\n{words}" if words else ".")
+
+
+def restarts(state: State, slots: Iterable[int], now_s: float) -> Mapping[int, str]:
+    """Slots that wait for the machine whose program crashed there to start over, and its name."""
+    seats = state.membership
+    if state.settings.on_worker_crash != "restart" or seats is None:
+        return {}
+    waiting = {}
+    for slot in slots:
+        member = seats.members[slot]
+        crash = next((one for one in state.crashes if one.life == life_of(member)), None)
+        if crash is None or member.machine in state.inventory.quarantined:
+            continue
+        if now_s < crash.at_s + state.settings.restart_within_s:
+            waiting[slot] = member.machine
+    return waiting
+
+
+def restarts_until_s(state: State) -> list[float]:
+    """When to stop waiting for machines to start over, in seconds."""
+    if state.settings.on_worker_crash != "restart":
+        return []
+    return [crash.at_s + state.settings.restart_within_s for crash in state.crashes]

@@ -1,0 +1,113 @@
+"""How a client proves who it is to a secured bus, and how it knows the bus."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import nkeys  # type: ignore[import-untyped]  # ships no annotations
+
+from trainmover.errors import ConfigError
+
+__all__ = ["CA", "CREDS", "NKEY", "Credentials", "inbox_prefix", "public_key"]
+
+NKEY: Final = "TRAINMOVER_NATS_NKEY"
+CREDS: Final = "TRAINMOVER_NATS_CREDS"
+CA: Final = "TRAINMOVER_NATS_CA"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """Files that a client connects with.
+
+    Attributes:
+        nkey: File with the seed of a user's key, as ``trainmover setup`` makes it.
+        creds: File with a user's JWT and seed, for servers that are run by operators and JWTs.
+        ca: Certificate of the authority that signed the server's; TLS is required when given.
+    """
+
+    nkey: Path | None = None
+    creds: Path | None = None
+    ca: Path | None = None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """``TRAINMOVER_NATS_NKEY``, ``TRAINMOVER_NATS_CREDS`` and ``TRAINMOVER_NATS_CA``."""
+        nkey, creds, ca = (environment.get(name) for name in (NKEY, CREDS, CA))
+        return cls(
+            nkey=Path(nkey) if nkey else None,
+            creds=Path(creds) if creds else None,
+            ca=Path(ca) if ca else None,
+        )
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> Self:
+        """What ``trainmover setup`` put into one client's folder."""
+        ca = folder / "ca.pem"
+        return cls(nkey=folder / "nkey", ca=ca if ca.exists() else None)
+
+    def environment(self) -> dict[str, str]:
+        """The variables that hand these credentials to a child process."""
+        paths = {NKEY: self.nkey, CREDS: self.creds, CA: self.ca}
+        return {name: str(path) for name, path in paths.items() if path is not None}
+
+    def __str__(self) -> str:
+        """For error messages: which files were tried."""
+        return " and ".join(str(path) for path in (self.nkey, self.creds) if path) or "no key"
+
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments for nats-py.
+
+        Raises:
+            ConfigError: A file is missing or is not what it should be, or both kinds are given.
+        """
+        found: dict[str, Any] = {}
+        if self.nkey and self.creds:
+            raise ConfigError(f"{NKEY} and {CREDS} are both set: a client is one user, unset one.")
+        if self.nkey:
+            seed = _read(self.nkey, NKEY).strip()
+            found["nkeys_seed_str"] = seed
+            found["inbox_prefix"] = inbox_prefix(public_key(seed, where=self.nkey))
+        elif self.creds:
+            _read(self.creds, CREDS)
+            found["user_credentials"] = str(self.creds)
+        if self.ca:
+            try:
+                found["tls"] = ssl.create_default_context(cadata=_read(self.ca, CA))
+            except ssl.SSLError as error:
+                raise ConfigError(f"{self.ca} ({CA}) holds no PEM certificate: {error}") from error
+        return found
+
+
+def public_key(seed: str, *, where: object = "the seed") -> str:
+    """The public half of a user's key.
+
+    Raises:
+        ConfigError: ``seed`` is not one.
+    """
+    try:
+        return str(nkeys.from_seed(bytearray(seed.encode())).public_key, "ascii")
+    except (nkeys.NkeysError, ValueError) as error:
+        raise ConfigError(
+            f"{where} does not hold the seed of a bus user, which begins with SU: "
+            "make one with 'trainmover setup'."
+        ) from error
+
+
+def inbox_prefix(public: str) -> str:
+    """Where a user's replies come: nobody else may listen there."""
+    return f"_INBOX.{public}"
+
+
+def _read(path: Path, variable: str) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"cannot read {path} ({variable}): {getattr(error, 'strerror', None) or error}. "
+            "'trainmover setup' makes one folder for each client."
+        ) from error

@@ -1,0 +1,67 @@
+"""Dead letters: what nobody could read, or what must not count, with the reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from nats.js.api import Header
+
+from trainmover.errors import MalformedEventError
+from trainmover.events.envelope import percent_encode
+
+__all__ = ["KEPT_BYTES", "Letter", "letter"]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
+KEPT_BYTES: Final = 64 * 1024
+"""So much of an oversized body is kept: the dead must not fill the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """What goes to ``tm.v1.dead``.
+
+    Attributes:
+        headers: The message's own, percent-encoded, and ``tm-kind``, ``tm-reason``,
+            ``tm-subject``, ``tm-bytes``; ``tm-sequence`` where it was stored.
+        data: The body, at most ``KEPT_BYTES`` of it.
+    """
+
+    headers: dict[str, str]
+    data: bytes
+
+
+def letter(
+    *,
+    subject: str,
+    headers: Mapping[str, str] | None,
+    data: bytes,
+    error: MalformedEventError,
+    stored: tuple[str, int] | None = None,
+) -> Letter:
+    """The letter about one message.
+
+    Args:
+        subject: Where the message came.
+        headers: Its headers.
+        data: Its body.
+        error: Why it does not count.
+        stored: Stream and sequence of the message, where a stream holds it: every reader finds the
+            same bad message, and the letter is kept once.
+    """
+    kept = {
+        name: percent_encode(value)
+        for name, value in (headers or {}).items()
+        # The server would obey its own headers once more, and nats-py sends no odd names.
+        if _NAME.fullmatch(name) and not name.lower().startswith("nats-")
+    }
+    kept["tm-kind"] = error.kind
+    kept["tm-reason"] = percent_encode(str(error))
+    kept["tm-subject"] = percent_encode(subject)
+    kept["tm-bytes"] = str(len(data))
+    if stored is not None:
+        kept["tm-sequence"] = str(stored[1])
+        kept[Header.MSG_ID.value] = f"{stored[0]}/{stored[1]}"
+    return Letter(headers=kept, data=data[:KEPT_BYTES])

@@ -1,0 +1,14 @@
+"""What an operator may choose for moments when machines or programs fail."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+__all__ = ["OnWorkerCrash", "WhenExhausted"]
+
+WhenExhausted = Literal["hold", "checkpoint", "fail"]
+"""When no machine is left for a slot: wait for one without end, or end the job after a while, with
+a checkpoint of the survivors or without."""
+
+OnWorkerCrash = Literal["standby", "restart"]
+"""Who takes the slot of a machine whose program crashed: a standby, or the machine started over."""

@@ -1,0 +1,17 @@
+"""A bus that trusts nobody: roles and their permissions, keys, certificates, the server's file."""
+
+from trainmover.security.folder import Setup, Written, client_folder, load, write
+from trainmover.security.roles import Permissions, Role, User, permissions, users
+
+__all__ = [
+    "Permissions",
+    "Role",
+    "Setup",
+    "User",
+    "Written",
+    "client_folder",
+    "load",
+    "permissions",
+    "users",
+    "write",
+]

@@ -1,0 +1,204 @@
+"""The folder that ``trainmover setup`` keeps: who is known, their keys, the server's files.
+
+setup.json                      jobs, machines, hosts, TLS or not
+ca/ca.pem, ca/ca.key            the development authority; the key signs and goes nowhere else
+server/nats.conf, auth.conf     what the server reads, with server.pem and server.key
+clients/ROLE/nkey, ca.pem       all that one client needs
+clients/machines/NAME/...       the same for each machine
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydantic import Field, ValidationError
+
+from trainmover.bus.credentials import public_key
+from trainmover.errors import ConfigError
+from trainmover.local.secret import LEAST_BYTES
+from trainmover.security.authority import Issued, covers, make_authority, make_seed, make_server
+from trainmover.security.roles import Role, User, users
+from trainmover.security.server_config import auth_config, server_config
+from trainmover.subjects import validate_id
+from trainmover.topology import Frozen
+
+__all__ = ["LOCAL_HOSTS", "Setup", "Written", "client_folder", "load", "write"]
+
+LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
+_SECRET: Final = 0o600
+_PUBLIC: Final = 0o644
+
+
+class Setup(Frozen):
+    """What a folder was made for.
+
+    Attributes:
+        jobs: Jobs that the permissions are for.
+        machines: Machines that have a key.
+        hosts: Names and addresses that clients reach the server by.
+        tls: Whether connections are encrypted.
+        server_folder: Where the server will see ``server/``; where it is when empty.
+    """
+
+    jobs: tuple[str, ...] = Field(min_length=1)
+    machines: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = LOCAL_HOSTS
+    tls: bool = True
+    server_folder: str = ""
+
+    def check(self) -> Setup:
+        """This setup, when every name in it can be used.
+
+        Raises:
+            InvalidIdError: One cannot be a token of a subject.
+        """
+        for job in self.jobs:
+            validate_id(job, what="job")
+        for machine in self.machines:
+            validate_id(machine, what="machine")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What ``write`` did.
+
+    Attributes:
+        created: Users that got a key now.
+        known: Users that had one.
+        config_changed: Whether a running server has to read its configuration again.
+    """
+
+    created: tuple[User, ...]
+    known: tuple[User, ...]
+    config_changed: bool
+
+
+def client_folder(folder: Path, user: User) -> Path:
+    """Where one client's files are."""
+    clients = folder / "clients"
+    return clients / "machines" / user.machine if user.machine else clients / str(user.role)
+
+
+def load(folder: Path) -> Setup | None:
+    """What ``folder`` was made for, None when it was not made yet.
+
+    Raises:
+        ConfigError: Its ``setup.json`` does not parse.
+    """
+    try:
+        return Setup.model_validate_json((folder / "setup.json").read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise ConfigError(f"{folder / 'setup.json'} cannot be used: {error}") from error
+
+
+def write(
+    folder: Path, setup: Setup, *, listen: str = "0.0.0.0:4222", store: str = "/data/jetstream"
+) -> Written:
+    """Make what is missing; keys that exist stay.
+
+    Args:
+        folder: Where to; made when missing.
+        setup: What for.
+        listen: Address of the server, for a new ``nats.conf``.
+        store: Its folder for streams, as it sees it, for a new ``nats.conf``.
+
+    Raises:
+        ConfigError: A file there cannot be read or written.
+        InvalidIdError: A job or machine name cannot be part of a subject.
+    """
+    setup.check()
+    try:
+        return _write(folder, setup, listen=listen, store=store)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {error.filename or folder}: {error.strerror}. "
+            "Name a folder of yours with --out."
+        ) from error
+
+
+def _write(folder: Path, setup: Setup, *, listen: str, store: str) -> Written:
+    before = _read(folder / "server" / "server.pem")
+    certificate = _authority(folder, setup) if setup.tls else None
+    keys: dict[User, str] = {}
+    created = []
+    for user in users(setup.machines):
+        home = client_folder(folder, user)
+        seed = home / "nkey"
+        if not seed.exists():
+            _put(seed, make_seed() + "\n", mode=_SECRET)
+            created.append(user)
+        keys[user] = public_key(seed.read_text().strip(), where=seed)
+        if certificate is None:
+            (home / "ca.pem").unlink(missing_ok=True)
+        else:
+            _put(home / "ca.pem", certificate.decode(), mode=_PUBLIC)
+    _link_secrets(folder, setup)
+    server = folder / "server"
+    seen_as = Path(setup.server_folder or server.absolute())
+    text = auth_config(keys, jobs=setup.jobs, tls_folder=seen_as if setup.tls else None)
+    changed = _put(server / "auth.conf", text, mode=_SECRET)
+    changed |= setup.tls and before != _read(server / "server.pem")
+    if not (server / "nats.conf").exists():
+        _put(server / "nats.conf", server_config(listen=listen, store=store), mode=_PUBLIC)
+        changed = True
+    _put(folder / "setup.json", setup.model_dump_json(indent=2) + "\n", mode=_PUBLIC)
+    known = tuple(user for user in keys if user not in created)
+    return Written(created=tuple(created), known=known, config_changed=changed)
+
+
+def _link_secrets(folder: Path, setup: Setup) -> None:
+    """One secret for each job, and a copy of it for each machine."""
+    for job in setup.jobs:
+        secret = folder / "links" / job
+        if not secret.exists():
+            _put(secret, secrets.token_hex(LEAST_BYTES) + "\n", mode=_SECRET)
+        for machine in setup.machines:
+            home = client_folder(folder, User(Role.MACHINE, machine))
+            _put(home / f"link-{job}", secret.read_text(), mode=_SECRET)
+
+
+def _authority(folder: Path, setup: Setup) -> bytes:
+    """Make the authority and the server's certificate where needed; the authority's certificate."""
+    public, private = folder / "ca" / "ca.pem", folder / "ca" / "ca.key"
+    if not public.exists():
+        made = make_authority()
+        _put(private, made.key.decode(), mode=_SECRET)
+        _put(public, made.certificate.decode(), mode=_PUBLIC)
+    certificate = public.read_bytes()
+    server = folder / "server" / "server.pem"
+    if not server.exists() or not covers(server.read_bytes(), setup.hosts):
+        if not private.exists():
+            raise ConfigError(
+                f"{server} is missing, outdated or lacks a host, and {private} that could sign "
+                "another one is not there: put a certificate of your own authority in its place."
+            )
+        made = make_server(Issued(certificate, private.read_bytes()), setup.hosts)
+        _put(server.with_suffix(".key"), made.key.decode(), mode=_SECRET)
+        _put(server, made.certificate.decode(), mode=_PUBLIC)
+    return certificate
+
+
+def _read(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+def _put(path: Path, text: str, *, mode: int) -> bool:
+    """Write a file as a whole or not at all; tells whether anything changed."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.exists() and path.read_text() == text:
+        return False
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    return True

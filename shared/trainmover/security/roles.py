@@ -1,0 +1,247 @@
+"""Who may do what on the bus. Pure: from a user to the subjects it may use.
+
+The server enforces these, so a subject must name whoever may write it: that is why the facts and
+telemetry of a machine end in its name. Reading stored facts goes through consumers; a consumer's
+name and filter are part of the subject that creates it, and the server holds the request to them.
+
+Nobody but the admin may make a direct get (``$JS.API.DIRECT.GET``). The server publishes its
+answer, a bare stored message, on whatever reply subject the asker names, unchecked: with it a
+machine could turn a value of its own into another's fact or command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from trainmover import subjects
+from trainmover.bus.streams import (
+    BUCKETS,
+    DEAD_STREAM,
+    ENTITIES,
+    JOBS_BUCKET,
+    MACHINES_BUCKET,
+    fact_subjects,
+)
+from trainmover.events.catalog import CATALOG, Speaker
+from trainmover.subjects import COMMAND_STREAM, DEAD_LETTER, EVENT_STREAM, validate_id
+
+__all__ = ["RELAY_POSITION", "Permissions", "Role", "User", "permissions", "users"]
+
+RELAY_POSITION: Final = "relay"
+"""The one durable position that the relay's user may read from."""
+
+
+class Role(StrEnum):
+    """What a user is."""
+
+    ADMIN = "admin"
+    """Sets up streams and buckets; may do everything in the account."""
+    PLANNER = "planner"
+    """Decides: commands to agents, facts about jobs and migrations."""
+    DETECTOR = "detector"
+    """Claims: facts about incidents; sees telemetry."""
+    MACHINE = "machine"
+    """One machine's agent: its own facts, telemetry and commands."""
+    OPERATOR = "operator"
+    """A person who may ask for moves."""
+    OPS = "ops"
+    """Tools that look and change nothing."""
+    RELAY = "relay"
+    """The webhook relay: looks, and keeps its position in the stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Somebody who may connect.
+
+    Attributes:
+        role: What it is.
+        machine: Which machine, for ``Role.MACHINE``.
+    """
+
+    role: Role
+    machine: str = ""
+
+    @property
+    def name(self) -> str:
+        """``planner``, or ``machine-worker-2``."""
+        return f"{self.role}-{self.machine}" if self.machine else str(self.role)
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """Subjects that a user may use; everything else is refused.
+
+    Attributes:
+        publish: Patterns it may publish on.
+        subscribe: Patterns it may subscribe to, its own inboxes excepted.
+        never_publish: Exceptions from ``publish``.
+        answers: Whether it may answer what it is asked.
+    """
+
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+    never_publish: tuple[str, ...] = ()
+    answers: bool = False
+
+
+def users(machines: Iterable[str]) -> list[User]:
+    """One user for each role, and one for each machine."""
+    roles = [User(role) for role in Role if role is not Role.MACHINE]
+    return roles + [User(Role.MACHINE, validate_id(name, what="machine")) for name in machines]
+
+
+def permissions(user: User, jobs: Iterable[str]) -> Permissions:
+    """What ``user`` may do for ``jobs``."""
+    names = [validate_id(job, what="job") for job in jobs]
+    if user.role is Role.ADMIN:
+        return Permissions(publish=(">",), subscribe=(">",))
+    publish, subscribe = _SUBJECTS[user.role](user, names)
+    service = _SERVICES.get(user.role)
+    return Permissions(
+        publish=tuple(publish),
+        subscribe=(*subscribe, *(_health(service) if service else ())),
+        never_publish=() if user.role is Role.RELAY else _positions_of_others(names),
+        answers=service is not None,
+    )
+
+
+_Subjects = tuple[list[str], list[str]]
+"""What one may publish on, and what one may subscribe to."""
+
+
+def _planner(_user: User, jobs: list[str]) -> _Subjects:
+    publish = [*_facts_of("planner", jobs), DEAD_LETTER, *_read_facts(), *_read_buckets()]
+    for job in jobs:
+        publish.append(subjects.commands(job))
+        for bucket in BUCKETS:
+            publish += [f"$KV.{bucket}.{job}", f"$KV.{bucket}.{job}.>"]
+    return publish, [subjects.requests(job) for job in jobs]
+
+
+def _detector(_user: User, jobs: list[str]) -> _Subjects:
+    publish = [*_facts_of("detector", jobs), DEAD_LETTER, *_read_facts()]
+    publish += [f"$KV.{JOBS_BUCKET}.{job}.detector-lease" for job in jobs]
+    publish.append(_read_bucket(JOBS_BUCKET))
+    return publish, [subjects.telemetry_all(job) for job in jobs]
+
+
+def _machine(user: User, jobs: list[str]) -> _Subjects:
+    publish = [*_facts_of("machine", jobs, machine=user.machine), DEAD_LETTER]
+    create = "$JS.API.CONSUMER.CREATE"
+    for job in jobs:
+        queue = f"{COMMAND_STREAM}.agent:{job}:{user.machine}"
+        (ends,) = fact_subjects(job, entity="job")
+        publish += [
+            subjects.telemetry(job, user.machine),
+            f"$KV.{MACHINES_BUCKET}.{job}.{user.machine}.>",
+            f"{create}.{queue}.{subjects.command(job, user.machine)}",
+            f"$JS.API.CONSUMER.MSG.NEXT.{queue}",
+            f"$JS.ACK.{queue}.>",
+            # How a job ends is all that an agent reads of the facts.
+            f"{create}.{EVENT_STREAM}.*.{ends}",
+        ]
+    return [*publish, _read_bucket(MACHINES_BUCKET), f"$JS.FC.{EVENT_STREAM}.>"], []
+
+
+def _relay(_user: User, jobs: list[str]) -> _Subjects:
+    publish = [f"$JS.API.STREAM.INFO.{EVENT_STREAM}", DEAD_LETTER]
+    for job in jobs:
+        consumer = f"{EVENT_STREAM}.{_position(job)}"
+        publish += [
+            f"$JS.API.CONSUMER.CREATE.{consumer}",
+            f"$JS.API.CONSUMER.CREATE.{consumer}.>",
+            f"$JS.API.CONSUMER.MSG.NEXT.{consumer}",
+            f"$JS.ACK.{consumer}.>",
+        ]
+    return publish, []
+
+
+def _ops(_user: User, jobs: list[str]) -> _Subjects:
+    publish = [
+        *_read_facts(),
+        *_read_buckets(),
+        f"$JS.API.STREAM.INFO.{DEAD_STREAM}",
+        f"$JS.API.CONSUMER.CREATE.{DEAD_STREAM}.*",
+        f"$JS.API.CONSUMER.CREATE.{DEAD_STREAM}.*.>",
+        f"$JS.FC.{DEAD_STREAM}.>",
+        f"$JS.API.STREAM.MSG.GET.{DEAD_STREAM}",
+        "$JS.API.INFO",
+        "$JS.API.STREAM.NAMES",
+        "$JS.API.STREAM.LIST",
+        "$SRV.>",
+        *(subjects.request(job, "status") for job in jobs),
+    ]
+    # The server compares patterns: ``nats sub 'tm.v1.gpt.migration.>'`` needs exactly this one.
+    watch = [f"tm.v1.{job}.{entity}.>" for job in jobs for entity in ENTITIES]
+    watch += [subjects.telemetry_all(job) for job in jobs]
+    return publish, [*watch, DEAD_LETTER]
+
+
+def _operator(user: User, jobs: list[str]) -> _Subjects:
+    publish, subscribe = _ops(user, jobs)
+    asks = [subjects.requests(job) for job in jobs]
+    return [*publish, *asks, *_facts_of("operator", jobs)], subscribe
+
+
+_SUBJECTS: Final[Mapping[Role, Callable[[User, list[str]], _Subjects]]] = {
+    Role.PLANNER: _planner,
+    Role.DETECTOR: _detector,
+    Role.MACHINE: _machine,
+    Role.RELAY: _relay,
+    Role.OPS: _ops,
+    Role.OPERATOR: _operator,
+}
+
+_SERVICES: Final = {
+    Role.PLANNER: "planner",
+    Role.DETECTOR: "detector",
+    Role.MACHINE: "agent",
+    Role.RELAY: "relay",
+}
+"""Names under which they answer health checks."""
+
+
+def _facts_of(speaker: Speaker, jobs: list[str], *, machine: str | None = None) -> list[str]:
+    kinds = [kind for kind in CATALOG.values() if kind.by == speaker]
+    return [kind.subject(job, machine=machine) for job in jobs for kind in kinds]
+
+
+def _read_facts() -> list[str]:
+    return [
+        f"$JS.API.STREAM.INFO.{EVENT_STREAM}",
+        f"$JS.API.CONSUMER.CREATE.{EVENT_STREAM}.*",
+        f"$JS.API.CONSUMER.CREATE.{EVENT_STREAM}.*.>",
+        f"$JS.FC.{EVENT_STREAM}.>",
+    ]
+
+
+def _read_bucket(bucket: str) -> str:
+    return f"$JS.API.STREAM.MSG.GET.KV_{bucket}"
+
+
+def _read_buckets() -> list[str]:
+    return [
+        subject
+        for bucket in BUCKETS
+        for subject in (f"$JS.API.STREAM.INFO.KV_{bucket}", _read_bucket(bucket))
+    ]
+
+
+def _position(job: str) -> str:
+    return f"facts:{job}:{RELAY_POSITION}"
+
+
+def _positions_of_others(jobs: list[str]) -> tuple[str, ...]:
+    """A consumer that is created again is changed: readers must leave the relay's alone."""
+    create = f"$JS.API.CONSUMER.CREATE.{EVENT_STREAM}"
+    names = [f"{create}.{_position(job)}" for job in jobs]
+    return tuple(subject for name in names for subject in (name, f"{name}.>"))
+
+
+def _health(service: str) -> list[str]:
+    name = f"trainmover-{service}"
+    return ["$SRV.*", f"$SRV.*.{name}", f"$SRV.*.{name}.*"]

@@ -1,0 +1,172 @@
+"""What docs/howto/compose.md promises: one job, disturbed in every way, that loses no bit.
+
+The tests share one running job, as operators do; each brings it into the state that it needs.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.support.compose import SLOTS, Stack
+
+from trainmover.view import JobView, MigrationView
+
+pytestmark = [pytest.mark.job, pytest.mark.timeout(1500)]
+
+MACHINES = [f"worker-{slot}" for slot in SLOTS]
+MOST_PAUSE_S = 1.5
+LEASE_S = 3.0  # what the detector gives a machine that has fallen silent
+
+
+def last(view: JobView) -> MigrationView:
+    return list(view.migrations.values())[-1]
+
+
+def recovered(view: JobView, machine: str, *, known: int) -> bool:
+    """Whether a migration that was not ``known`` took a machine's slot, and all others resumed."""
+    if len(view.migrations) <= known:
+        return False
+    one = last(view)
+    return (
+        one.leaver == machine and one.state == "committed" and len(one.pauses_s) == len(SLOTS) - 1
+    )
+
+
+def lose(stack: Stack, machine: str, *command: str) -> tuple[JobView, MigrationView]:
+    """Do something to a machine that costs it its slot; the view afterwards and what was done."""
+    before = stack.until_warm(1)
+    assert before.machines[machine].role == "active"
+    known = len(before.migrations)
+    stack.run(*command)
+    view = stack.until(
+        lambda now: recovered(now, machine, known=known), what=f"recovered from {command}"
+    )
+    assert len(view.migrations) == known + 1
+    one = last(view)
+    assert max(one.steps_redone.values()) <= 1
+    return view, one
+
+
+def step_on(stack: Stack, view: JobView, *, steps: int = 20) -> JobView:
+    wanted = view.step + steps
+    return stack.until(lambda now: now.step >= wanted, what=f"at step {wanted}")
+
+
+def test_the_job_trains_on_the_four_machines(stack: Stack) -> None:
+    view = stack.until(lambda now: now.step > 20, what="past step 20")
+    assert [m.machine for m in view.membership.members] == MACHINES  # type: ignore[union-attr]
+    for member in view.membership.members:  # type: ignore[union-attr]
+        # A container's own address: links between machines cross the compose network.
+        assert not re.match(r"127\.", member.endpoints[0]), member
+    assert "gpt: running" in stack.compose("run", "--rm", "cli", "status")
+
+
+@pytest.mark.parametrize("service", ["nats", "detector", "planner", "worker-0", "standby"])
+def test_nobody_is_privileged(stack: Stack, service: str) -> None:
+    """As the kernel sees it, in the running container."""
+    status = stack.compose("exec", "-T", service, "cat", "/proc/1/status")
+    facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert facts["Uid"].split() == ["10001"] * 4
+    assert {int(facts[name], 16) for name in ("CapPrm", "CapEff", "CapBnd", "CapAmb")} == {0}
+    assert facts["NoNewPrivs"].strip() == "1"
+    mounts = stack.compose("exec", "-T", service, "cat", "/proc/1/mounts")
+    [root] = [line.split() for line in mounts.splitlines() if line.split()[1] == "/"]
+    assert root[3].split(",")[0] == "ro"
+    assert stack.inspect(service)["State"]["Health"]["Status"] in {"healthy", "starting"}
+
+
+def test_services_come_without_torch(stack: Stack) -> None:
+    looked = "import importlib.util as u; print(u.find_spec('torch'))"
+    assert stack.compose("exec", "-T", "planner", "python", "-c", looked).strip() == "None"
+
+
+def test_a_killed_machine_is_replaced_within_a_second_and_a_half(stack: Stack) -> None:
+    view, one = lose(stack, "worker-2", "docker", "compose", "kill", "worker-2")
+    assert one.pause_s is not None
+    assert one.pause_s <= MOST_PAUSE_S, one.as_data()
+    print(f"pause after docker compose kill: {one.pause_s:.3f} s")
+    step_on(stack, view)
+
+
+def test_standbys_are_added_and_a_killed_machine_comes_back(stack: Stack) -> None:
+    """The documented command; it replaces no machine that trains."""
+    before = stack.until(lambda now: now.step > 20, what="past step 20")
+    seated = {name: stack.container(name) for name in ("worker-0", "worker-1", "worker-3")}
+    stack.up(standbys=2)
+    view = stack.until_warm(2)
+    assert {name: stack.container(name) for name in seated} == seated
+    assert len(view.migrations) == len(before.migrations)
+    if before.machines["worker-2"].role == "lost":
+        assert view.machines["worker-2"].role == "standby"
+        assert view.machines["worker-2"].generation > before.machines["worker-2"].generation
+
+
+def test_a_frozen_machine_is_replaced_and_stays_out(stack: Stack) -> None:
+    stack.up(standbys=2)
+    view, one = lose(stack, "worker-1", "docker", "compose", "pause", "worker-1")
+    assert one.pause_s is not None
+    assert one.pause_s <= LEASE_S + MOST_PAUSE_S, one.as_data()
+    step_on(stack, view)
+    stack.compose("unpause", "worker-1")
+    assert_ended(stack, "worker-1")
+    after = step_on(stack, view, steps=40)
+    assert after.membership == view.membership  # it came back and changed nothing
+
+
+def test_a_machine_that_is_cut_off_is_replaced_and_stays_out(stack: Stack) -> None:
+    stack.up(standbys=2)
+    network, container = f"{stack.project}_default", stack.container("worker-3")
+    cut = ("docker", "network", "disconnect", network, container)
+    view, one = lose(stack, "worker-3", *cut)
+    assert one.pause_s is not None
+    assert one.pause_s <= LEASE_S + MOST_PAUSE_S, one.as_data()
+    step_on(stack, view)
+    stack.run("docker", "network", "connect", "--alias", "worker-3", network, container)
+    assert_ended(stack, "worker-3")
+    after = step_on(stack, view, steps=40)
+    assert after.membership == view.membership
+
+
+def test_a_restart_of_the_bus_is_not_noticed_by_the_job(stack: Stack) -> None:
+    before = stack.until(lambda now: now.step > 20, what="past step 20")
+    stack.compose("restart", "-t", "2", "nats")
+    after = step_on(stack, before, steps=60)
+    assert after.membership == before.membership
+    assert len(after.migrations) == len(before.migrations)
+    assert not [one for one in after.incidents.values() if one.closed is None]
+
+
+def assert_ended(stack: Stack, service: str) -> None:
+    """The machine was told that its slot is somebody else's, and left."""
+    code = stack.run("docker", "wait", stack.container(service), timeout_s=60)
+    assert code.strip() == "0", stack.compose("logs", "--tail", "20", service)
+
+
+def test_no_bit_changed(stack: Stack, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Every loss of every rank, through all of that, is the undisturbed run's."""
+    view = stack.until(lambda now: now.step >= 50, what="at step 50")
+    stack.compose("kill")
+    disturbed = stack.metrics(tmp_path / "disturbed")
+    alone: Stack = request.getfixturevalue("undisturbed")
+    alone.until(lambda now: now.step >= view.step, what=f"at step {view.step}", timeout_s=600)
+    alone.compose("kill")
+    reference = alone.metrics(tmp_path / "undisturbed")
+
+    losses = [
+        {rank: {line.step: line.loss_hex for line in lines} for rank, lines in run.steps.items()}
+        for run in (disturbed, reference)
+    ]
+    assert list(losses[0]) == list(losses[1]) == list(SLOTS)
+    compared = 0
+    for rank in SLOTS:
+        assert len(losses[0][rank]) == len(disturbed.steps[rank]), "a step was written twice"
+        # What its peers committed, and a machine was killed before it could write down.
+        unwritten = set(range(view.step)) - losses[0][rank].keys()
+        assert len(unwritten) <= sum(one.slot == rank for one in view.migrations.values())
+        for step in losses[0][rank].keys() & losses[1][rank].keys():
+            assert losses[0][rank][step] == losses[1][rank][step], (rank, step)
+            compared += 1
+    assert compared >= len(SLOTS) * (view.step - 1)
+    print(f"{compared} losses equal over {len(view.migrations)} recoveries")

@@ -1,0 +1,115 @@
+"""The manifests: what the schemas of Kubernetes say, and what we promise on top."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "k8s"
+NOT_RESOURCES = {"kustomization.yaml", "hardened.yaml", "scratch.yaml"}
+VERSIONS = ("1.33", "1.37")  # backoffLimitPerIndex is stable since 1.33
+OURS = {"trainmover-bus", "trainmover-services", "trainmover-executor"}
+
+Resource = dict[str, Any]
+
+
+def plain() -> list[Resource]:
+    files = sorted(path for path in FOLDER.glob("*.yaml") if path.name not in NOT_RESOURCES)
+    return [one for path in files for one in yaml.safe_load_all(path.read_text()) if one]
+
+
+@pytest.fixture(scope="module")
+def rendered() -> list[Resource]:
+    """What ``kubectl apply -k`` would send."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl, which renders the kustomization, is not here")
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(FOLDER)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def workloads(resources: list[Resource]) -> Iterator[tuple[str, Resource]]:
+    for one in resources:
+        if one["kind"] in {"Job", "Deployment", "StatefulSet"}:
+            yield one["metadata"]["name"], one["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_file_fits_the_schema(version: str) -> None:
+    resources = plain()
+    assert len(resources) >= 10
+    for one in resources:
+        kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_every_resource_is_listed(rendered: list[Resource]) -> None:
+    named = {(one["kind"], one["metadata"]["name"]) for one in plain()}
+    listed = {(one["kind"], one["metadata"]["name"]) for one in rendered}
+    assert named == {one for one in listed if one[0] != "ConfigMap"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_applied_fits_the_schema(rendered: list[Resource], version: str) -> None:
+    for one in rendered:
+        kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_nobody_is_privileged(rendered: list[Resource]) -> None:
+    found = dict(workloads(rendered))
+    assert found.keys() == {"nats", "setup", "detector", "planner", "worker", "standby"}
+    for name, pod in found.items():
+        assert pod["automountServiceAccountToken"] is False, name
+        assert pod["securityContext"]["runAsNonRoot"] is True, name
+        assert pod["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault", name
+        [container] = pod["containers"]
+        assert container["image"].split(":")[0] in OURS, name
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }, name
+        assert container["resources"]["limits"]["memory"], name
+
+
+def test_training_is_never_killed_for_the_bus(rendered: list[Resource]) -> None:
+    """A probe that fails without a bus may take a machine out of a list, but not its life."""
+    for name, pod in workloads(rendered):
+        if name != "nats":
+            assert "livenessProbe" not in pod["containers"][0], name
+
+
+def test_workers_and_standbys_run_the_same_program(rendered: list[Resource]) -> None:
+    found = dict(workloads(rendered))
+    assert found["worker"] == found["standby"]
+    [slots] = [word for word in found["worker"]["containers"][0]["args"] if "nnodes" in word]
+    jobs = {one["metadata"]["name"]: one["spec"] for one in rendered if one["kind"] == "Job"}
+    [budget] = [one for one in rendered if one["kind"] == "PodDisruptionBudget"]
+    assert slots == f"--nnodes={jobs['worker']['completions']}"
+    assert budget["spec"]["minAvailable"] == jobs["worker"]["completions"]
+
+
+def test_only_what_must_talk_may_talk(rendered: list[Resource]) -> None:
+    policies = {
+        one["metadata"]["name"]: one["spec"] for one in rendered if one["kind"] == "NetworkPolicy"
+    }
+    assert policies["nobody"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    callers = [
+        rule["podSelector"]["matchLabels"]
+        for name, spec in policies.items()
+        for entry in spec.get("ingress", [])
+        for rule in entry["from"]
+        if name != "nobody"
+    ]
+    assert callers == [
+        {"app.kubernetes.io/part-of": "trainmover"},
+        {"app.kubernetes.io/component": "machine"},
+    ]

@@ -1,0 +1,276 @@
+"""``trainmover setup`` as a process, and a server that runs from what it wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import ssl
+import stat
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmover.bus.credentials import CA, NKEY, Credentials
+from trainmover.bus.embedded import find_server
+from trainmover.bus.nats import NatsBus
+from trainmover.bus.streams import BUCKETS
+from trainmover.errors import ConfigError, InvalidIdError, PermissionDeniedError
+from trainmover.observe import new_event
+from trainmover.security import Role, Setup, User, client_folder, write
+from trainmover.security.authority import covers, make_authority, make_server
+from trainmover.testing import running_server
+
+
+def setup(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "trainmover.cli", "setup", *arguments],
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+class TestFiles:
+    def test_a_second_time_changes_nothing(self, tmp_path: Path) -> None:
+        arguments = ("--out", str(tmp_path), "--job", "gpt", "--machines", "2", "-o", "json")
+        first = setup(*arguments)
+        assert first.returncode == 0, first.stderr
+        assert json.loads(first.stdout)["config_changed"] is True
+        before = contents(tmp_path)
+        again = setup(*arguments)
+        assert json.loads(again.stdout)["config_changed"] is False
+        assert contents(tmp_path) == before
+
+    def test_machines_are_added_and_keys_kept(self, tmp_path: Path) -> None:
+        setup("--out", str(tmp_path), "--job", "gpt", "--machines", "2")
+        before = contents(tmp_path)
+        added = setup("--out", str(tmp_path), "--machine", "standby-7")
+        assert added.returncode == 0, added.stderr
+        assert "SIGHUP" in added.stderr
+        after = contents(tmp_path)
+        assert "clients/machines/standby-7/nkey" in after
+        changed = {name for name in before if before[name] != after[name]}
+        assert changed == {"server/auth.conf", "setup.json"}
+        assert after["clients/machines/standby-7/link-gpt"] == before["links/gpt"]
+
+    def test_secrets_are_readable_by_their_owner_alone(self, tmp_path: Path) -> None:
+        setup("--out", str(tmp_path / "made"), "--job", "gpt", "--machines", "1")
+        secrets = [
+            path
+            for pattern in ("nkey", "*.key", "link-*", "links/*")
+            for path in tmp_path.rglob(pattern)
+        ]
+        assert len(secrets) == len(Role) + 4
+        for path in secrets:
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+    def test_a_client_folder_has_all_that_one_client_needs(self, tmp_path: Path) -> None:
+        setup("--out", str(tmp_path), "--job", "gpt", "--machines", "1")
+        folder = tmp_path / "clients" / "machines" / "worker-0"
+        assert sorted(path.name for path in folder.iterdir()) == ["ca.pem", "link-gpt", "nkey"]
+        assert len((folder / "link-gpt").read_text().strip()) == 64
+
+    @pytest.mark.parametrize(
+        ("arguments", "hint"),
+        [
+            ((), "--out FOLDER"),
+            (("--out", "{}"), "--job NAME"),
+            (("--out", "{}", "--job", "a.b"), "job name 'a.b'"),
+            (("--out", "{}", "--job", "gpt", "--machine", "a b"), "machine name 'a b'"),
+            (("--out", "/proc/nowhere", "--job", "gpt"), "cannot write"),
+        ],
+    )
+    def test_usage_errors(self, tmp_path: Path, arguments: tuple[str, ...], hint: str) -> None:
+        done = setup(*(each.format(tmp_path) for each in arguments))
+        assert done.returncode == 2, done
+        assert hint in done.stderr
+
+    def test_names_are_checked_before_anything_is_written(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidIdError):
+            write(tmp_path, Setup(jobs=("gpt",), machines=("*",)))
+        assert not list(tmp_path.iterdir())
+
+    def test_a_folder_that_is_not_ours_is_left_alone(self, tmp_path: Path) -> None:
+        (tmp_path / "setup.json").write_text("{}")
+        done = setup("--out", str(tmp_path), "--job", "gpt")
+        assert done.returncode == 2
+        assert "setup.json cannot be used" in done.stderr
+
+
+class TestCertificates:
+    def test_a_new_host_gets_a_new_certificate_from_the_same_authority(
+        self, tmp_path: Path
+    ) -> None:
+        first = Setup(jobs=("gpt",))
+        write(tmp_path, first)
+        before = contents(tmp_path)
+        more = first.model_copy(update={"hosts": (*first.hosts, "nats", "10.0.0.7")})
+        assert write(tmp_path, more).config_changed
+        after = contents(tmp_path)
+        assert before["ca/ca.pem"] == after["ca/ca.pem"]
+        assert before["server/server.pem"] != after["server/server.pem"]
+        assert covers(after["server/server.pem"], ["nats", "10.0.0.7", "localhost"])
+
+    def test_a_certificate_is_renewed_in_time(self) -> None:
+        made = make_server(make_authority(), ["localhost"])
+        now = datetime.now(UTC)
+        assert covers(made.certificate, ["localhost"], now=now + timedelta(days=700))
+        assert not covers(made.certificate, ["localhost"], now=now + timedelta(days=800))
+        assert not covers(made.certificate, ["other"])
+
+    def test_without_the_authoritys_key_nothing_can_be_signed(self, tmp_path: Path) -> None:
+        write(tmp_path, Setup(jobs=("gpt",)))
+        (tmp_path / "ca" / "ca.key").unlink()
+        write(tmp_path, Setup(jobs=("gpt",), machines=("w",)))  # nothing to sign
+        with pytest.raises(ConfigError, match="certificate of your own authority"):
+            write(tmp_path, Setup(jobs=("gpt",), hosts=("elsewhere",)))
+
+
+class Server:
+    """A server that runs from the files that ``setup`` wrote, as a deployment's would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        config = folder / "server" / "nats.conf"
+        config.write_text(config.read_text().replace("http: 127.0.0.1:8222", "http: 127.0.0.1:-1"))
+        self.process = subprocess.Popen(
+            [str(find_server()), "-c", str(config)],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            port = self.until("Listening for client connections on").rpartition(":")[2]
+            self.until("Server is ready")
+        except BaseException:
+            self.__exit__()
+            raise
+        self.url = f"nats://127.0.0.1:{port}"
+
+    def until(self, words: str) -> str:
+        assert self.process.stderr is not None
+        lines = []
+        for line in self.process.stderr:
+            lines.append(line)
+            if words in line:
+                return line.strip()
+        raise AssertionError("".join(lines))
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def credentials(self, role: Role, machine: str = "") -> Credentials:
+        return Credentials.of_folder(client_folder(self.folder, User(role, machine)))
+
+
+def made(folder: Path, *more: str) -> Path:
+    done = setup(
+        *("--out", str(folder), "--job", "gpt", "--machines", "1"),
+        *("--listen", "127.0.0.1:-1", "--store", str(folder / "store"), *more),
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+async def test_a_server_runs_from_its_files_and_gets_its_streams(tmp_path: Path) -> None:
+    with Server(made(tmp_path)) as server:
+        for _ in range(2):
+            done = setup("--out", str(tmp_path), "--nats", server.url)
+            assert done.returncode == 0, done.stderr
+        async with NatsBus(server.url, credentials=server.credentials(Role.ADMIN)) as bus:
+            names = set(await _streams(bus))
+        assert names == {"TM_EVENTS", "TM_COMMANDS", "TM_DEAD", *(f"KV_{b}" for b in BUCKETS)}
+
+
+async def _streams(bus: NatsBus) -> list[str]:
+    return [info.config.name or "" for info in await bus.client.jetstream().streams_info()]
+
+
+async def test_a_machine_that_is_added_may_connect_after_a_reload(tmp_path: Path) -> None:
+    from tests.unit import factories as make
+
+    with Server(made(tmp_path)) as server:
+        setup("--out", str(tmp_path), "--nats", server.url)
+        setup("--out", str(tmp_path), "--machine", "worker-9")
+        new = server.credentials(Role.MACHINE, "worker-9")
+        with pytest.raises(PermissionDeniedError):
+            async with NatsBus(server.url, credentials=new, connect_timeout=0.5):
+                pass
+        server.process.send_signal(signal.SIGHUP)
+        server.until("Reloaded")
+        async with NatsBus(server.url, credentials=new) as bus:
+            fact = make.registered("worker-9")
+            await bus.publish(new_event(job="gpt", source="/machine/worker-9", payload=fact))
+
+
+async def test_who_does_not_trust_the_certificate_does_not_connect(tmp_path: Path) -> None:
+    with Server(made(tmp_path)) as server:
+        key = server.credentials(Role.OPS).nkey
+        with pytest.raises(PermissionDeniedError, match="Set TRAINMOVER_NATS_CA"):
+            async with NatsBus(server.url, credentials=Credentials(nkey=key)):
+                pass
+        strange = tmp_path / "strange.pem"
+        strange.write_bytes(make_authority().certificate)
+        with pytest.raises(PermissionDeniedError, match=r"strange\.pem does not vouch for it"):
+            async with NatsBus(server.url, credentials=Credentials(nkey=key, ca=strange)):
+                pass
+
+
+async def test_tls_is_demanded_by_who_has_an_authority(tmp_path: Path) -> None:
+    """A server without TLS in the way of one with it must not get our key's signature."""
+    write(tmp_path, Setup(jobs=("gpt",)))
+    credentials = Credentials.of_folder(tmp_path / "clients" / "ops")
+    with running_server() as server, pytest.raises(PermissionDeniedError, match="encrypt"):
+        async with NatsBus(server.url, credentials=credentials):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [("SUNOTASEED", "does not hold the seed"), (None, "cannot read"), ("", "does not hold")],
+)
+async def test_a_key_that_cannot_be_used_is_named(
+    tmp_path: Path, content: str | None, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = tmp_path / "nkey"
+    if content is not None:
+        key.write_text(content)
+    monkeypatch.setenv(NKEY, str(key))
+    with pytest.raises(ConfigError, match=hint) as caught:
+        async with NatsBus("nats://127.0.0.1:1"):
+            pass
+    assert str(key) in str(caught.value)
+
+
+def test_an_authority_that_is_none_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text("no PEM")
+    with pytest.raises(ConfigError, match="holds no PEM certificate"):
+        Credentials.from_environment({CA: str(file)}).options()
+
+
+def test_credentials_travel_to_children_by_the_environment(tmp_path: Path) -> None:
+    write(tmp_path, Setup(jobs=("gpt",)))
+    given = Credentials.of_folder(tmp_path / "clients" / "planner")
+    assert Credentials.from_environment(given.environment()) == given
+    options: dict[str, Any] = given.options()
+    assert isinstance(options["tls"], ssl.SSLContext)
+    assert options["inbox_prefix"].startswith("_INBOX.U")

@@ -1,0 +1,152 @@
+"""A job in containers: ``docker compose`` on a real engine, watched through its bus."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import subprocess
+import uuid
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from trainmover.bus.nats import NatsBus
+from trainmover.demo.metrics import RunMetrics, read_run
+from trainmover.errors import BusError
+from trainmover.view import JobView
+
+ROOT = Path(__file__).parents[2]
+METRICS = "/var/lib/trainmover/metrics"
+SLOTS = range(4)
+# A model that two cores step through four times over in some ten milliseconds.
+PROGRAM = "-m -- trainmover_executor.programs.gpt --steps 100000 --seed 5"
+PROGRAM += " --width 32 --layers 2 --context 32 --batch 2"
+
+
+def why_no_engine() -> str | None:
+    """Why nothing can be run in containers here; None when it can."""
+    if shutil.which("docker") is None:
+        return "there is no docker command"
+    for command, lacking in (
+        (("docker", "info"), "no Docker engine answers (is DOCKER_HOST right?)"),
+        (("docker", "compose", "version"), "docker has no compose command (version 2 is needed)"),
+    ):
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=20, check=False)
+        except subprocess.TimeoutExpired:
+            return lacking
+        if done.returncode != 0:
+            return lacking
+    return None
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+class Stack:
+    """One compose project, which is gone with its volumes after ``close``."""
+
+    def __init__(self) -> None:
+        self.project = f"tm-test-{uuid.uuid4().hex[:8]}"
+        self.port = free_port()
+        self._env = {
+            **os.environ,
+            "COMPOSE_PROJECT_NAME": self.project,
+            "NATS_PORT": str(self.port),
+            "TRAINMOVER_TAG": "test",
+            "TRAINMOVER_JOB": "gpt",
+            "TRAINMOVER_PROGRAM": PROGRAM,
+            # A busy test machine makes stragglers of its own.
+            "TRAINMOVER_PLANNER_OPTIONS": "--no-automation",
+        }
+
+    def run(self, *command: str, timeout_s: float = 120, check: bool = True) -> str:
+        """Run a command with the project's environment; its standard output."""
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=self._env,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        assert done.returncode == 0 or not check, f"{command}:\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def compose(self, *arguments: str, timeout_s: float = 120, check: bool = True) -> str:
+        """``docker compose ...`` in this project."""
+        return self.run("docker", "compose", *arguments, timeout_s=timeout_s, check=check)
+
+    def up(self, *, standbys: int) -> None:
+        """Start what does not run; change nothing that does."""
+        self.compose("up", "-d", "--no-recreate", "--scale", f"standby={standbys}", timeout_s=180)
+
+    def container(self, service: str) -> str:
+        """Id of a service's container, running or not."""
+        return self.compose("ps", "-a", "-q", service).split()[0]
+
+    def inspect(self, service: str) -> dict[str, Any]:
+        """What the engine knows of a service's container."""
+        found: list[dict[str, Any]] = json.loads(
+            self.run("docker", "inspect", self.container(service))
+        )
+        return found[0]
+
+    def until(
+        self, reached: Callable[[JobView], bool], *, what: str, timeout_s: float = 180
+    ) -> JobView:
+        """The job's view once ``reached`` holds for it."""
+        return asyncio.run(self._until(reached, what, timeout_s))
+
+    async def _until(
+        self, reached: Callable[[JobView], bool], what: str, timeout_s: float
+    ) -> JobView:
+        view = JobView("gpt")
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                NatsBus(f"nats://127.0.0.1:{self.port}", name="test") as bus,
+                aclosing(bus.events("gpt")) as facts,
+            ):
+                stored = await bus.event_count("gpt")
+                async for delivery in facts:
+                    view.apply(delivery.payload)
+                    stored -= 1
+                    if stored <= 0 and reached(view):  # it is about now, not about some time ago
+                        return view
+        except (TimeoutError, BusError) as error:
+            raise AssertionError(
+                f"not {what} in {timeout_s} s ({error!r}):\n{self.report(view)}"
+            ) from error
+        raise AssertionError(f"the facts ended before {what}")
+
+    def until_warm(self, standbys: int, *, timeout_s: float = 240) -> JobView:
+        """Have so many standbys that could take any slot at once."""
+        wanted = set(SLOTS)
+        return self.until(
+            lambda view: sum(one.ready_slots == wanted for one in view.standbys) >= standbys,
+            what=f"{standbys} warm standbys",
+            timeout_s=timeout_s,
+        )
+
+    def report(self, view: JobView) -> str:
+        """What a person needs who has to find out why a test failed."""
+        state = json.dumps(view.as_data(), indent=1)
+        logs = self.compose("logs", "--no-color", "--tail", "15", check=False)
+        return f"{state}\n{self.compose('ps', '-a', check=False)}\n{logs}"
+
+    def metrics(self, folder: Path) -> RunMetrics:
+        """The loss lines of every rank up to now."""
+        self.compose("cp", f"worker-0:{METRICS}", str(folder))
+        return read_run(folder)
+
+    def close(self) -> None:
+        self.compose("down", "-v", "--remove-orphans", "-t", "2", timeout_s=180)

@@ -1,0 +1,44 @@
+"""The address that an agent announces."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from trainmover.errors import ConfigError
+from trainmover_executor.agent.address import own_address
+from trainmover_executor.agent.listeners import Listeners
+
+
+@pytest.mark.parametrize(
+    ("host", "towards", "address"),
+    [
+        ("10.1.2.3", "nats://elsewhere:4222", "10.1.2.3"),
+        ("auto", "nats://127.0.0.1:4222", "127.0.0.1"),
+        ("auto", "127.0.0.1", "127.0.0.1"),
+        ("auto", "tls://localhost:4222, nats://unknown.invalid:1", "127.0.0.1"),
+    ],
+)
+def test_the_address_is_the_one_that_leads_to_the_bus(
+    host: str, towards: str, address: str
+) -> None:
+    assert own_address(host, towards=towards) == address
+
+
+@pytest.mark.parametrize("towards", ["nats://unknown.invalid:4222", "nats://h:port", ""])
+def test_no_way_to_the_bus_is_said_with_the_cure(towards: str) -> None:
+    with pytest.raises(ConfigError, match="--host"):
+        own_address("auto", towards=towards)
+
+
+def test_listeners_announce_where_they_listen() -> None:
+    listeners = Listeners(host="auto", ranks=2, towards="nats://127.0.0.1:4222")
+    try:
+        [*endpoints] = listeners.bind([None])[None]
+        for endpoint in endpoints:
+            host, _, port = endpoint.rpartition(":")
+            assert host == "127.0.0.1"
+            socket.create_connection((host, int(port)), timeout=1).close()
+    finally:
+        listeners.close()
