@@ -95,7 +95,7 @@ PUBLISH = {
     "$JS.ACK.TM_COMMANDS.agent:gpt:worker-1.1.1.1.1.0": set(),
     "$JS.API.STREAM.MSG.GET.TM_COMMANDS": set(),
     # buckets and dead letters, to look at
-    "$JS.API.STREAM.MSG.GET.KV_tm_jobs": {"planner", "operator", "ops"},
+    "$JS.API.STREAM.MSG.GET.KV_tm_jobs": {"planner", "detector", "operator", "ops"},
     "$JS.API.STREAM.MSG.GET.KV_tm_machines": {"planner", "operator", "ops", "machine-worker-0"},
     # a direct get can put a bare message anywhere: nobody's
     "$JS.API.DIRECT.GET.KV_tm_jobs": set(),

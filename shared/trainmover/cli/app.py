@@ -11,11 +11,11 @@ import typer
 
 from trainmover import __version__
 from trainmover.bus.credentials import CA, CREDS, NKEY, Credentials
-from trainmover.cli import look, output
+from trainmover.cli import look, output, steer
 from trainmover.cli import run as cluster
 from trainmover.cli.demo import demo
 from trainmover.cli.exits import ExitCode
-from trainmover.cli.migrate import abort, migrate
+from trainmover.cli.migrate import migrate
 from trainmover.cli.relay import relay
 from trainmover.cli.setup import setup
 
@@ -78,7 +78,13 @@ app.command()(relay)
 app.command()(look.status)
 app.command()(look.machines)
 app.command()(migrate)
-app.command()(abort)
+app.command()(steer.approve)
+app.command()(steer.reject)
+app.command()(steer.abort)
+app.command()(steer.pause)
+app.command()(steer.resume)
+app.command()(steer.quarantine)
+app.command()(steer.release)
 app.add_typer(look.migrations_app, name="migrations")
 app.add_typer(look.events_app, name="events")
 

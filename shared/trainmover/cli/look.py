@@ -216,6 +216,7 @@ def _status_table(view: JobView, planner: dict[str, Any] | None) -> RenderableTy
         parts.append(Text(f"state survives a machine by: {planner['redundancy']}"))
     if view.reason:
         parts.append(Text(view.reason))
+    parts += [Text(line) for line in _steered(view, planner)]
     parts += [Text(""), _machines_table(view)]
     incidents = [one for one in view.incidents.values() if one.closed is None]
     if incidents:
@@ -224,6 +225,25 @@ def _status_table(view: JobView, planner: dict[str, Any] | None) -> RenderableTy
     if view.migrations:
         parts += [Text(""), _migrations_table(view)]
     return Group(*parts)
+
+
+def _steered(view: JobView, planner: dict[str, Any] | None) -> list[str]:
+    """What operators steered, and what waits for them."""
+    lines = []
+    told = (planner or {}).get("automation") or {}
+    mode = told.get("mode", view.automation)
+    if mode != "automatic":
+        who, why = told.get("requested_by"), told.get("reason")
+        words = f"by {who}: {why}" if who else view.automation_words or why or ""
+        lines.append(f"automation: {mode} ({words}); 'trainmover resume' for automatic moves")
+    for one in view.migrations.values():
+        if one.waiting:
+            leavers = ", ".join(move.leaver for move in one.moves)
+            lines.append(
+                f"{one.id} waits to move {leavers} away ({one.cause}): "
+                f"'trainmover approve {one.id}' or 'trainmover reject {one.id}'"
+            )
+    return lines
 
 
 def _machines_table(view: JobView) -> Table:
