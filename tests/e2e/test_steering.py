@@ -1,4 +1,4 @@
-"""Operators steer a running job from a second terminal, and every act is a fact with who and why."""
+"""Operators steer a running job from a second terminal; every act is a fact with who and why."""
 
 from __future__ import annotations
 

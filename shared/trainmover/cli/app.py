@@ -18,6 +18,7 @@ from trainmover.cli.exits import ExitCode
 from trainmover.cli.migrate import migrate
 from trainmover.cli.relay import relay
 from trainmover.cli.setup import setup
+from trainmover.cli.watch import watch
 
 __all__ = ["app", "run"]
 
@@ -76,6 +77,7 @@ app.command()(cluster.up)
 app.command()(setup)
 app.command()(relay)
 app.command()(look.status)
+app.command()(watch)
 app.command()(look.machines)
 app.command()(migrate)
 app.command()(steer.approve)
