@@ -14,6 +14,7 @@ from trainmover.bus.credentials import CA, CREDS, NKEY, Credentials
 from trainmover.cli import look, output, steer
 from trainmover.cli import run as cluster
 from trainmover.cli.demo import demo
+from trainmover.cli.doctor import doctor
 from trainmover.cli.exits import ExitCode
 from trainmover.cli.migrate import migrate
 from trainmover.cli.relay import relay
@@ -79,6 +80,7 @@ app.command()(relay)
 app.command()(look.status)
 app.command()(watch)
 app.command()(look.machines)
+app.command()(doctor)
 app.command()(migrate)
 app.command()(steer.approve)
 app.command()(steer.reject)
