@@ -8,9 +8,9 @@ from typing import ClassVar, Final
 
 import numpy as np
 from tests.simulation.scene import Scene
-from trainmover_detector.registry import Guarded
 
 from trainmover.detection import CollectiveWindow, Evidence, Verdict
+from trainmover.detection.guard import Guarded
 from trainmover.events.incident import IncidentOpened
 from trainmover.telemetry import RECORD, Batch
 from trainmover.testing.simulation import SimGate, SimOutbox, SimProcess, StoredFact

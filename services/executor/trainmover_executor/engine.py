@@ -20,6 +20,7 @@ from torch._C._distributed_c10d import Work
 from trainmover.errors import StaleEpochError
 from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.communicator.base import Communicator
+from trainmover_executor.communicator.memory import fence
 from trainmover_executor.communicator.sandbox import SandboxCommunicator
 from trainmover_executor.finite import nonfinite_in
 from trainmover_executor.latch import Latch
@@ -130,12 +131,15 @@ class GroupEngine:
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         size = sum(tensor.numel() * tensor.element_size() for tensor in result)
         other = -1 if peer is None else self._ranks[peer]
+        wait_for_device = fence(result)
         with self._idle:
             self._pending += 1
             entered = self._clock.enter(op, size=size, peer=other)
 
         def task() -> None:
             try:
+                if wait_for_device is not None:
+                    wait_for_device()
                 if reduces:
                     self._vitals.nonfinite += nonfinite_in(reduces)
                 self._execute(operation)

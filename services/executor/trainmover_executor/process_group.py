@@ -313,4 +313,4 @@ def register_backend(creator: Callable[[Any, Any], dist.ProcessGroup]) -> None:
     """Make ``init_process_group("trainmover")`` call ``creator(options, backend_options)``."""
     if BACKEND in dist.Backend.backend_list:
         return
-    dist.Backend.register_backend(BACKEND, creator, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(BACKEND, creator, extended_api=True, devices=["cpu", "cuda"])

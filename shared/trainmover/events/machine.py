@@ -72,6 +72,7 @@ class MachineQuarantined(Frozen):
 
     machine: str
     reason: str
+    requested_by: str = "policy"
 
 
 class MachineNoticed(Frozen):
