@@ -73,9 +73,9 @@ class _Ends:
 
     def _inherit(self, before: _Ends) -> None:
         """Keep what is known of links that are still there."""
-        names = [name for name in self._columns if name in before._columns]  # noqa: SLF001 - same class
+        names = [name for name in self._columns if name in before._columns]
         mine = [self._columns[name] for name in names]
-        theirs = [before._columns[name] for name in names]  # noqa: SLF001 - same class
+        theirs = [before._columns[name] for name in names]
         for field in ("delays", "shares"):
             getattr(self, field)[:, mine] = getattr(before, field)[:, theirs]
         for field in ("past", "_seen", "_body_ns", "_body_bytes", "_read_s"):
