@@ -1,4 +1,8 @@
-"""Times the same step with and without the instrumentation, in alternating blocks of one job."""
+"""The same step with and without the instrumentation, in alternating blocks of one job.
+
+Both in seconds and in processor time of the whole process, which other work on the host leaves
+alone.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +57,9 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     session = Session(model=model, optimizer=optimizer)
     data = SourceText(rank=dist.get_rank(), batch=4, context=context, seed=0)
-    switch, times = Switch(), {True: [], False: []}
-    started, on = 0.0, True
+    switch, on = Switch(), True
+    times: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    started = (0.0, 0.0)
     for step in session.steps(data, max_steps=WARM_UP + 2 * options.blocks * STEPS + 1):
         with step as (tokens, targets):
             logits = model(tokens)
@@ -66,20 +71,24 @@ def main() -> None:
         done = step.index + 1 - WARM_UP
         if session.is_shadow or done < 0 or done % STEPS:
             continue
-        now = time.perf_counter()
+        now = (time.perf_counter(), time.process_time())
         if done:
-            times[on].append((now - started) / STEPS)
+            times[on].append((now[0] - started[0], now[1] - started[1]))
             # ABBA: what drifts during the run hits both alike.
             on = _turn(times)
         switch.set(on=on)
         dist.barrier()
-        started = time.perf_counter()
+        started = (time.perf_counter(), time.process_time())
     if dist.get_rank() == 0:
-        ratios = [a / b for a, b in zip(times[True], times[False], strict=False)]
-        options.out.write_text(json.dumps(ratios))
+        pairs = list(zip(times[True], times[False], strict=False))
+        figures = {
+            "seconds": [on[0] / off[0] for on, off in pairs],
+            "processor": [on[1] / off[1] for on, off in pairs],
+        }
+        options.out.write_text(json.dumps(figures))
 
 
-def _turn(times: dict[bool, list[float]]) -> bool:
+def _turn(times: dict[bool, list[tuple[float, float]]]) -> bool:
     """On, off, off, on, and so forth."""
     return (len(times[True]) + len(times[False])) % 4 in {0, 3}
 

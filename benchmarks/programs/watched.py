@@ -2,7 +2,7 @@
 
 A step sleeps in small pieces and computes a little, so that ranks which share two processors are as
 independent as machines are. What each rank does in the next step is read from ``--control``: its
-factor of computing time, seconds for drawing the batch, and seconds it hangs in its body.
+factor of computing time, seconds for drawing the batch, and whether it hangs in its body.
 """
 
 from __future__ import annotations
@@ -118,9 +118,10 @@ def main() -> None:
     session = Session(model=model, optimizer=optimizer)
     for step in session.steps(Batches(rank, wide), max_steps=1 << 40):
         with step as batch:
-            factor, _, hang_s = rank.orders()
-            if hang_s and not session.is_shadow:
-                time.sleep(hang_s)
+            factor, _, hangs = rank.orders()
+            while hangs and not session.is_shadow:
+                time.sleep(0.05)
+                hangs = rank.orders()[2]
             loss = model(batch).square().mean()
             spend(options.step * factor)
             optimizer.zero_grad()

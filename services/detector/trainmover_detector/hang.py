@@ -93,6 +93,7 @@ class HangDetector:
         self._steps_seen = 0
         self._moved_s: float | None = None
         self._explained = False
+        self._froze = False
         self._claimed: dict[tuple[str, str | None, tuple[int, int] | None], Verdict] = {}
         self._said_s = 0.0
 
@@ -125,6 +126,7 @@ class HangDetector:
         steps = [w.steps for w in windows if len(w.steps)]
         if steps:
             newest = max(int(each["step"][-1]) for each in steps) + 1
+        if steps and not self._froze:  # a step with a frozen process tells nothing of others
             self._learn(steps, first=self._latest[next(iter(self._latest))])
         pulses = [w.pulses["step"] for w in windows if len(w.pulses)]
         if pulses:
@@ -132,6 +134,7 @@ class HangDetector:
         if newest > self._step:
             self._steps_seen += self._step >= 0
             self._step, self._moved_s, self._explained = newest, now_s, False
+            self._froze = False
             return self._over()
         return []
 
@@ -230,6 +233,7 @@ class HangDetector:
         if roots and len(roots) * 3 > max(6, len(now.pulses)) and still_s < 3 * self.patience_s():
             return []  # so many at once are rather news that has not come yet
         if roots:
+            self._froze |= not now.stale.isdisjoint(roots)
             by_machine: dict[str, list[int]] = {}
             for rank in roots:
                 by_machine.setdefault(membership.machine_of(rank), []).append(rank)
