@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from collections.abc import Mapping
 
 from trainmover.detection import Detector
@@ -14,6 +15,7 @@ from trainmover.testing.simulated_jobs import SimulatedJob, healthy_job, label_o
 DETECTORS = ("degraded", "external", "hang", "links", "liveness", "numeric", "straggler")
 HEALTHY_MINUTES = 20
 """Of one simulated job."""
+_EVERY = 20
 AFTERWARDS_STEPS = 24
 AFTERWARDS_S = 20.0
 """For so long after everything was found wrong claims still count; then the next job's turn."""
@@ -100,7 +102,9 @@ def troubles(names: list[str], *, seeds: range, workers: int) -> tuple[dict[str,
     totals = {name: Score() for name in names}
     wrong: list[str] = []
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        for name, scores, mistakes in pool.imap_unordered(one_trouble, cases, chunksize=4):
+        for done, (name, scores, mistakes) in enumerate(pool.imap_unordered(one_trouble, cases), 1):
+            if done % _EVERY == 0:
+                print(f"{done} of {len(cases)} jobs", file=sys.stderr, flush=True)
             for each in scores.values():
                 totals[name].add(each)
             wrong += mistakes
