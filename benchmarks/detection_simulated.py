@@ -118,4 +118,5 @@ def healthy(*, jobs: int, workers: int) -> tuple[float, list[str]]:
         for took, mistakes in pool.imap_unordered(one_healthy, range(jobs)):
             minutes += took
             wrong += mistakes
+            print(f"{minutes:g} minutes, {len(wrong)} wrong", file=sys.stderr, flush=True)
     return minutes, wrong
