@@ -52,7 +52,8 @@ def measure(parts: list[str], options: argparse.Namespace) -> dict[str, Any]:
         classes |= {name: row(score) for name, score in scores.items()}
         show(mistakes)
     if "real" in parts:
-        real = asyncio.run(detection_real.measure(times=options.times))
+        chosen = options.real_classes or detection_real.CLASSES
+        real = asyncio.run(detection_real.measure(chosen, times=options.times))
         classes |= {f"real_{name}": row(score) for name, score in real.items()}
     if classes:
         result["classes"] = classes
@@ -99,6 +100,7 @@ def main() -> None:
     parser.add_argument("--classes", action="append", help="of simulated troubles; all if omitted")
     parser.add_argument("--seeds", type=int, default=23, help="jobs of each simulated class")
     parser.add_argument("--healthy-jobs", type=int, default=50, help="20 simulated minutes each")
+    parser.add_argument("--real-classes", action="append", choices=detection_real.CLASSES)
     parser.add_argument("--times", type=int, default=4, help="real troubles of each class")
     parser.add_argument("--real-minutes", type=float, default=30.0)
     parser.add_argument("--blocks", type=int, default=60)
