@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.job, pytest.mark.timeout(1500)]
 
 MACHINES = [f"worker-{slot}" for slot in SLOTS]
 MOST_PAUSE_S = 1.5
+MOST_LATE_S = 3.0  # on top of a lease: whoever takes over has to notice, on a busy machine
 LEASE_S = 3.0  # what the detector gives a machine that has fallen silent
 
 
@@ -184,7 +185,7 @@ def test_replicas_take_over_from_a_planner_and_a_detector_that_die(stack: Stack)
     machine = stack.project + "-" + (leaver if leaver.startswith("standby") else f"{leaver}-1")
     view, one = lose(stack, leaver, "docker", "kill", *leaders, machine)
     assert one.pause_s is not None
-    assert one.pause_s <= LEASE_S + MOST_PAUSE_S, one.as_data()
+    assert one.pause_s <= LEASE_S + MOST_LATE_S, one.as_data()
     assert leaders.isdisjoint({stack.leader(service) for service in ("planner", "detector")})
     print(f"pause when planner and detector die with the machine: {one.pause_s:.3f} s")
     step_on(stack, view)
@@ -194,7 +195,7 @@ def test_a_frozen_machine_is_replaced_and_stays_out(stack: Stack) -> None:
     stack.revive(standbys=2)
     view, one = lose(stack, "worker-1", "docker", "compose", "pause", "worker-1")
     assert one.pause_s is not None
-    assert one.pause_s <= LEASE_S + MOST_PAUSE_S, one.as_data()
+    assert one.pause_s <= LEASE_S + MOST_LATE_S, one.as_data()
     step_on(stack, view)
     stack.compose("unpause", "worker-1")
     assert_ended(stack, "worker-1")
@@ -208,7 +209,7 @@ def test_a_machine_that_is_cut_off_is_replaced_and_stays_out(stack: Stack) -> No
     cut = ("docker", "network", "disconnect", network, container)
     view, one = lose(stack, "worker-3", *cut)
     assert one.pause_s is not None
-    assert one.pause_s <= LEASE_S + MOST_PAUSE_S, one.as_data()
+    assert one.pause_s <= LEASE_S + MOST_LATE_S, one.as_data()
     step_on(stack, view)
     stack.run("docker", "network", "connect", "--alias", "worker-3", network, container)
     assert_ended(stack, "worker-3")
