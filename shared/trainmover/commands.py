@@ -175,11 +175,18 @@ class MigrateRequest(Frozen):
 
 
 class RequestAccepted(Frozen):
-    """The planner took the request up."""
+    """The planner took the request up.
+
+    Attributes:
+        migration: The migration it is about, if it began or ended one.
+        plan: What is to happen, or would.
+        words: What happened, or would, in one sentence for people.
+    """
 
     ok: Literal[True] = True
     migration: str | None
     plan: Plan | None = None
+    words: str = ""
 
 
 class Refusal(Frozen):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from trainmover.events import executor, incident, machine, migration
+from trainmover.events import executor, incident, machine, migration, operator
 from trainmover.events.envelope import Envelope
 from trainmover.plan import Move
 from trainmover.topology import Frozen
@@ -28,7 +28,10 @@ _WORDS: Final[Mapping[type[Frozen], str]] = {
     machine.MachineRegistered: "{0.machine.name} on {0.host}, pid {0.pid}",
     machine.MachineReady: "{0.machine} can take slot {0.slot} (warm in {0.warm_s:.1f} s)",
     machine.MachineLost: "{0.machine}: {0.reason}",
-    machine.MachineQuarantined: "{0.machine}: {0.reason}",
+    machine.MachineQuarantined: "{0.machine} by {0.requested_by}: {0.reason}",
+    machine.MachineNoticed: "{0.machine}: {0.kind}: {0.reason}",
+    operator.MachineReleased: "{0.machine} by {0.requested_by}: {0.reason}",
+    operator.AutomationChanged: "{0.mode} by {0.requested_by}: {0.reason}",
     machine.LinkLost: (
         "rank {0.rank} lost its link to rank {0.peer_rank} on {0.peer_machine} ({0.kind})"
     ),

@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final
 
-from trainmover.events import executor, incident, machine, migration
+from trainmover.events import executor, incident, machine, migration, operator
 from trainmover.events.envelope import Envelope
 from trainmover.plan import Move
 from trainmover.topology import Frozen, Membership
@@ -78,6 +78,8 @@ class MigrationView:
         times: When each phase was announced.
         pauses_s: Pause in seconds per rank, from ``step.resumed``.
         phases_s: Seconds per phase, as the planner recorded them at the commit.
+        requested_by: Who wanted it: ``policy`` or an operator.
+        decided_by: Who approved it, or ended it before the switch.
     """
 
     id: str
@@ -89,6 +91,8 @@ class MigrationView:
     told: tuple[Move, ...] = ()
     state: str = "proposed"
     incident: str | None = None
+    requested_by: str = "policy"
+    decided_by: str = ""
     epoch: int | None = None
     step: int | None = None
     reason: str | None = None
@@ -116,6 +120,11 @@ class MigrationView:
         return self.state in _OPEN_STATES
 
     @property
+    def waiting(self) -> bool:
+        """Whether nobody has approved it yet."""
+        return self.state == "proposed"
+
+    @property
     def pause_s(self) -> float | None:
         """Longest pause of any rank in seconds; None until a rank has resumed."""
         return max(self.pauses_s.values(), default=None)
@@ -134,6 +143,8 @@ class MigrationView:
             "kind": self.kind,
             "cause": self.cause,
             "state": self.state,
+            "requested_by": self.requested_by,
+            "decided_by": self.decided_by,
             "slot": self.slot,
             "leaver": self.leaver,
             "joiner": self.joiner,
@@ -186,6 +197,8 @@ class JobView:
     Attributes:
         state: ``forming``, ``running``, ``held``, ``finished`` or ``failed``.
         last_event: The latest fact taken in.
+        automation: ``automatic``, ``approval`` or ``paused``, as an operator last said.
+        automation_words: Who said so, and why; empty where nobody did.
     """
 
     job: str
@@ -197,6 +210,8 @@ class JobView:
     step: int = 0
     reason: str = ""
     last_event: Envelope | None = None
+    automation: operator.AutomationMode = "automatic"
+    automation_words: str = ""
 
     @property
     def standbys(self) -> list[MachineView]:
@@ -224,6 +239,8 @@ class JobView:
             "epoch": None if self.membership is None else self.membership.epoch,
             "step": self.step,
             "reason": self.reason,
+            "automation": self.automation,
+            "automation_words": self.automation_words,
             "machines": [view.as_data() for _, view in sorted(self.machines.items())],
             "migrations": [view.as_data() for view in self.migrations.values()],
             "incidents": [view.as_data() for view in self.incidents.values()],
@@ -246,6 +263,8 @@ class JobView:
                 self.step = max(self.step, step)
             case migration.JobFailed(reason=reason):
                 self.state, self.reason = "failed", reason
+            case operator.AutomationChanged(mode=mode, reason=reason, requested_by=who):
+                self.automation, self.automation_words = mode, f"by {who}: {reason}"
             case _:
                 pass
 
@@ -271,6 +290,10 @@ class JobView:
                 view = self._machine(name)
                 view.role, view.slot, view.note = "quarantined", None, reason
                 view.ready_slots = set()
+            case operator.MachineReleased(machine=name, ready_slots=slots):
+                view = self._machine(name)
+                view.role, view.note = "standby" if slots else "released", ""
+                view.ready_slots = set(slots)
             case _:
                 pass
 
@@ -339,6 +362,10 @@ class JobView:
             view.told = fact.moves or view.told
         view.incident = getattr(fact, "incident", None) or view.incident
         view.reason = getattr(fact, "reason", view.reason)
+        view.requested_by = getattr(fact, "requested_by", view.requested_by)
+        view.decided_by = next(
+            (getattr(fact, name) for name in _DECIDERS if hasattr(fact, name)), view.decided_by
+        )
         view.epoch = getattr(fact, "epoch", view.epoch)
         if isinstance(payload, migration.MigrationCommitted):
             view.step = payload.step
@@ -355,6 +382,8 @@ class JobView:
             view = self._machine(name)
             view.role, view.slot, view.ready_slots = "active", slot, set()
 
+
+_DECIDERS: Final = ("approved_by", "rejected_by", "aborted_by")
 
 _MIGRATION_STATES: Final[dict[type[Frozen], str]] = {
     migration.MigrationProposed: "proposed",

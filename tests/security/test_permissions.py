@@ -43,6 +43,8 @@ PUBLISH = {
     "tm.v1.gpt.telemetry.worker-1": set(),
     "tm.v1.gpt.machine.lost.worker-0": set(),
     "tm.v1.gpt.machine.registered": set(),
+    # what others know about machines: people's, and their tools'
+    "tm.v1.gpt.machine.noticed": {"operator"},
     # requests: people's
     "tm.v1.gpt.request.migrate": {"operator"},
     "tm.v1.gpt.request.abort": {"operator"},
@@ -95,7 +97,7 @@ PUBLISH = {
     "$JS.ACK.TM_COMMANDS.agent:gpt:worker-1.1.1.1.1.0": set(),
     "$JS.API.STREAM.MSG.GET.TM_COMMANDS": set(),
     # buckets and dead letters, to look at
-    "$JS.API.STREAM.MSG.GET.KV_tm_jobs": {"planner", "operator", "ops"},
+    "$JS.API.STREAM.MSG.GET.KV_tm_jobs": {"planner", "detector", "operator", "ops"},
     "$JS.API.STREAM.MSG.GET.KV_tm_machines": {"planner", "operator", "ops", "machine-worker-0"},
     # a direct get can put a bare message anywhere: nobody's
     "$JS.API.DIRECT.GET.KV_tm_jobs": set(),

@@ -25,6 +25,11 @@ def main() -> None:
         "--no-automation", action="store_true", help="move no straggler without being asked"
     )
     group.add_argument(
+        "--approve-moves",
+        action="store_true",
+        help="propose to move a straggler, and wait for an operator to approve it",
+    )
+    group.add_argument(
         "--keep-reserve",
         type=int,
         default=defaults.keep_reserve,
@@ -72,6 +77,7 @@ def main() -> None:
     arguments = parser.parse_args()
     settings = Settings(
         automation=not arguments.no_automation,
+        approval=arguments.approve_moves,
         keep_reserve=arguments.keep_reserve,
         cooldown_s=arguments.cooldown,
         form_quiet_s=arguments.form_quiet,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trainmover.events.migration import JobFinished
+from trainmover.events.operator import AutomationMode
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.table import Phase
 from trainmover_planner import formation, policy, recovery, replan, requests
@@ -19,6 +20,7 @@ from trainmover_planner.migrations import advance, resend
 from trainmover_planner.record import record
 from trainmover_planner.state import (
     Command,
+    Control,
     Event,
     Fact,
     Request,
@@ -41,7 +43,10 @@ issued epochs that nothing on the bus tells of (INV-EPOCH-MONOTONE).
 
 def initial(job: str, settings: Settings | None = None) -> State:
     """A planner that knows nothing yet."""
-    return State(job=job, settings=settings or Settings())
+    chosen = settings or Settings()
+    mode: AutomationMode = "approval" if chosen.approval else "automatic"
+    control = Control(mode=mode if chosen.automation else "paused", reason="as the planner started")
+    return State(job=job, settings=chosen, control=control)
 
 
 def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Command, ...]]:
@@ -98,7 +103,8 @@ def resume(
         gap = RESUME_GAP * incarnation
         turn.set(issued=state.issued + gap, sequence=state.sequence + gap)
         for one in state.migrations.values():
-            if one.phase in (Phase.PROPOSED, Phase.APPROVED):
+            waits = one.phase is Phase.PROPOSED and state.control.mode != "automatic"
+            if one.phase in (Phase.PROPOSED, Phase.APPROVED) and not waits:
                 advance(turn, one.id, protocol.Abort("the planner started over"))
         resend(turn)
         if not state.seen and len(state.memberships) == 1:
@@ -113,7 +119,7 @@ def next_wake_s(state: State, now_s: float) -> float | None:
         return None
     times = [one.deadline_s for one in state.migrations.values() if one.open and one.deadline_s]
     times += recovery.wakes_s(state)
-    if any(one.kind == "straggler" for one in state.incidents.values()):
+    if any(policy.advises_move(one) for one in state.incidents.values()):
         times += list(state.cooldown.values())
     formation_s = formation.forms_at_s(state)
     if formation_s is not None:
@@ -168,4 +174,5 @@ def _finish(turn: Turn, before: State) -> tuple[Command, ...]:
 
 def _outline(state: State) -> tuple[object, ...]:
     phases: Mapping[str, Phase] = {one.id: one.phase for one in state.migrations.values()}
-    return (state.phase, state.membership, phases, state.inventory, state.deaths)
+    inventory, deaths = state.inventory, state.deaths
+    return (state.phase, state.membership, phases, inventory, deaths, state.control)

@@ -5,13 +5,12 @@ They are decisions that were taken: nothing is decided again.
 
 from __future__ import annotations
 
-from trainmover.events import machine, migration
-from trainmover.plan import Plan
+from trainmover.events import machine, migration, operator
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
 from trainmover.protocol.table import Signal, allows
 from trainmover.topology import Frozen
-from trainmover_planner import formation
+from trainmover_planner import formation, steering
 from trainmover_planner.migrations import advance, start
 from trainmover_planner.state import Fact, Turn
 
@@ -43,8 +42,10 @@ def _of_job(turn: Turn, payload: Frozen) -> None:
             turn.set(said=state.said | {(f"{n}.{g}", "lost") for n, g in lives})
             if host is not None and not lives:
                 turn.set(inventory=state.inventory.refuse(host.life))
-        case machine.MachineQuarantined(machine=name, reason=reason):
-            turn.set(inventory=state.inventory.quarantine(name, reason))
+        case machine.MachineQuarantined() | operator.MachineReleased():
+            steering.apply(turn, payload)
+        case operator.AutomationChanged():
+            steering.apply(turn, payload)
         case _:
             pass
 
@@ -53,17 +54,19 @@ def _of_migration(turn: Turn, fact: Fact) -> None:
     match fact.payload:
         case migration.MigrationProposed() as proposed:
             _proposed(turn, proposed, fact)
-        case migration.MigrationApproved(plan=plan):
-            _approved(turn, plan)
+        case migration.MigrationApproved() as approved:
+            _approved(turn, approved)
         case migration.MigrationSwitching(migration=id) if id in turn.state.migrations:
             advance(turn, id, protocol.SwitchSeen())
         case migration.MigrationRejected() as rejected:
-            _decide(turn, rejected.migration, protocol.Reject(rejected.code, rejected.reason))
+            reject = protocol.Reject(rejected.code, rejected.reason, rejected.rejected_by)
+            _decide(turn, rejected.migration, reject)
             one = turn.state.migrations.get(rejected.migration)
             if one is not None and one.incident is not None:
                 turn.set(said=turn.state.said | {(one.incident, rejected.code)})
         case migration.MigrationAborted() as aborted:
-            _decide(turn, aborted.migration, protocol.Abort(aborted.reason))
+            abort = protocol.Abort(aborted.reason, aborted.aborted_by)
+            _decide(turn, aborted.migration, abort)
         case migration.MigrationFailed() as failed:
             _decide(turn, failed.migration, protocol.Fail(failed.reason))
         case _:
@@ -93,14 +96,15 @@ def _proposed(turn: Turn, payload: migration.MigrationProposed, fact: Fact) -> N
     turn.set(sequence=max(turn.state.sequence, number))
 
 
-def _approved(turn: Turn, plan: Plan) -> None:
+def _approved(turn: Turn, fact: migration.MigrationApproved) -> None:
+    plan = fact.plan
     one = turn.state.migrations.get(plan.id)
     before = turn.state.memberships.get(plan.from_epoch)
     if one is None or before is None:
         return
     if not allows(kind=one.kind, phase=one.phase, signal=Signal.APPROVE):
         return
-    start(turn, one.id, plan, before)
+    start(turn, one.id, plan, before, by=fact.approved_by, why=fact.approval)
     if plan.kind == "failure":
         turn.set(phase="running", held=(), held_s=None, attempts=turn.state.attempts + 1)
     reports = turn.state.early.get(one.id, ())

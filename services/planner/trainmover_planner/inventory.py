@@ -96,6 +96,11 @@ class Inventory:
         """Do not use the machine again, whatever its generation."""
         return replace(self, quarantined=MappingProxyType({**self.quarantined, machine: reason}))
 
+    def release(self, machine: str) -> Inventory:
+        """The machine may be used again."""
+        left = {name: why for name, why in self.quarantined.items() if name != machine}
+        return replace(self, quarantined=MappingProxyType(left))
+
     def warmed(self, fact: MachineWarming) -> Inventory:
         """A standby announced its endpoints."""
         host = self._alive(fact.machine, fact.generation)

@@ -66,11 +66,13 @@ def propose(
     return proposed
 
 
-def start(turn: Turn, id: str, plan: Plan, before: Membership) -> None:
-    """Approve a plan and send its commands."""
+def start(
+    turn: Turn, id: str, plan: Plan, before: Membership, *, by: str = "policy", why: str = ""
+) -> None:
+    """Approve a plan and send its commands; ``by`` agreed."""
     epochs = {**turn.state.memberships, plan.epoch: plan.membership}
     turn.set(issued=max(turn.state.issued, plan.epoch), memberships=epochs)
-    advance(turn, id, protocol.Approve(plan, before))
+    advance(turn, id, protocol.Approve(plan, before, by, why))
     advance(turn, id, protocol.Begin())
 
 
@@ -222,7 +224,8 @@ def _release(turn: Turn, one: Migration, old: Membership | None) -> None:
                 spent=turn.state.spent | {host.life},
             )
         why = blamed.get(machine) if machine not in names else None
-        if why is not None and machine not in state.inventory.quarantined:
+        known = machine in state.inventory.quarantined or host.life in state.control.pardoned
+        if why is not None and not known:
             turn.set(inventory=turn.state.inventory.quarantine(machine, why.cause))
             turn.publish(
                 MachineQuarantined(machine=machine, reason=why.cause),

@@ -15,7 +15,17 @@ from trainmover_planner.inventory import life_of
 from trainmover_planner.migrations import advance, base_of, propose, start
 from trainmover_planner.state import State, Turn
 
-__all__ = ["Proposal", "automate", "check_moves", "planned"]
+__all__ = [
+    "OPERATOR_REJECTED",
+    "Proposal",
+    "advises_move",
+    "automate",
+    "check_moves",
+    "planned",
+]
+
+OPERATOR_REJECTED = "rejected_by_operator"
+"""Code of a rejection that holds for as long as the incident does."""
 
 _QUIET = frozenset({"migration_in_flight", "already_migrating", "recovering", "cooldown"})
 """Refusals of an automatic move that pass by themselves: it is simply tried again."""
@@ -88,29 +98,53 @@ def planned(state: State, proposal: Proposal, *, id: str) -> Plan:
     )
 
 
+def advises_move(incident: IncidentOpened) -> bool:
+    """Whether a detector asks that the incident's machine leave by plan."""
+    wanted = incident.advice == "move" or incident.kind == "straggler"
+    return wanted and incident.mode == "active" and bool(incident.machine)
+
+
 def automate(turn: Turn) -> None:
-    """Move stragglers away, one at a time, within the budget."""
-    if not turn.state.settings.automation or turn.state.phase != "running":
+    """Carry out, or propose, planned moves that incidents advise: one at a time, in budget."""
+    _withdraw(turn)
+    mode = turn.state.control.mode
+    if mode == "paused" or turn.state.phase != "running":
         return
     for incident in list(turn.state.incidents.values()):
-        if incident.kind != "straggler" or incident.mode != "active" or not incident.machine:
+        if not advises_move(incident) or incident.machine is None:
             continue
         if turn.state.flight is not None or _stale(turn.state, incident):
+            continue
+        if (incident.id, OPERATOR_REJECTED) in turn.state.said:
+            continue
+        waiting = next((one for one in turn.state.waiting if one.incident == incident.id), None)
+        if waiting is not None and mode == "approval":
             continue
         try:
             proposal = check_moves(turn.state, [incident.machine])
             _within_budget(turn, proposal)
         except RequestRefusedError as refusal:
-            _say_once(turn, incident, refusal)
+            if waiting is None:
+                _say_once(turn, incident, refusal)
             continue
-        one = propose(
+        one = waiting or propose(
             turn,
             kind="planned",
             moves=proposal.moves,
             cause=incident.summary,
             incident=incident.id,
         )
-        start(turn, one.id, planned(turn.state, proposal, id=one.id), proposal.membership)
+        if mode == "automatic":
+            start(turn, one.id, planned(turn.state, proposal, id=one.id), proposal.membership)
+
+
+def _withdraw(turn: Turn) -> None:
+    """Proposals whose reason went away while they waited are given up."""
+    for one in turn.state.waiting:
+        incident = turn.state.incidents.get(one.incident or "")
+        if incident is None or _stale(turn.state, incident):
+            why = "the incident is over" if incident is None else "the machine left its slot"
+            advance(turn, one.id, protocol.Abort(f"{why} before anybody approved the move"))
 
 
 def _running(state: State) -> Membership:

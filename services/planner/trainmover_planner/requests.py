@@ -1,4 +1,4 @@
-"""Answers operators: migrate, abort, status. A refusal changes nothing and says what to do."""
+"""Answers operators. A refusal changes nothing and says what to do; see also ``steering``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
 from trainmover.protocol.requests import (
     AbortRequest,
+    AutomationStatus,
     JobStatus,
     MachineStatus,
     MigrationStatus,
 )
 from trainmover.protocol.table import Signal, allows
 from trainmover.topology import Frozen
+from trainmover_planner import steering
 from trainmover_planner.assignment import standbys
 from trainmover_planner.inventory import Host, life_of
 from trainmover_planner.migrations import advance, propose, start
@@ -65,6 +67,11 @@ def snapshot(state: State) -> JobStatus:
         migrations=tuple(migration_status(one) for one in state.migrations.values()),
         incidents=tuple(state.incidents),
         redundancy=describe(state, membership),
+        automation=AutomationStatus(
+            mode=state.control.mode,
+            reason=state.control.reason,
+            requested_by=state.control.requested_by,
+        ),
     )
 
 
@@ -101,7 +108,7 @@ def _migrate(turn: Turn, request: Request) -> Frozen:
         trace=request.trace,
     )
     plan = planned(turn.state, proposal, id=one.id)
-    start(turn, one.id, plan, proposal.membership)
+    start(turn, one.id, plan, proposal.membership, by=wish.requested_by)
     return RequestAccepted(migration=one.id, plan=plan)
 
 
@@ -123,7 +130,7 @@ def _abort(turn: Turn, request: Request) -> Frozen:
             if not one.open
             else "Wait for it to end, then move the machine back if need be.",
         )
-    advance(turn, one.id, protocol.Abort(wish.reason))
+    advance(turn, one.id, protocol.Abort(wish.reason, wish.requested_by))
     return RequestAccepted(migration=one.id)
 
 
@@ -142,7 +149,16 @@ def _unknown(turn: Turn, request: Request) -> Frozen:
 
 
 _HANDLERS: MappingProxyType[str, Callable[[Turn, Request], Frozen]] = MappingProxyType(
-    {"migrate": _migrate, "abort": _abort, "status": _status}
+    {
+        "migrate": _migrate,
+        "abort": _abort,
+        "approve": steering.approve,
+        "reject": steering.reject,
+        "automation": steering.automation,
+        "quarantine": steering.quarantine,
+        "release": steering.release,
+        "status": _status,
+    }
 )
 
 

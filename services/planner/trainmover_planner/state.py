@@ -9,16 +9,20 @@ from typing import Any, Literal
 
 from trainmover.commands import Command as MachineCommand
 from trainmover.commands import Stop
+from trainmover.events.executor import CheckpointSaved
 from trainmover.events.incident import IncidentOpened
+from trainmover.events.operator import AutomationMode
 from trainmover.policies import OnWorkerCrash, WhenExhausted
 from trainmover.protocol.migration import Migration, RankReport
-from trainmover.protocol.table import Deadlines
+from trainmover.protocol.table import Deadlines, Phase
 from trainmover.redundancy import Redundancy
 from trainmover.topology import Frozen, Membership
+from trainmover_planner.chart import JOB
 from trainmover_planner.inventory import Inventory, Life, life_of
 
 __all__ = [
     "Command",
+    "Control",
     "Crash",
     "Death",
     "Event",
@@ -46,6 +50,7 @@ class Settings:
 
     Attributes:
         automation: Move stragglers without being asked.
+        approval: Ask an operator before each such move.
         form_quiet_s: The job forms when no machine registered for this long.
         cooldown_s: Pause between automatic moves of the same slot.
         keep_reserve: Standbys that an automatic planned move must leave for crashes.
@@ -61,6 +66,7 @@ class Settings:
     """
 
     automation: bool = True
+    approval: bool = False
     form_quiet_s: float = 2.0
     cooldown_s: float = 30.0
     keep_reserve: int = 0
@@ -162,6 +168,23 @@ class Death:
 
 
 @dataclass(frozen=True, slots=True)
+class Control:
+    """What operators steered.
+
+    Attributes:
+        mode: What policy may do by itself.
+        acts: Number of facts that operators caused, for their ids.
+        pardoned: Lives that were let out of quarantine.
+    """
+
+    mode: AutomationMode = "automatic"
+    reason: str = ""
+    requested_by: str = ""
+    acts: int = 0
+    pardoned: frozenset[Life] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Crash:
     """A worker process that ended by itself."""
 
@@ -182,6 +205,7 @@ class State:
     """Everything the planner knows.
 
     Attributes:
+        control: What operators steered.
         membership: The latest committed membership.
         memberships: Every membership that was ever issued, by epoch.
         issued: The highest epoch ever issued or seen; the next one is higher.
@@ -204,7 +228,7 @@ class State:
         held: Slots that no machine can fill at present.
         held_s: Since when the job is held.
         told_save: Epochs at which the survivors were asked to save a checkpoint.
-        saved: (machine, rank) of each rank that saved one, and where.
+        saved: What each (machine, rank) answered latest.
         crashes: Worker processes that ended by themselves since the latest commit.
         cooldown: Slot and time until which it is not moved automatically.
         said: (incident or life, code) of what is said only once.
@@ -217,6 +241,7 @@ class State:
     settings: Settings = field(default_factory=Settings)
     phase: JobPhase = "forming"
     reason: str = ""
+    control: Control = field(default_factory=Control)
     inventory: Inventory = field(default_factory=Inventory)
     membership: Membership | None = None
     memberships: Mapping[int, Membership] = field(default_factory=_none)
@@ -241,7 +266,7 @@ class State:
     held: tuple[int, ...] = ()
     held_s: float | None = None
     told_save: frozenset[int] = frozenset()
-    saved: Mapping[tuple[str, int], str] = field(default_factory=_none)
+    saved: Mapping[tuple[str, int], CheckpointSaved] = field(default_factory=_none)
     crashes: tuple[Crash, ...] = ()
     cooldown: Mapping[int, float] = field(default_factory=_none)
     said: frozenset[tuple[str, str]] = frozenset()
@@ -266,8 +291,20 @@ class State:
 
     @property
     def flight(self) -> Migration | None:
-        """The migration under way; there is at most one."""
-        return next((m for m in reversed([*self.migrations.values()]) if m.open), None)
+        """The migration under way; there is at most one. Proposals that wait do not count."""
+        return next(
+            (
+                one
+                for one in reversed([*self.migrations.values()])
+                if one.open and one.phase is not Phase.PROPOSED
+            ),
+            None,
+        )
+
+    @property
+    def waiting(self) -> list[Migration]:
+        """Proposals that wait for an operator."""
+        return [one for one in self.migrations.values() if one.phase is Phase.PROPOSED]
 
     def dead_slots(self, membership: Membership) -> list[int]:
         """Slots of ``membership`` whose machine was given up."""
@@ -290,6 +327,8 @@ class Turn:
 
     def set(self, **changes: Any) -> None:
         """Change fields of the state."""
+        if not self.replay:  # what is read again may begin in the middle
+            JOB.check(self.state.phase, changes.get("phase", self.state.phase))
         self.state = replace(self.state, **changes)
 
     def put(self, name: str, key: object, value: object) -> None:

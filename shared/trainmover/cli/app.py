@@ -11,13 +11,17 @@ import typer
 
 from trainmover import __version__
 from trainmover.bus.credentials import CA, CREDS, NKEY, Credentials
-from trainmover.cli import look, output
+from trainmover.cli import look, output, steer
 from trainmover.cli import run as cluster
 from trainmover.cli.demo import demo
+from trainmover.cli.detectors import detectors_app, record
+from trainmover.cli.doctor import doctor
 from trainmover.cli.exits import ExitCode
-from trainmover.cli.migrate import abort, migrate
+from trainmover.cli.migrate import migrate
+from trainmover.cli.notices import notices_app
 from trainmover.cli.relay import relay
 from trainmover.cli.setup import setup
+from trainmover.cli.watch import watch
 
 __all__ = ["app", "run"]
 
@@ -76,9 +80,20 @@ app.command()(cluster.up)
 app.command()(setup)
 app.command()(relay)
 app.command()(look.status)
+app.command()(watch)
 app.command()(look.machines)
+app.command()(doctor)
 app.command()(migrate)
-app.command()(abort)
+app.command()(steer.approve)
+app.command()(steer.reject)
+app.command()(steer.abort)
+app.command()(steer.pause)
+app.command()(steer.resume)
+app.command()(steer.quarantine)
+app.command()(steer.release)
+app.command()(record)
+app.add_typer(detectors_app, name="detectors")
+app.add_typer(notices_app, name="notices")
 app.add_typer(look.migrations_app, name="migrations")
 app.add_typer(look.events_app, name="events")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,9 +29,10 @@ from trainmover.cli.exits import ExitCode
 from trainmover.errors import BusError, ConfigError
 from trainmover.events.envelope import Envelope
 from trainmover.protocol.requests import StatusRequest
+from trainmover.report import Report, duration
+from trainmover.report_page import render
 from trainmover.summary import summarise
-from trainmover.timeline import timeline
-from trainmover.view import JobView, MigrationView, trace_id
+from trainmover.view import JobView, trace_id
 
 __all__ = ["events_app", "machines", "migrations_app", "status"]
 
@@ -113,23 +113,27 @@ def migrations_show(
         Path | None,
         typer.Option(help="Also write a trace file that ui.perfetto.dev opens.", metavar="FILE"),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Also write a page with its timeline; it needs no network."),
+    ] = None,
     job: JobOption = None,
     nats: NatsOption = None,
     format: OutputOption = output.Format.TABLE,  # noqa: A002
 ) -> None:
-    """Show one migration: phases, pause, cause."""
+    """Tell one migration: which machine, why it was believed, what was done, what it cost."""
 
     async def main() -> ExitCode:
         target = Target.find(job, nats)
         async with connect(target) as bus:
             facts = await history(bus, target.job)
-        view = JobView(target.job)
-        for fact in facts:
-            view.apply(fact)
-        found = _pick(view, migration)
+        report = Report.of(facts, migration, job=target.job)
         if trace is not None:
-            _write_trace(trace, facts, found, job=target.job)
-        output.emit(found.as_data(), format=format, render=lambda: _migration_page(view, found))
+            _write_trace(trace, report)
+        if html is not None:
+            _write(html, render(report), what="report")
+            output.note(f"the report is in {html}")
+        output.emit(report.as_data(), format=format, render=lambda: _report(report))
         return ExitCode.OK
 
     raise typer.Exit(execute(main))
@@ -170,17 +174,21 @@ def event_as_data(event: Envelope) -> dict[str, Any]:
     }
 
 
-def _write_trace(path: Path, facts: Sequence[Envelope], found: MigrationView, *, job: str) -> None:
-    bars = timeline(facts, found.id)
+def _write_trace(path: Path, report: Report) -> None:
+    bars, found = report.bars, report.migration
     roles = {bar.who: "stayer" for bar in bars} | {"planner": "", "detector": ""}
     for move in found.moves:
         roles |= {move.leaver: "leaver", move.joiner: "joiner"}
-    document = chrome_trace(bars, roles=roles, job=job, migration=found.id, trace_id=found.trace_id)
-    try:
-        path.write_text(json.dumps(document) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write the trace to {path}: {error.strerror}.") from error
+    about = {"job": report.job, "migration": found.id, "trace_id": found.trace_id}
+    _write(path, json.dumps(chrome_trace(bars, roles=roles, **about)) + "\n", what="trace")
     output.note(f"{len(bars)} bars in {path}: open it at https://ui.perfetto.dev")
+
+
+def _write(path: Path, text: str, *, what: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write the {what} to {path}: {error.strerror}.") from error
 
 
 def _write_event(event: Envelope, format: output.Format) -> None:  # noqa: A002
@@ -194,19 +202,6 @@ def _write_event(event: Envelope, format: output.Format) -> None:  # noqa: A002
     sys.stdout.flush()
 
 
-def _pick(view: JobView, wanted: str) -> MigrationView:
-    if wanted in view.migrations:
-        return view.migrations[wanted]
-    found = [one for id, one in view.migrations.items() if id.startswith(wanted)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise ConfigError(f"{wanted!r} is the beginning of {len(found)} migrations: add a letter.")
-    raise ConfigError(
-        f"job {view.job!r} has no migration {wanted!r}. 'trainmover migrations ls' lists them."
-    )
-
-
 def _status_table(view: JobView, planner: dict[str, Any] | None) -> RenderableType:
     epoch = "-" if view.membership is None else view.membership.epoch
     head = f"job {view.job}: {view.state}, epoch {epoch}, step {view.step}"
@@ -216,6 +211,7 @@ def _status_table(view: JobView, planner: dict[str, Any] | None) -> RenderableTy
         parts.append(Text(f"state survives a machine by: {planner['redundancy']}"))
     if view.reason:
         parts.append(Text(view.reason))
+    parts += [Text(line) for line in _steered(view, planner)]
     parts += [Text(""), _machines_table(view)]
     incidents = [one for one in view.incidents.values() if one.closed is None]
     if incidents:
@@ -224,6 +220,25 @@ def _status_table(view: JobView, planner: dict[str, Any] | None) -> RenderableTy
     if view.migrations:
         parts += [Text(""), _migrations_table(view)]
     return Group(*parts)
+
+
+def _steered(view: JobView, planner: dict[str, Any] | None) -> list[str]:
+    """What operators steered, and what waits for them."""
+    lines = []
+    told = (planner or {}).get("automation") or {}
+    mode = told.get("mode", view.automation)
+    if mode != "automatic":
+        who, why = told.get("requested_by"), told.get("reason")
+        words = f"by {who}: {why}" if who else view.automation_words or why or ""
+        lines.append(f"automation: {mode} ({words}); 'trainmover resume' for automatic moves")
+    for one in view.migrations.values():
+        if one.waiting:
+            leavers = ", ".join(move.leaver for move in one.moves)
+            lines.append(
+                f"{one.id} waits to move {leavers} away ({one.cause}): "
+                f"'trainmover approve {one.id}' or 'trainmover reject {one.id}'"
+            )
+    return lines
 
 
 def _machines_table(view: JobView) -> Table:
@@ -253,23 +268,24 @@ def _migrations_table(view: JobView) -> Table:
     return output.table(columns, rows)
 
 
-def _migration_page(view: JobView, one: MigrationView) -> RenderableType:
-    pairs: list[tuple[str, object]] = [
-        ("migration", one.id),
-        ("state", one.state),
-        ("kind", one.kind),
-        ("cause", one.cause),
-        *(("move", str(move)) for move in one.moves),
-        ("epoch", one.epoch),
-        ("switched after step", one.step),
-        ("pause s", one.pause_s),
-        ("steps redone", max(one.steps_redone.values(), default=0)),
-        ("trace", one.trace_id),
-        ("reason", one.reason),
+def _report(report: Report) -> RenderableType:
+    move, cost = report.migration, report.cost
+    pause = "not reported" if cost.pause_s is None else duration(cost.pause_s)
+    parts: list[RenderableType] = [
+        Text(report.headline, style="bold"),
+        Text(f"cause: {move.cause}"),
+        Text(report.decision),
     ]
-    if one.incident is not None and one.incident in view.incidents:
-        pairs.append(("incident", view.incidents[one.incident].summary))
-    facts = output.table(("", ""), pairs)
-    facts.show_header = False
-    phases = [(name, f"{seconds:.3f}") for name, seconds in one.as_data()["phases_s"].items()]
-    return Group(facts, Text(""), output.table(("phase", "s"), phases))
+    if move.reason:
+        parts.append(Text(f"why it ended: {move.reason}", style="yellow"))
+    if evidence := report.evidence():
+        parts += [Text(""), output.table(("why it was believed", ""), evidence)]
+    rows = [("pause beyond one step", pause), ("steps done again", cost.steps_redone)]
+    rows += [("switched after step", move.step), ("epoch", move.epoch)]
+    if cost.beside_s is not None:
+        rows.append(("beside training", duration(cost.beside_s)))
+    rows += [(f"phase {name}", duration(each)) for name, each in cost.phases_s.items()]
+    rows += [(f"phase 2: {name}", duration(each)) for name, each in cost.switch_s.items()]
+    rows.append(("trace", move.trace_id))
+    parts += [Text(""), output.table(("what it cost", ""), rows)]
+    return Group(*parts)

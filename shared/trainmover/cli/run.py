@@ -19,6 +19,7 @@ from trainmover.cli.exits import ExitCode
 from trainmover.errors import ConfigError
 from trainmover.events.envelope import Envelope
 from trainmover.events.migration import JobFormed, MigrationCommitted
+from trainmover.events.operator import AutomationMode
 from trainmover.local import registry
 from trainmover.local.cluster import (
     ClusterSpec,
@@ -36,6 +37,11 @@ from trainmover.topology import parse_nnodes
 
 __all__ = ["agent", "become_agent", "finish", "run", "thread_environment", "up"]
 
+
+AutomationOption = Annotated[
+    AutomationMode,
+    typer.Option(help="What policy does about a straggler: move it, ask first, or nothing."),
+]
 
 SecurityOption = Annotated[
     Path | None,
@@ -64,6 +70,7 @@ def run(
         OnWorkerCrash,
         typer.Option(help="Who takes the slot of a machine whose program crashed."),
     ] = "standby",
+    automation: AutomationOption = "automatic",
     module: Annotated[bool, typer.Option("--module", "-m", help="It is a module's name.")] = False,
     job: Annotated[
         str | None, typer.Option(envvar="TRAINMOVER_JOB", help="Job name; made up when omitted.")
@@ -110,6 +117,7 @@ def run(
                 f"--when-exhausted={when_exhausted}",
                 f"--exhausted-after={exhausted_after}",
                 f"--on-worker-crash={on_worker_crash}",
+                *_automation(automation),
             ),
             metrics_dir=None if metrics is None else metrics.absolute(),
             log_dir=(log_dir or registry.home() / "logs" / name).absolute(),
@@ -126,6 +134,7 @@ def up(
     *,
     job: Annotated[str, typer.Option(envvar="TRAINMOVER_JOB", help="Job name.")],
     nats: NatsOption = None,
+    automation: AutomationOption = "automatic",
     log_dir: Annotated[
         Path | None, typer.Option(help="Folder for logs; in TRAINMOVER_HOME when omitted.")
     ] = None,
@@ -140,6 +149,7 @@ def up(
             nnodes_min=0,
             nnodes_max=0,
             program=(),
+            planner_options=_automation(automation),
             log_dir=(log_dir or registry.home() / "logs" / name).absolute(),
             nats=nats,
             security=_security(name, secure=False, security=security, nats=nats),
@@ -178,6 +188,11 @@ def thread_environment(ranks: int) -> dict[str, str]:
     if "OMP_NUM_THREADS" in os.environ:
         return {}
     return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // ranks))}
+
+
+def _automation(mode: AutomationMode) -> tuple[str, ...]:
+    options = {"automatic": (), "approval": ("--approve-moves",), "paused": ("--no-automation",)}
+    return options[mode]
 
 
 def _security(job: str, *, secure: bool, security: Path | None, nats: str | None) -> Path | None:

@@ -16,16 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from trainmover.demo.play import Line, RunState
-from trainmover.view import MigrationView
+from trainmover.picture import phases, strip
 
-__all__ = ["live", "plain", "strip"]
+__all__ = ["live", "plain"]
 
 _REFRESH_S: Final = 0.125
 _STRIP: Final = 48
 _EVENTS: Final = 8
-_BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _STYLES: Final = {"warning": "yellow", "act": "bold magenta"}
-_PHASES: Final = ("proposed", "approved", "preparing", "ready", "switching", "committed")
 
 
 @contextlib.asynccontextmanager
@@ -78,15 +76,9 @@ async def plain(console: Console, state: RunState) -> AsyncIterator[None]:
             print_new()
 
 
-def strip(lateness_s: list[float], *, full_s: float) -> str:
-    """Lateness as blocks, one per step; ``full_s`` seconds and more are a full block."""
-    top = len(_BLOCKS) - 1
-    return "".join(_BLOCKS[min(top, round(top * late / full_s))] for late in lateness_s)
-
-
 def _picture(state: RunState) -> RenderableType:
     parts: list[RenderableType] = [_head(state), _progress(state), Text(""), _slots(state)]
-    parts += [_phases(move) for move in state.view.migrations.values()]
+    parts += [phases(move, now=datetime.now(UTC)) for move in state.view.migrations.values()]
     parts.append(Text(""))
     parts += [_event(line) for line in state.lines[-_EVENTS:]]
     return Group(*parts)
@@ -132,24 +124,6 @@ def _slots(state: RunState) -> RenderableType:
     if standbys:
         grid.add_row("", Text("standby", style="dim"), Text(", ".join(standbys), style="dim"))
     return grid
-
-
-def _phases(move: MigrationView) -> Text:
-    text = Text(f"{move.kind} {move.words}: ")
-    spans = move.spans_s()
-    for phase in _PHASES:
-        if phase not in move.times:
-            continue
-        if phase in spans:
-            text.append(f"{phase} {spans[phase]:.2f} s  ", style="green")
-        elif phase == move.state and move.open:
-            waited = (datetime.now(UTC) - move.times[phase]).total_seconds()
-            text.append(f"{phase} {max(0.0, waited):.2f} s ...", style="yellow")
-        else:
-            text.append(phase, style="bold green")
-    if move.pause_s is not None:
-        text.append(f"  pause {move.pause_s:.3f} s", style="bold")
-    return text
 
 
 def _event(line: Line) -> Text:

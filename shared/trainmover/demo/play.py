@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from trainmover.demo.compare import Comparison, compare
 from trainmover.demo.faults import Throttle
-from trainmover.demo.lateness import LatenessTable
 from trainmover.demo.metrics import RunMetrics, read_run
 from trainmover.demo.scenario import Act, Scenario
 from trainmover.errors import MalformedEventError
 from trainmover.events.envelope import Envelope
+from trainmover.lateness import LatenessTable
 from trainmover.local.cluster import ClusterSpec, LocalCluster, Notice
 from trainmover.local.ledger import Ending
 from trainmover.summary import summarise, worth_showing

@@ -7,7 +7,7 @@ from html import escape
 from itertools import pairwise
 from pathlib import Path
 
-from trainmover.demo.charts import Bar, Mark, Series, heat_map, line_chart, timeline
+from trainmover.charts import Bar, Mark, Series, heat_map, line_chart, timeline
 from trainmover.demo.metrics import RunMetrics
 from trainmover.demo.page import PAGE
 from trainmover.demo.play import Outcome, RunState

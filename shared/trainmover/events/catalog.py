@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from trainmover import subjects
 from trainmover.errors import MalformedEventError
-from trainmover.events import executor, incident, machine, migration
+from trainmover.events import executor, incident, machine, migration, operator
 from trainmover.topology import Frozen, Machine
 
 __all__ = ["CATALOG", "EventType", "Speaker", "lookup", "type_of"]
@@ -87,6 +87,9 @@ _TYPES: Final = (
     EventType("machine", "ready", machine.MachineReady, "machine"),
     EventType("machine", "lost", machine.MachineLost, "planner"),
     EventType("machine", "quarantined", machine.MachineQuarantined, "planner"),
+    EventType("machine", "noticed", machine.MachineNoticed, "operator"),
+    EventType("machine", "released", operator.MachineReleased, "planner"),
+    EventType("automation", "changed", operator.AutomationChanged, "planner"),
     EventType("worker", "exited", machine.WorkerExited, "machine"),
     EventType("worker", "finished", executor.WorkerFinished, "machine"),
     EventType("worker", "saved", executor.CheckpointSaved, "machine"),

@@ -90,17 +90,25 @@ class MigrationProposed(_OfMigration):
 
 
 class MigrationApproved(_OfMigration):
-    """Policy or an operator agreed; here is the plan."""
+    """Policy or an operator agreed; here is the plan.
+
+    Attributes:
+        approved_by: ``policy``, or the operator who asked for the move or approved it.
+        approval: Why the operator approved it, if they said so.
+    """
 
     joiner: str
     plan: Plan
+    approved_by: str = "policy"
+    approval: str = ""
 
 
 class MigrationRejected(_OfMigration):
-    """It will not happen; ``code`` and ``reason`` say why."""
+    """It will not happen; ``code`` and ``reason`` say why, ``rejected_by`` who decided."""
 
     code: str
     reason: str
+    rejected_by: str = "policy"
 
 
 class MigrationPreparing(_OfMigration):
@@ -135,9 +143,14 @@ class MigrationCommitted(_OfMigration):
 
 
 class MigrationAborted(_OfMigration):
-    """Given up before the switch; training never noticed (INV-LEAVER-WHOLE)."""
+    """Given up before the switch; training never noticed (INV-LEAVER-WHOLE).
+
+    Attributes:
+        aborted_by: ``planner``, or the operator who asked for it.
+    """
 
     reason: str
+    aborted_by: str = "planner"
 
 
 class MigrationFailed(_OfMigration):

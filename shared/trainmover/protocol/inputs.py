@@ -54,10 +54,14 @@ class Approve:
     Attributes:
         plan: What is to happen.
         before: The membership the plan starts from.
+        by: Who agreed.
+        why: Why, if an operator said so.
     """
 
     plan: Plan
     before: Membership
+    by: str = "policy"
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ class Reject:
 
     code: str
     reason: str
+    by: str = "policy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,7 @@ class Abort:
     """Give it up before the switch."""
 
     reason: str
+    by: str = "planner"
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,8 @@ class Migration:
         asked: Who is to leave which slot; a plan adds the joiners.
         cause: One sentence for people.
         incident: The incident behind it, if any.
+        decided_by: Who took the latest decision about it.
+        approval: Why an operator approved it, if they said so.
         history: Every phase it was in, with the time (seconds) it began.
         before: The membership the plan starts from.
         prepared: (machine, rank) of each rank that reported phase 1 complete.
@@ -89,6 +91,8 @@ class Migration:
     asked: tuple[Move, ...] = ()
     incident: str | None = None
     requested_by: str = "policy"
+    decided_by: str = ""
+    approval: str = ""
     phase: Phase = Phase.PROPOSED
     history: tuple[tuple[Phase, float], ...] = ()
     plan: Plan | None = None
@@ -176,14 +180,16 @@ def step(
             return _tick(state, now_s, limits)
         case SwitchSeen():
             return _try(state, Signal.SWITCHED, now_s, limits)
-        case Approve(plan=plan, before=before):
-            state, signal = replace(state, plan=plan, before=before), Signal.APPROVE
-        case Reject(code=code, reason=reason):
-            state, signal = replace(state, code=code, reason=reason), Signal.REJECT
+        case Approve(plan=plan, before=before, by=by, why=why):
+            state = replace(state, plan=plan, before=before, decided_by=by, approval=why)
+            signal = Signal.APPROVE
+        case Reject(code=code, reason=reason, by=by):
+            state = replace(state, code=code, reason=reason, decided_by=by)
+            signal = Signal.REJECT
         case Begin():
             signal = Signal.BEGIN
-        case Abort(reason=reason):
-            state, signal = replace(state, reason=reason), Signal.ABORT
+        case Abort(reason=reason, by=by):
+            state, signal = replace(state, reason=reason, decided_by=by), Signal.ABORT
         case Fail(reason=reason):
             state, signal = replace(state, reason=reason), Signal.FAIL
     return _enter(state, signal, now_s, limits)
@@ -284,7 +290,8 @@ def _report(state: Migration, fact: RankReport, now_s: float, limits: Deadlines)
             state = replace(state, failures=(*state.failures, fact))
             if allows(kind=state.kind, phase=state.phase, signal=Signal.ABORT):
                 reason = f"rank {fact.rank} on {fact.machine} cannot: {fact.reason}"
-                return _enter(replace(state, reason=reason), Signal.ABORT, now_s, limits)
+                state = replace(state, reason=reason, decided_by="planner")
+                return _enter(state, Signal.ABORT, now_s, limits)
     return state, effects
 
 
@@ -299,7 +306,7 @@ def _tick(state: Migration, now_s: float, limits: Deadlines) -> _Result:
     reason = f"still {state.phase} after {now_s - state.since_s:.1f} s; waiting for ranks {missing}"
     planned = allows(kind=state.kind, phase=state.phase, signal=Signal.ABORT)
     signal = Signal.ABORT if planned else Signal.FAIL
-    return _enter(replace(state, reason=reason), signal, now_s, limits)
+    return _enter(replace(state, reason=reason, decided_by="planner"), signal, now_s, limits)
 
 
 def _slowest(known: Mapping[str, float], new: Mapping[str, float]) -> Mapping[str, float]:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pydantic import Field
+
+from trainmover.events.operator import AutomationMode
 from trainmover.plan import Move
 from trainmover.topology import Frozen, Membership
 
 __all__ = [
     "AbortRequest",
+    "ApproveRequest",
+    "AutomationRequest",
+    "AutomationStatus",
     "JobStatus",
     "MachineStatus",
     "MigrationStatus",
+    "QuarantineRequest",
+    "RejectRequest",
+    "ReleaseRequest",
     "StatusRequest",
 ]
 
@@ -25,6 +34,64 @@ class AbortRequest(Frozen):
 
     migration: str
     reason: str = "operator request"
+    requested_by: str = "operator"
+
+
+class _Steer(Frozen):
+    """What every request of an operator says.
+
+    Attributes:
+        reason: Why; kept with the fact that follows.
+        requested_by: Who.
+        dry_run: Answer what would happen, and change nothing.
+    """
+
+    reason: str = "operator request"
+    requested_by: str = "operator"
+    dry_run: bool = False
+
+
+class ApproveRequest(_Steer):
+    """Verb ``approve``: carry out a move that policy proposed.
+
+    Attributes:
+        to: The standbys that take over; where none is named the planner chooses.
+    """
+
+    migration: str
+    to: tuple[str, ...] = ()
+
+
+class RejectRequest(_Steer):
+    """Verb ``reject``: a move that policy proposed shall not happen."""
+
+    migration: str
+
+
+class AutomationRequest(_Steer):
+    """Verb ``automation``: what policy may do by itself from now on."""
+
+    mode: AutomationMode
+
+
+class QuarantineRequest(_Steer):
+    """Verb ``quarantine``: never give this machine a slot."""
+
+    machine: str
+
+
+class ReleaseRequest(_Steer):
+    """Verb ``release``: let a machine out of quarantine."""
+
+    machine: str
+
+
+class AutomationStatus(Frozen):
+    """What policy may do by itself, and who said so."""
+
+    mode: AutomationMode = "automatic"
+    reason: str = ""
+    requested_by: str = ""
 
 
 class MachineStatus(Frozen):
@@ -92,3 +159,4 @@ class JobStatus(Frozen):
     migrations: tuple[MigrationStatus, ...]
     incidents: tuple[str, ...]
     redundancy: str = ""
+    automation: AutomationStatus = Field(default_factory=AutomationStatus)

@@ -17,7 +17,7 @@ from tests.unit import factories as make
 from trainmover.bus.nats import NatsBus
 from trainmover.cli.exits import ExitCode
 from trainmover.commands import MigrateRequest, Refusal, RequestAccepted
-from trainmover.events.migration import JobFormed
+from trainmover.events.migration import JobFailed, JobFinished, JobFormed
 from trainmover.local import procfs, registry
 from trainmover.observe import new_event
 from trainmover.plan import Move
@@ -335,3 +335,55 @@ def test_keys_belong_to_a_bus(job: Job, arguments: tuple[str, ...], hint: str) -
     done = job.run("run", *arguments, __file__)
     assert done.returncode == ExitCode.USAGE
     assert hint in done.stderr
+
+
+async def test_watch_writes_lines_where_there_is_no_terminal(job: Job) -> None:
+    await job.tell(*FORMED, make.straggler("worker-1", 1), MOVE.proposed())
+    job.register()
+    once = job.run("watch", "--once")
+    assert once.returncode == ExitCode.OK, once.stderr
+    assert "i-1 straggler worker-1" in once.stdout
+    assert "trainmover approve m-0001" in once.stdout
+    assert "\x1b" not in once.stdout
+    await job.tell(MOVE.committed(), JobFinished(epoch=2, step=99))
+    over = job.run("watch")
+    assert over.returncode == ExitCode.OK
+    assert "job j  finished  epoch 2  step 99" in over.stdout
+    await job.tell(JobFailed(reason="no state", next_step="Start from the checkpoint."))
+    assert job.run("watch").returncode == ExitCode.FAILED
+
+
+async def test_operators_steer_with_who_and_why(job: Job) -> None:
+    async def steered(bus: NatsBus, verb: str, body: bytes) -> Frozen:
+        return RequestAccepted(migration=None, words=f"{verb} it is")
+
+    await job.tell(*FORMED)
+    job.register()
+    with Planner(job.url, steered) as planner:
+        paused = job.run("pause", "--reason", "night", "--by", "ada", "-o", "json")
+        job.run("resume", "--approval", env={"TRAINMOVER_OPERATOR": "bob"})
+        job.run("quarantine", "worker-2", "--dry-run")
+        released = job.run("release", "worker-2", "-o", "yaml")
+        job.run("reject", "m-0001")
+        job.run("abort", "m-0001")
+        bad = job.run("quarantine", "worker.2")
+    assert json.loads(paused.stdout)["words"] == "automation it is"
+    assert 'words: "release it is"' in released.stdout
+    assert bad.returncode == ExitCode.USAGE
+    asked = [(verb, json.loads(body)) for verb, body in planner.seen]
+    assert [verb for verb, _ in asked] == [
+        *("automation", "automation", "quarantine", "release", "reject", "abort"),
+    ]
+    assert (asked[0][1]["mode"], asked[0][1]["reason"]) == ("paused", "night")
+    assert asked[0][1]["requested_by"] == "ada"
+    assert (asked[1][1]["mode"], asked[1][1]["requested_by"]) == ("approval", "bob")
+    assert asked[2][1]["dry_run"] is True
+    assert asked[5][1]["migration"] == "m-0001"
+
+
+async def test_status_names_what_waits_for_an_operator(job: Job) -> None:
+    await job.tell(*FORMED, MOVE.proposed())
+    job.register()
+    shown = job.run("status")
+    assert "m-0001 waits to move worker-1 away" in shown.stdout
+    assert "trainmover reject m-0001" in shown.stdout

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from tests.unit import factories as make
 
-from trainmover.demo.charts import Mark, Series, heat_map, line_chart, timeline
+from trainmover.charts import Mark, Series, heat_map, line_chart, timeline
 from trainmover.demo.compare import compare
-from trainmover.demo.lateness import LatenessTable
 from trainmover.demo.metrics import RunMetrics, StepLine
 from trainmover.demo.play import DemoSpec, Outcome, RunState
 from trainmover.demo.report import render
 from trainmover.events.migration import JobFormed
+from trainmover.lateness import LatenessTable
 from trainmover.view import JobView
 
 STEPS = 60

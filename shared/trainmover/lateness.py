@@ -28,9 +28,11 @@ class LatenessTable:
 
     Attributes:
         world_size: Number of ranks; only collectives of all ranks are looked at.
+        keep_steps: Older steps than the latest so many are forgotten; None keeps all.
     """
 
     world_size: int
+    keep_steps: int | None = None
     _open: OrderedDict[_Key, dict[int, float]] = field(default_factory=OrderedDict)
     _cells: dict[int, list[float]] = field(default_factory=dict)
 
@@ -58,6 +60,8 @@ class LatenessTable:
 
     def _credit(self, step: int, waits: dict[int, float]) -> None:
         cell = self._cells.setdefault(step, [0.0] * self.world_size)
+        if self.keep_steps is not None and len(self._cells) > self.keep_steps:
+            del self._cells[min(self._cells)]
         longest = max(waits.values())
         for rank, duration in waits.items():
             cell[rank] += longest - duration

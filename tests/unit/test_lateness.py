@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainmover.demo.lateness import LatenessTable
-from trainmover.demo.live import strip
+from trainmover.lateness import LatenessTable
+from trainmover.picture import strip
 from trainmover.telemetry import RECORD, Batch
 
 

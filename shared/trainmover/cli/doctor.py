@@ -1,0 +1,100 @@
+"""``trainmover doctor``: the usual mistakes, each with its cure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trainmover.bus.credentials import Credentials
+from trainmover.bus.nats import NatsBus
+from trainmover.cli import output
+from trainmover.cli.connect import JobOption, NatsOption, OutputOption, Target, execute, history
+from trainmover.cli.exits import ExitCode
+from trainmover.doctor import Finding, host, machines, worst
+from trainmover.doctor import bus as bus_checks
+from trainmover.errors import BusError
+from trainmover.local import registry
+from trainmover.subjects import validate_id
+
+__all__ = ["doctor"]
+
+_STYLES: Final = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+
+
+def doctor(
+    *,
+    job: JobOption = None,
+    nats: NatsOption = None,
+    format: OutputOption = output.Format.TABLE,  # noqa: A002
+) -> None:
+    """Look for the usual mistakes on this host, on the bus and on the machines of a job.
+
+    Without a job and a bus it looks at this host alone.
+
+    Exit codes: 0 no problem (there may be warnings), 1 problems were found, 2 usage,
+    130 interrupted.
+    """
+
+    async def main() -> ExitCode:
+        target = _target(job, nats)
+        findings = await examine(*target)
+        data = {
+            "worst": worst(findings),
+            "job": target[0],
+            "bus": target[1],
+            "findings": [one.as_data() for one in findings],
+        }
+        output.emit(data, format=format, render=lambda: _page(findings))
+        return ExitCode.FAILED if worst(findings) == "problem" else ExitCode.OK
+
+    raise typer.Exit(execute(main))
+
+
+def _target(job: str | None, nats: str | None) -> tuple[str | None, str | None, Credentials]:
+    """The job and the bus to look at, as far as they are known, and who we are."""
+    own = Credentials.from_environment()
+    if nats is not None:
+        return (None if job is None else validate_id(job, what="job")), nats, own
+    if job is None and not registry.jobs():
+        return None, None, own
+    found = Target.find(job, None)
+    return found.job, found.url, found.credentials or own
+
+
+async def examine(job: str | None, url: str | None, credentials: Credentials) -> list[Finding]:
+    """Everything that can be looked at."""
+    findings = list(host.judge(host.gather(None if url is None else bus_checks.host_and_port(url))))
+    if url is None:
+        return findings
+    greeting = await bus_checks.greet(url)
+    findings += bus_checks.judge_greeting(greeting, credentials)
+    if worst(one for one in findings if one.check in ("bus", "jetstream")) == "problem":
+        return findings
+    try:
+        async with NatsBus(url, name="trainmover-doctor", credentials=credentials) as bus:
+            seen = await bus_checks.examine(bus, job)
+            findings += bus_checks.judge(seen, job=job)
+            if job is not None and seen.facts:
+                there = machines.announced(await history(bus, job))
+                findings += machines.judge(there, await machines.dial(there))
+    except BusError as error:
+        findings.append(
+            Finding("permissions", "problem", str(error), "See docs/howto/security.md for keys.")
+        )
+    return findings
+
+
+def _page(findings: list[Finding]) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    for one in findings:
+        words = Text(one.text)
+        if one.cure:
+            words.append(f"\n{one.cure}", style="bold")
+        grid.add_row(Text(one.level, style=_STYLES[one.level]), one.check, words)
+    bad = sum(one.level == "problem" for one in findings)
+    doubtful = sum(one.level == "warning" for one in findings)
+    return Group(grid, Text(f"\nproblems: {bad}, warnings: {doubtful}"))

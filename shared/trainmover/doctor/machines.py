@@ -1,0 +1,99 @@
+"""The machines of a job: whether the addresses that they announce can be reached from here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from trainmover.doctor.finding import Finding, good, problem, reason, warning
+from trainmover.events.envelope import Envelope
+from trainmover.events.machine import MachineLost, MachineRegistered
+from trainmover.events.migration import JobFailed, JobFinished
+
+__all__ = ["Announced", "announced", "dial", "judge"]
+
+_DIAL_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What a machine said of itself: its host's name and where its ranks listen."""
+
+    machine: str
+    host: str
+    endpoints: tuple[str, ...]
+
+
+def announced(facts: Iterable[Envelope]) -> list[Announced]:
+    """The machines that are there, by their latest word; none when the job is over. Pure."""
+    found: dict[str, Announced] = {}
+    for event in facts:
+        match event.payload:
+            case MachineRegistered(machine=offered, host=host):
+                found[offered.name] = Announced(offered.name, host, tuple(offered.endpoints))
+            case MachineLost(machine=name):
+                found.pop(name, None)
+            case JobFinished() | JobFailed():
+                found.clear()
+            case _:
+                pass
+    return [found[name] for name in sorted(found)]
+
+
+async def dial(machines: Iterable[Announced]) -> dict[str, str]:
+    """Why an endpoint could not be reached, by endpoint; empty for one that could."""
+    results: dict[str, str] = {}
+
+    async def one(endpoint: str) -> None:
+        host, _, port = endpoint.rpartition(":")
+        try:
+            async with asyncio.timeout(_DIAL_S):
+                _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        except TimeoutError:
+            results[endpoint] = f"no answer in {_DIAL_S:g} s"
+        except (OSError, ValueError) as error:
+            results[endpoint] = reason(error)
+        else:
+            results[endpoint] = ""
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async with asyncio.TaskGroup() as group:
+        for endpoint in {each for machine in machines for each in machine.endpoints}:
+            group.create_task(one(endpoint))
+    return results
+
+
+def judge(machines: list[Announced], reached: Mapping[str, str]) -> Iterator[Finding]:
+    """What that means. Pure."""
+    several = len({machine.host for machine in machines}) > 1
+    for machine in machines:
+        if several and any(map(_is_loopback, machine.endpoints)):
+            yield problem(
+                "interface",
+                f"{machine.machine} on {machine.host} announces {machine.endpoints[0]}, which "
+                "leads every other host to itself",
+                f"Start its agent with --host and an address of {machine.host} that others reach.",
+            )
+            continue
+        broken = [(each, reached[each]) for each in machine.endpoints if reached.get(each)]
+        if broken:
+            endpoint, why = broken[0]
+            yield warning(
+                "machines",
+                f"{machine.machine} on {machine.host} cannot be reached at {endpoint}: {why}",
+                "Let the firewall between the hosts pass its ports, or name another interface: "
+                "trainmover agent --host ADDRESS. (From here: this host may be outside.)",
+            )
+    if machines and not any(reached.values()):
+        yield good("machines", f"{len(machines)} machines can be reached where they say they are")
+
+
+def _is_loopback(endpoint: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(endpoint.rpartition(":")[0].strip("[]")).is_loopback
+    return endpoint.startswith("localhost:")

@@ -1,0 +1,175 @@
+"""What somebody who watches a job sees, from facts, telemetry and the time."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+
+import numpy as np
+from rich.console import Console, RenderableType
+from tests.unit import factories as make
+
+from trainmover.bus.memory import MemoryBus
+from trainmover.events import operator
+from trainmover.events.machine import MachineLost
+from trainmover.events.migration import JobFormed
+from trainmover.observe import new_event
+from trainmover.picture import picture, plain_line
+from trainmover.protocol.requests import AutomationStatus, JobStatus
+from trainmover.telemetry import RECORD, Batch, encode_batch
+from trainmover.topology import Frozen
+from trainmover.watching import Watched, follow
+
+FORMED = (
+    *(make.registered(f"worker-{number}") for number in range(3)),
+    JobFormed(membership=make.seats("worker-0", "worker-1"), standbys=("worker-2",)),
+    make.ready("worker-2", 0),
+)
+MOVE = make.Move(
+    "m-0001",
+    slot=1,
+    leaver="worker-1",
+    joiner="worker-2",
+    after=make.seats("worker-0", "worker-2", epoch=2),
+)
+
+
+def at(seconds: float) -> datetime:
+    return make.START + timedelta(seconds=seconds)
+
+
+def watched(*facts: Frozen) -> Watched:
+    seen = Watched("j")
+    for number, fact in enumerate((*FORMED, *facts)):
+        seen.apply(make.said(fact, at_s=number))
+    return seen
+
+
+def batch(rank: int, durations_ms: list[float]) -> Batch:
+    records = np.zeros(len(durations_ms), RECORD)
+    records["rank"] = rank
+    records["step"] = range(len(durations_ms))
+    records["sequence"] = range(len(durations_ms))
+    records["duration_ns"] = [round(each * 1e6) for each in durations_ms]
+    return Batch(job="j", machine=f"worker-{rank}", generation=0, epoch=1, records=records)
+
+
+def drawn(what: RenderableType) -> str:
+    console = Console(width=140, no_color=True, force_terminal=False)
+    with console.capture() as captured:
+        console.print(what)
+    return captured.get()
+
+
+def test_the_pace_is_that_of_late_and_drops_when_nothing_moves() -> None:
+    seen = Watched("j")
+    for number in range(11):
+        fact = make.progress("worker-0", 0, 10 * number + 1)
+        seen.apply(make.said(fact, at_s=number))
+    assert seen.rate(at(10)) == 10.0
+    assert seen.rate(at(20)) == 5.0, "ten seconds without a step"
+    assert seen.rate(at(60)) is None
+
+
+def test_the_picture_says_who_is_late_and_what_moves() -> None:
+    seen = watched(make.straggler("worker-1", 1), MOVE.proposed())
+    seen.add(batch(0, [50, 50, 50]))
+    seen.add(batch(1, [10, 20, 50]))
+    text = drawn(picture(seen, now=at(20)))
+    assert "job j  running  epoch 1" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("1  ")]
+    assert "worker-1" in row
+    assert "██" in row
+    assert row.rstrip().endswith("0.000")
+    assert "standbys: worker-2 (ready for 1 of 2 slots)" in text
+    assert "i-1 straggler worker-1: worker-1 is twice as slow" in text
+    assert "trainmover approve m-0001" in text
+    assert "proposed 14.00 s ..." in text
+    assert "incident.opened" in text
+
+
+def test_a_finished_move_shows_its_phases_and_its_pause() -> None:
+    seen = watched(MOVE.proposed(), MOVE.preparing(), MOVE.committed())
+    seen.apply(make.said(MOVE.resumed("worker-0", 0, 0.0213), at_s=9))
+    text = drawn(picture(seen, now=at(20)))
+    assert "m-0001 planned worker-1 -> worker-2 in slot 1: proposed 1.00 s" in text
+    assert "committed  pause 0.021 s" in text
+    assert "waits for you" not in text
+
+
+def test_bad_news_is_said() -> None:
+    changed = operator.AutomationChanged(mode="paused", reason="night", requested_by="ada")
+    seen = watched(MachineLost(machine="worker-2", reason="its host is gone"), changed)
+    seen.connected = False
+    text = drawn(picture(seen, now=at(20)))
+    assert "automation paused" in text
+    assert "the bus does not answer" in text
+    assert "standbys: none" in text
+    assert "lost: worker-2 (its host is gone)" in text
+    assert [line.bad for line in seen.lines if "machine.lost" in line.text] == [True]
+
+
+def test_where_nothing_can_be_redrawn_the_latest_rank_is_named() -> None:
+    seen = watched()
+    seen.add(batch(0, [50, 50]))
+    seen.add(batch(1, [10, 10]))
+    assert plain_line(seen, now=at(20)).endswith("latest: rank 1 on worker-1 by 0.040 s")
+
+
+def test_telemetry_of_ranks_that_do_not_exist_is_left_out() -> None:
+    seen = watched()
+    seen.add(batch(7, [10]))
+    assert seen.late_s(0, 5) == []
+
+
+def test_data_for_machines_has_ranks_and_lines() -> None:
+    seen = watched(MOVE.proposed())
+    seen.add(batch(0, [50]))
+    seen.add(batch(1, [10]))
+    data = seen.as_data(at(20))
+    assert data["ranks"][1] == {"rank": 1, "machine": "worker-1", "late_s": [0.04]}
+    assert data["late_steps"] == [0]
+    assert data["lines"][-1]["text"].startswith("migration.proposed")
+    assert data["migrations"][0]["id"] == "m-0001"
+
+
+async def test_a_bus_feeds_it_and_the_planner_says_how_it_was_started() -> None:
+    async with MemoryBus() as bus:
+        await bus.setup()
+        for fact in FORMED:
+            await bus.publish(new_event(job="j", source=make.source_of(fact), payload=fact))
+
+        async def answer(verb: str, body: bytes) -> bytes:
+            assert verb == "status"
+            told = AutomationStatus(mode="approval", reason="as the planner started")
+            status = JobStatus(
+                job="j",
+                phase="running",
+                reason="",
+                epoch=1,
+                step=0,
+                membership=None,
+                machines=(),
+                standbys=(),
+                migrations=(),
+                incidents=(),
+                automation=told,
+            )
+            return status.model_dump_json().encode()
+
+        await bus.serve("j", answer)
+        seen, news = Watched("j"), asyncio.Event()
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(follow(bus, seen, changed=news.set))
+            while not (seen.current and seen.view.automation == "approval"):
+                news.clear()
+                await news.wait()
+            for rank in range(2):
+                await bus.send_telemetry("j", f"worker-{rank}", encode_batch(batch(rank, [10])))
+            fact = make.progress("worker-0", 0, 5)
+            await bus.publish(new_event(job="j", source="/machine/worker-0", payload=fact))
+            while seen.view.step != 5 or not seen.late_s(0, 1):
+                news.clear()
+                await news.wait()
+            task.cancel()
+        assert seen.view.standbys[0].name == "worker-2"
