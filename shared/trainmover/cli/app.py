@@ -13,6 +13,7 @@ from trainmover import __version__
 from trainmover.bus.credentials import CA, CREDS, NKEY, Credentials
 from trainmover.cli import look, output, steer
 from trainmover.cli import run as cluster
+from trainmover.cli.dashboard import dashboard
 from trainmover.cli.demo import demo
 from trainmover.cli.doctor import doctor
 from trainmover.cli.exits import ExitCode
@@ -80,6 +81,7 @@ app.command()(relay)
 app.command()(look.status)
 app.command()(watch)
 app.command()(look.machines)
+app.command()(dashboard)
 app.command()(doctor)
 app.command()(migrate)
 app.command()(steer.approve)
