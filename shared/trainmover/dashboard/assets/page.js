@@ -34,6 +34,7 @@ function words(move) {
 }
 
 const open = (move) => PHASES.slice(0, 5).includes(move.state);
+const stoppable = (move) => move.kind === "planned" && ["approved", "preparing", "ready"].includes(move.state);
 const waits = (move) => move.state === "proposed" && move.requested_by === "policy";
 
 function button(verb, move, text, css) {
@@ -55,8 +56,8 @@ function attention(data) {
   const lines = [];
   if (!data.connected) lines.push(make("p", { class: "bad" }, "The bus does not answer: this is what was last known. Training goes on."));
   if (data.reason) lines.push(make("p", {}, make("span", {}, data.reason)));
-  if (data.automation !== "automatic") {
-    lines.push(make("p", {}, make("span", {}, `Automation is ${data.automation} ${data.automation_words}. The dead are replaced all the same.`)));
+  if (data.automation === "paused") {
+    lines.push(make("p", {}, make("span", {}, `Automation is paused ${data.automation_words}. The dead are replaced all the same.`)));
   }
   for (const move of data.migrations.filter(waits)) {
     const text = `${move.id} waits for you: move ${move.moves.map((one) => one.leaver).join(", ")} away? ${move.cause}`;
@@ -105,7 +106,7 @@ function moving(data, now) {
   const last = ended.length ? ended[ended.length - 1] : null;
   const list = data.migrations.filter(open);
   const parts = list.map((move) => make("div", { class: "move" },
-    make("div", { class: "head" }, make("b", {}, `${move.id} ${move.kind}: ${words(move)}`), button("abort", move, "Abort", "stop")),
+    make("div", { class: "head" }, make("b", {}, `${move.id} ${move.kind}: ${words(move)}`), stoppable(move) ? button("abort", move, "Abort", "stop") : null),
     make("p", { class: "soft" }, `${move.cause} (asked for by ${move.requested_by})`), timers(move, now)));
   if (!list.length) parts.push(make("p", { class: "soft" }, "Nothing moves."));
   if (last && !list.length) {
