@@ -17,6 +17,7 @@ from trainmover.cli.dashboard import dashboard
 from trainmover.cli.demo import demo
 from trainmover.cli.doctor import doctor
 from trainmover.cli.exits import ExitCode
+from trainmover.cli.metrics import metrics
 from trainmover.cli.migrate import migrate
 from trainmover.cli.relay import relay
 from trainmover.cli.setup import setup
@@ -83,6 +84,7 @@ app.command()(watch)
 app.command()(look.machines)
 app.command()(dashboard)
 app.command()(doctor)
+app.command()(metrics)
 app.command()(migrate)
 app.command()(steer.approve)
 app.command()(steer.reject)
