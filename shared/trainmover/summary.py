@@ -29,6 +29,7 @@ _WORDS: Final[Mapping[type[Frozen], str]] = {
     machine.MachineReady: "{0.machine} can take slot {0.slot} (warm in {0.warm_s:.1f} s)",
     machine.MachineLost: "{0.machine}: {0.reason}",
     machine.MachineQuarantined: "{0.machine} by {0.requested_by}: {0.reason}",
+    machine.MachineNoticed: "{0.machine}: {0.kind}: {0.reason}",
     operator.MachineReleased: "{0.machine} by {0.requested_by}: {0.reason}",
     operator.AutomationChanged: "{0.mode} by {0.requested_by}: {0.reason}",
     machine.LinkLost: (

@@ -57,8 +57,8 @@ def main() -> int:
                 shutil.copytree(folder / str(number), options.keep / str(number))
             mark = "FAIL" if outcome.problem else "ok"
             print(f"{mark} {number} {outcome.seconds:.0f} s {one}: {ended}", flush=True)
-    if options.table:
-        options.table.write_text(table(outcomes))
+            if options.table:
+                options.table.write_text(table(outcomes))
     bad = [one for one in outcomes if one.problem]
     print(f"{len(outcomes) - len(bad)} held, {len(bad)} did not; seed {seed}")
     return 1 if bad else 0

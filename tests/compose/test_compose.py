@@ -5,12 +5,22 @@ The tests share one running job, as operators do; each brings it into the state 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
-from tests.support.compose import SLOTS, Stack
+from tests.support.compose import ROOT, SLOTS, Stack
 
+from trainmover import observe
+from trainmover.errors import PermissionDeniedError
+from trainmover.events.machine import MachineLost
 from trainmover.view import JobView, MigrationView
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(1500)]
@@ -77,6 +87,22 @@ def test_nobody_is_privileged(stack: Stack, service: str) -> None:
     assert stack.inspect(service)["State"]["Health"]["Status"] in {"healthy", "starting"}
 
 
+def test_every_service_has_its_own_key_and_no_other(stack: Stack) -> None:
+    """As its own file system shows, to the very user that it runs as."""
+    look = (
+        "import os; [print(os.path.join(at, f)) for at, _, files in os.walk('/var/lib/trainmover')"
+    )
+    look += " for f in files if f == 'nkey' or f.endswith('.key') or f.startswith('link-')]"
+    seen = {}
+    for service in ("detector", "planner", "worker-0", "worker-3"):
+        found = stack.compose("exec", "-T", service, "python", "-c", look).split()
+        assert all(path.startswith("/var/lib/trainmover/keys/") for path in found), found
+        assert {Path(path).name for path in found} - {"link-gpt"} == {"nkey"}
+        assert (len(found) == 2) == service.startswith("worker")
+        seen[service] = stack.compose("exec", "-T", service, "cat", "/var/lib/trainmover/keys/nkey")
+    assert len(set(seen.values())) == len(seen)
+
+
 def test_services_come_without_torch(stack: Stack) -> None:
     looked = "import importlib.util as u; print(u.find_spec('torch'))"
     assert stack.compose("exec", "-T", "planner", "python", "-c", looked).strip() == "None"
@@ -101,6 +127,67 @@ def test_standbys_are_added_and_a_killed_machine_comes_back(stack: Stack) -> Non
     if before.machines["worker-2"].role == "lost":
         assert view.machines["worker-2"].role == "standby"
         assert view.machines["worker-2"].generation > before.machines["worker-2"].generation
+
+
+@contextlib.contextmanager
+def subscriber(stack: Stack) -> Iterator[IO[str]]:
+    """``examples/subscribe.py`` outside of the containers, as a user who may only look."""
+    script = [sys.executable, str(ROOT / "examples" / "subscribe.py"), stack.url, "gpt"]
+    env = {**os.environ, **stack.keys("ops").environment()}
+    before = stack.readers()
+    with subprocess.Popen(script, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            while stack.readers() == before:
+                assert process.poll() is None
+            yield process.stdout
+        finally:
+            process.kill()
+
+
+def test_a_reader_sees_what_an_operator_moves_and_may_not_publish(stack: Stack) -> None:
+    stack.up(standbys=2)
+    stack.until_warm(1)
+    with subscriber(stack) as lines:
+        answer = stack.compose("run", "--rm", "cli", "migrate", "worker-0", "--yes")
+        assert "worker-0" in answer
+        seen = []
+        for line in lines:
+            seen.append(line.split()[2])
+            if seen[-1].endswith("migration.committed.v1"):
+                break
+    order = ["proposed", "approved", "preparing", "committed"]
+    told = [kind.split(".")[-2] for kind in seen]
+    assert [fact for fact in told if fact in order] == order
+
+    async def publish() -> None:
+        lie = MachineLost(machine="worker-1", reason="I say so")
+        async with stack.bus("ops") as bus:
+            await bus.publish(observe.new_event(job="gpt", source="/ops", payload=lie))
+
+    with pytest.raises(PermissionDeniedError):
+        asyncio.run(publish())
+    ops = [sys.executable, "-m", "trainmover.cli", "migrate", "worker-1", "--yes", "--job", "gpt"]
+    env = {**os.environ, **stack.keys("ops").environment(), "TRAINMOVER_NATS_URL": stack.url}
+    refused = subprocess.run(ops, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 3, refused
+    assert "may not publish 'tm.v1.gpt.request.migrate'" in refused.stderr
+
+
+def test_replicas_take_over_from_a_planner_and_a_detector_that_die(stack: Stack) -> None:
+    """At once with a machine, so that nobody but the replicas can have it replaced."""
+    stack.up(standbys=2)
+    stack.until_warm(1)
+    leaders = {stack.leader(service) for service in ("planner", "detector")}
+    now = stack.until(lambda now: now.step > 20, what="past step 20")
+    leaver = now.membership.machine_of(2)  # type: ignore[union-attr]
+    machine = stack.project + "-" + (leaver if leaver.startswith("standby") else f"{leaver}-1")
+    view, one = lose(stack, leaver, "docker", "kill", *leaders, machine)
+    assert one.pause_s is not None
+    assert one.pause_s <= LEASE_S + MOST_PAUSE_S, one.as_data()
+    assert leaders.isdisjoint({stack.leader(service) for service in ("planner", "detector")})
+    print(f"pause when planner and detector die with the machine: {one.pause_s:.3f} s")
+    step_on(stack, view)
 
 
 def test_a_frozen_machine_is_replaced_and_stays_out(stack: Stack) -> None:

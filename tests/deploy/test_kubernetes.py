@@ -12,8 +12,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from trainmover.security import Setup, write
+
 FOLDER = Path(__file__).parents[2] / "deploy" / "k8s"
-NOT_RESOURCES = {"kustomization.yaml", "hardened.yaml", "scratch.yaml"}
+NOT_RESOURCES = {"kustomization.yaml", "hardened.yaml"}
 VERSIONS = ("1.33", "1.37")  # backoffLimitPerIndex is stable since 1.33
 OURS = {"trainmover-bus", "trainmover-services", "trainmover-executor"}
 
@@ -78,6 +80,60 @@ def test_nobody_is_privileged(rendered: list[Resource]) -> None:
             "capabilities": {"drop": ["ALL"]},
         }, name
         assert container["resources"]["limits"]["memory"], name
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> dict[str, set[str]]:
+    """Names of the entries of every secret that ``create-secrets`` would make."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl, which makes secrets, is not here")
+    machines = tuple(f"{kind}-{index}" for kind in ("worker", "standby") for index in range(4))
+    write(tmp_path, Setup(jobs=("gpt",), machines=machines, hosts=("nats",)))
+    done = subprocess.run(
+        [FOLDER / "create-secrets", tmp_path, "gpt", "--dry-run=client", "--output=yaml"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    made = [one for text in done.stdout.split("apiVersion: v1\n") if (one := yaml.safe_load(text))]
+    return {one["metadata"]["name"]: set(one["data"]) for one in made}
+
+
+def test_every_pod_finds_its_own_key_in_a_secret(
+    rendered: list[Resource], secrets: dict[str, set[str]]
+) -> None:
+    assert secrets["server"] == {"nats.conf", "auth.conf", "server.pem", "server.key"}
+    [environment] = [one["data"] for one in rendered if one["kind"] == "ConfigMap"]
+    for name, pod in workloads(rendered):
+        mounted = {
+            mount["mountPath"]: mount
+            for mount in pod["containers"][0]["volumeMounts"]
+            if mount["name"] in {"keys", "machines"}
+        }
+        volumes = {
+            volume["name"]: volume["secret"]["secretName"]
+            for volume in pod["volumes"]
+            if "secret" in volume
+        }
+        assert set(volumes.values()) <= secrets.keys(), name
+        if name == "nats":
+            continue
+        if name not in {"worker", "standby"}:  # a folder of its own
+            assert volumes["keys"] == {"setup": "admin"}.get(name, name)
+            assert mounted.keys() == {"/var/lib/trainmover/keys"}
+            assert secrets[volumes["keys"]] == {"nkey", "ca.pem"}
+            continue
+        # As the kubelet does: the job's name and the pod's index.
+        entries = {
+            path: mount.get("subPath") or mount["subPathExpr"].replace("$(MACHINE_KIND)", name)
+            for path, mount in mounted.items()
+        }
+        assert entries[environment["TRAINMOVER_NATS_NKEY"]] == f"{name}-$(JOB_COMPLETION_INDEX)"
+        assert f"{name}-0" in secrets["machines"]
+        assert entries[environment["TRAINMOVER_NATS_CA"]] in secrets["machines"]
+        variables = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+        assert entries[variables["TRAINMOVER_LINK_SECRET_FILE"]] in secrets["machines"]
 
 
 def test_training_is_never_killed_for_the_bus(rendered: list[Resource]) -> None:

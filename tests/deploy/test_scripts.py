@@ -19,17 +19,20 @@ SCRIPTS = [
     ROOT / ".ci" / "run",
     ROOT / "deploy" / "as-container",
     ROOT / "deploy" / "healthy",
-    ROOT / "deploy" / "make-keys",
+    ROOT / "deploy" / "k8s" / "create-secrets",
     ROOT / "deploy" / "slurm" / "train.sbatch",
 ]
 
-# The one part of Slurm that the script cannot do without: start the command once a node.
+# What the script needs of Slurm: start the command once a node, and name the nodes.
 SRUN = r"""#!/usr/bin/env bash
 while [[ "$1" == --* ]]; do shift; done
 for ((node = 0; node < SLURM_JOB_NUM_NODES; node++)); do
   SLURMD_NODENAME=n$node "$@" >"n$node.log" 2>&1 &
 done
 wait
+"""
+SCONTROL = r"""#!/usr/bin/env bash
+[[ "$*" == "show hostnames "* ]] && tr , '\n' <<<"$3"
 """
 
 
@@ -60,15 +63,16 @@ def test_units_are_sound(unit: Path, tmp_path: Path) -> None:
 
 
 def run_sbatch(folder: Path, *arguments: str, nodes: int = 3) -> subprocess.CompletedProcess[str]:
-    srun = folder / "srun"
-    srun.write_text(SRUN)
-    srun.chmod(0o755)
+    for name, text in {"srun": SRUN, "scontrol": SCONTROL}.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
     environment = {
         **os.environ,
         "PATH": f"{folder}:{BIN}:{os.environ['PATH']}",
         "NATS_PORT": str(free_port()),
         "SLOTS": "2",
         "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": ",".join(f"n{node}" for node in range(nodes)),
         "SLURM_JOB_NUM_NODES": str(nodes),
         "SLURM_SUBMIT_DIR": str(folder),
         "TRAINMOVER_HOME": str(folder / "home"),

@@ -43,6 +43,8 @@ PUBLISH = {
     "tm.v1.gpt.telemetry.worker-1": set(),
     "tm.v1.gpt.machine.lost.worker-0": set(),
     "tm.v1.gpt.machine.registered": set(),
+    # what others know about machines: people's, and their tools'
+    "tm.v1.gpt.machine.noticed": {"operator"},
     # requests: people's
     "tm.v1.gpt.request.migrate": {"operator"},
     "tm.v1.gpt.request.abort": {"operator"},

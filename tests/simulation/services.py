@@ -10,6 +10,7 @@ import numpy as np
 from tests.simulation.scene import Scene
 
 from trainmover.detection import CollectiveWindow, Evidence, Verdict
+from trainmover.detection.guard import Guarded
 from trainmover.events.incident import IncidentOpened
 from trainmover.telemetry import RECORD, Batch
 from trainmover.testing.simulation import SimGate, SimOutbox, SimProcess, StoredFact
@@ -17,7 +18,6 @@ from trainmover.topology import Frozen, Membership
 from trainmover_detector.backlog import Backlog
 from trainmover_detector.core import DetectorCore
 from trainmover_detector.liveness import LivenessDetector
-from trainmover_detector.registry import Guarded
 from trainmover_planner import core
 from trainmover_planner.state import (
     SOURCE,

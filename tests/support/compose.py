@@ -8,15 +8,19 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+from trainmover.bus.credentials import Credentials
 from trainmover.bus.nats import NatsBus
+from trainmover.bus.streams import JOBS_BUCKET
 from trainmover.demo.metrics import RunMetrics, read_run
 from trainmover.errors import BusError
+from trainmover.subjects import EVENT_STREAM
 from trainmover.view import JobView
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +70,42 @@ class Stack:
             # A busy test machine makes stragglers of its own.
             "TRAINMOVER_PLANNER_OPTIONS": "--no-automation",
         }
+        self._keys = Path(tempfile.mkdtemp(prefix="trainmover-keys-"))
+
+    @property
+    def url(self) -> str:
+        """The bus, from this host."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    def keys(self, role: str) -> Credentials:
+        """What ``docker compose cp`` hands to a client outside of the containers."""
+        folder = self._keys / role
+        if not folder.exists():
+            self.compose("cp", f"keys:/var/lib/trainmover/security/clients/{role}", str(folder))
+        return Credentials.of_folder(folder)
+
+    def bus(self, role: str = "ops") -> NatsBus:
+        """A client of that role."""
+        return NatsBus(self.url, name="test", credentials=self.keys(role))
+
+    def readers(self) -> int:
+        """How many clients read the facts of the job now."""
+        return asyncio.run(self._readers())
+
+    async def _readers(self) -> int:
+        async with self.bus() as bus:
+            return (await bus.client.jetstream().stream_info(EVENT_STREAM)).state.consumer_count
+
+    def leader(self, service: str) -> str:
+        """The container whose replica of a service leads."""
+        return asyncio.run(self._leader(service))
+
+    async def _leader(self, service: str) -> str:
+        async with self.bus() as bus:
+            entry = await bus.get(JOBS_BUCKET, f"gpt.{service}-lease")
+        assert entry is not None
+        holder: str = json.loads(entry.value)["host"]
+        return holder
 
     def run(self, *command: str, timeout_s: float = 120, check: bool = True) -> str:
         """Run a command with the project's environment; its standard output."""
@@ -113,7 +153,7 @@ class Stack:
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                NatsBus(f"nats://127.0.0.1:{self.port}", name="test") as bus,
+                self.bus() as bus,
                 aclosing(bus.events("gpt")) as facts,
             ):
                 stored = await bus.event_count("gpt")
@@ -149,4 +189,5 @@ class Stack:
         return read_run(folder)
 
     def close(self) -> None:
+        shutil.rmtree(self._keys)
         self.compose("down", "-v", "--remove-orphans", "-t", "2", timeout_s=180)

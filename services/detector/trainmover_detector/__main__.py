@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 
 from trainmover.bus.protocol import Bus
+from trainmover.detection.guard import Alarm
+from trainmover.detection.registry import load
 from trainmover.errors import TrainMoverError
 from trainmover.lease import Lease
 from trainmover.service import ServiceOptions, add_common_options, run_service
-from trainmover_detector.registry import load
 from trainmover_detector.service import DetectorService
 
 
@@ -42,7 +43,9 @@ def main() -> None:
     async def watch(bus: Bus, options: ServiceOptions) -> int | None:
         detectors = load(names=arguments.only, shadow=arguments.shadow)
         lease = Lease(bus, job=options.job, service="detector", ttl_s=arguments.lease)
-        await DetectorService(bus, job=options.job, detectors=detectors, lease=lease).run()
+        await DetectorService(
+            bus, job=options.job, detectors=detectors, alarm=Alarm(), lease=lease
+        ).run()
         return None
 
     try:

@@ -6,13 +6,15 @@ per kind, machine and epoch, however often it is claimed.
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
-import numpy as np
-
-from trainmover.detection import CollectiveWindow, Evidence, Verdict
-from trainmover.events.executor import PlanSwitched
+from trainmover.detection import Evidence, Verdict
+from trainmover.detection.guard import Alarm, Guarded
+from trainmover.detection.seats import Seats
 from trainmover.events.incident import (
     DetectorQuarantined,
     IncidentClosed,
@@ -23,19 +25,17 @@ from trainmover.events.machine import MachineRegistered
 from trainmover.events.migration import (
     JobFailed,
     JobFinished,
-    JobFormed,
-    MigrationApproved,
     MigrationCommitted,
 )
-from trainmover.telemetry import RECORD, Batch
+from trainmover.telemetry import Batch
 from trainmover.topology import Frozen, Membership
-from trainmover_detector.registry import Guarded
 
 __all__ = ["DetectorCore", "key_of"]
 
 _UPDATE_EVERY_S = 5.0
-_Key = tuple[str, str | None, str]
-"""(kind, machine, mode): a claim in shadow mode must not hide an active one."""
+_ADVICE: Final = ("none", "move", "recover")
+_Key = tuple[str, str | None, str, tuple[int, int] | None]
+"""(kind, machine, mode, link): a claim in shadow mode must not hide an active one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +49,24 @@ class DetectorCore:
 
     Args:
         detectors: Whom to ask.
-
-    Attributes:
-        membership: The seats as of the latest epoch that is known to have begun.
+        alarm: Gets the process out of a detector that does not return.
     """
 
-    def __init__(self, detectors: list[Guarded]) -> None:
+    def __init__(self, detectors: list[Guarded], *, alarm: Alarm | None = None) -> None:
         self._detectors = detectors
+        for guarded in detectors:
+            guarded.alarm = alarm
+        self._armed = alarm.armed if alarm is not None else contextlib.nullcontext
         self._told: set[str] = set()
         self._open: dict[_Key, _Open] = {}
         self._count = 0
-        self._planned: dict[int, Membership] = {}
+        self._seats = Seats()
         self._over = False
-        self._early_s: dict[str, float] = {}
-        self.membership: Membership | None = None
+
+    @property
+    def membership(self) -> Membership | None:
+        """The seats as of the latest epoch that is known to have begun."""
+        return self._seats.membership
 
     def on_fact(self, fact: Frozen, now_s: float) -> list[Frozen]:
         """Take in a fact; the incident facts that follow from it."""
@@ -73,39 +77,20 @@ class DetectorCore:
             self._over = True
             return [*said, *self._close_all("the job is over")]
         evidence = Evidence(fact=fact, membership=self.membership, received_s=now_s)
-        for guarded in self._detectors:
-            said += self._judge(guarded, guarded.notice(evidence), now_s)
-        return said + self._quarantines()
+        return said + self._ask(lambda guarded: guarded.notice(evidence), now_s)
 
     def on_batch(self, batch: Batch, now_s: float) -> list[Frozen]:
         """Take in telemetry; a batch of another epoch is a sign of life and no more."""
-        membership = self.membership
-        if membership is None:
-            self._early_s[batch.machine] = now_s
+        window = None if self._over else self._seats.window(batch, now_s)
+        if window is None:
             return []
-        if self._over or not self._is_current(batch, membership):
-            return []
-        current = batch.epoch == membership.epoch
-        seated = membership.slot_of_machine(batch.machine) is not None
-        window = CollectiveWindow(
-            machine=batch.machine,
-            epoch=membership.epoch,
-            membership=membership,
-            records=batch.records if current and seated else batch.records[:0],
-            received_s=now_s,
-        )
-        said: list[Frozen] = []
-        for guarded in self._detectors:
-            said += self._judge(guarded, guarded.observe(window), now_s)
-        return said + self._quarantines()
+        return self._ask(lambda guarded: guarded.observe(window), now_s)
 
     def tick(self, now_s: float) -> list[Frozen]:
         """Let time pass; call it five times a second."""
-        said: list[Frozen] = []
-        if not self._over and self.membership is not None:
-            for guarded in self._detectors:
-                said += self._judge(guarded, guarded.tick(now_s), now_s)
-        return said + self._quarantines()
+        if self._over or self.membership is None:
+            return self._quarantines()
+        return self._ask(lambda guarded: guarded.tick(now_s), now_s)
 
     @property
     def incidents(self) -> list[IncidentOpened]:
@@ -126,64 +111,49 @@ class DetectorCore:
     # -- seats -----------------------------------------------------------------------------------
 
     def _learn(self, fact: Frozen) -> list[Frozen]:
+        if (membership := self._seats.learn(fact)) is not None:
+            for guarded in self._detectors:
+                guarded.membership_changed(membership)
+            for window in self._seats.early():
+                for guarded in self._detectors:
+                    guarded.observe(window)
         match fact:
-            case JobFormed(membership=membership):
-                self._seat(membership)
-            case MigrationApproved(plan=plan):
-                self._planned[plan.epoch] = plan.membership
-                # A recovery replaces machines that are gone: its seats count from now on. The
-                # seats of a planned move count when the first rank has switched.
-                if plan.kind == "failure":
-                    self._seat(plan.membership)
-            case PlanSwitched(epoch=epoch) if epoch in self._planned:
-                self._seat(self._planned[epoch])
             case MigrationCommitted(membership=membership):
-                self._seat(membership)
                 return self._close_left(membership)
             case MachineRegistered(machine=machine):
-                if not self._seats(machine.name):
-                    failed = [k for k in self._open if k[:2] == ("machine_failed", machine.name)]
+                if not self._seats.seats(machine.name):
+                    failed = [
+                        key
+                        for key, one in self._open.items()
+                        if one.opened.machine == machine.name and _is_death(one.opened)
+                    ]
                     return [self._close(key, f"{machine.name} started over") for key in failed]
             case _:
                 pass
         return []
 
-    def _seat(self, membership: Membership) -> None:
-        if self.membership is not None and membership.epoch <= self.membership.epoch:
-            return
-        self.membership = membership
-        self._planned = {e: m for e, m in self._planned.items() if e > membership.epoch}
-        for guarded in self._detectors:
-            guarded.membership_changed(membership)
-            for machine, heard_s in self._early_s.items():
-                # It talked before there were seats: only so can its silence be noticed.
-                empty = np.zeros(0, RECORD)
-                guarded.observe(
-                    CollectiveWindow(machine, membership.epoch, membership, empty, heard_s)
-                )
-        self._early_s.clear()
-
-    def _seats(self, machine: str) -> bool:
-        return self.membership is not None and self.membership.slot_of_machine(machine) is not None
-
-    def _is_current(self, batch: Batch, membership: Membership) -> bool:
-        """A machine that was believed dead may still send: it must not count as its successor."""
-        slot = membership.slot_of_machine(batch.machine)
-        return slot is None or membership.members[slot].generation == batch.generation
-
     # -- incidents -------------------------------------------------------------------------------
+
+    def _ask(self, ask: Callable[[Guarded], list[Verdict]], now_s: float) -> list[Frozen]:
+        said: list[Frozen] = []
+        with self._armed():
+            for guarded in self._detectors:
+                if verdicts := ask(guarded):
+                    said += self._judge(guarded, verdicts, now_s)
+        return said + self._quarantines()
 
     def _judge(self, guarded: Guarded, verdicts: list[Verdict], now_s: float) -> list[Frozen]:
         said: list[Frozen] = []
         for verdict in verdicts:
-            key = (verdict.kind, verdict.machine, guarded.mode)
+            key = (verdict.kind, verdict.machine, guarded.mode, verdict.link)
             known = self._open.get(key)
             if verdict.closed:
                 if known is not None:
                     said.append(self._close(key, verdict.summary))
-            elif known is None or known.opened.epoch < self._epoch():
+            elif known is None or self._is_outdated(known.opened, verdict):
                 if known is not None:
-                    said.append(self._close(key, f"claimed again at epoch {self._epoch()}"))
+                    reason = f"claimed again at epoch {self._seats.epoch}, advice {verdict.advice}"
+                    said.append(self._close(key, reason))
                 said.append(self._publish(guarded, verdict, now_s))
             elif now_s - known.updated_s >= _UPDATE_EVERY_S:
                 self._open[key] = replace(known, updated_s=now_s)
@@ -197,6 +167,11 @@ class DetectorCore:
                 )
         return said
 
+    def _is_outdated(self, opened: IncidentOpened, verdict: Verdict) -> bool:
+        """Whether a claim says more than the open incident: of a new epoch, or with more advice."""
+        grown = _ADVICE.index(verdict.advice) > _ADVICE.index(opened.advice)
+        return opened.epoch < self._seats.epoch or grown
+
     def _publish(self, guarded: Guarded, verdict: Verdict, now_s: float) -> IncidentOpened:
         self._count += 1
         seats = self.membership
@@ -209,29 +184,36 @@ class DetectorCore:
             machine=verdict.machine,
             rank=verdict.rank,
             slot=slot,
-            epoch=self._epoch(),
+            epoch=self._seats.epoch,
             confidence=verdict.confidence,
             summary=verdict.summary,
             evidence=dict(verdict.evidence),
             detector=guarded.name,
             detector_version=guarded.version,
             mode=guarded.mode,
+            advice=verdict.advice,
+            link=verdict.link,
         )
         self._open[key_of(opened)] = _Open(opened, now_s)
         return opened
-
-    def _epoch(self) -> int:
-        return 0 if self.membership is None else self.membership.epoch
 
     def _close(self, key: _Key, reason: str) -> IncidentClosed:
         return IncidentClosed(id=self._open.pop(key).opened.id, reason=reason)
 
     def _close_left(self, membership: Membership) -> list[Frozen]:
-        left = [k for k in self._open if k[1] and membership.slot_of_machine(k[1]) is None]
-        return [
-            self._close(key, f"{key[1]} holds no slot since epoch {membership.epoch}")
-            for key in left
-        ]
+        said: list[Frozen] = []
+        waiting = {o.machine for o in self.incidents if o.slot is None}
+        for key, one in list(self._open.items()):
+            machine, link = one.opened.machine, one.opened.link
+            # What was announced about a standby stays true wherever others sit.
+            held = machine is not None and not (one.opened.kind == "notice" and key[1] in waiting)
+            if held and membership.slot_of_machine(machine or "") is None:
+                said.append(
+                    self._close(key, f"{machine} holds no slot since epoch {membership.epoch}")
+                )
+            elif link is not None and one.opened.epoch < membership.epoch:
+                said.append(self._close(key, f"its ends may have moved at {membership.epoch}"))
+        return said
 
     def _close_all(self, reason: str) -> list[Frozen]:
         return [self._close(key, reason) for key in list(self._open)]
@@ -243,9 +225,15 @@ class DetectorCore:
                 self._told.add(guarded.name)
                 reason = guarded.quarantined
                 said.append(DetectorQuarantined(detector=guarded.name, reason=reason))
+                claims = [k for k, o in self._open.items() if o.opened.detector == guarded.name]
+                said += [self._close(k, f"{guarded.name} is quarantined") for k in claims]
         return said
+
+
+def _is_death(opened: IncidentOpened) -> bool:
+    return opened.kind == "machine_failed" or opened.advice == "recover"
 
 
 def key_of(opened: IncidentOpened) -> _Key:
     """What may be open once at a time."""
-    return opened.kind, opened.machine, opened.mode
+    return opened.kind, opened.machine, opened.mode, opened.link

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final
 
-from trainmover.detection import CollectiveWindow, Evidence, Verdict
+from pydantic import Field
+
+from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Verdict
 from trainmover.events.executor import StepBroken, WorkerFinished
 from trainmover.events.machine import (
     LinkLost,
@@ -20,26 +22,35 @@ from trainmover.events.machine import (
 )
 from trainmover.topology import Membership
 
-__all__ = ["LivenessDetector"]
+__all__ = ["LivenessConfig", "LivenessDetector"]
 
 _NEVER_HEARD_LEASES: Final = 10
 
 
-class LivenessDetector:
-    """Names machines that failed.
+class LivenessConfig(DetectorConfig):
+    """Settings of ``liveness``.
 
-    Args:
+    Attributes:
         lease_s: A machine that sends nothing for so long, while others do, has failed.
         hush_s: Silence that makes one broken link enough evidence.
         outage_s: When nobody sends anything for so long, it is the bus or this process.
     """
 
-    api_version: ClassVar[int] = 1
+    lease_s: float = Field(default=3.0, gt=0)
+    hush_s: float = Field(default=0.6, gt=0)
+    outage_s: float = Field(default=1.0, gt=0)
 
-    def __init__(self, *, lease_s: float = 3.0, hush_s: float = 0.6, outage_s: float = 1.0) -> None:
-        self._lease_s = lease_s
-        self._hush_s = hush_s
-        self._outage_s = outage_s
+
+class LivenessDetector:
+    """Names machines that failed."""
+
+    api_version: ClassVar[int] = 1
+    Config = LivenessConfig
+
+    def __init__(self, config: LivenessConfig = LivenessConfig()) -> None:  # noqa: B008 - frozen
+        self._lease_s = config.lease_s
+        self._hush_s = config.hush_s
+        self._outage_s = config.outage_s
         self._membership: Membership | None = None
         self._seated_s: dict[tuple[str, int], float] = {}
         self._generations: dict[str, int] = {}
@@ -218,7 +229,11 @@ class LivenessDetector:
         if machine in self._named or machine in self._finished:
             return []
         self._named.add(machine)
-        return [Verdict("machine_failed", machine, rank, confidence, summary, evidence)]
+        return [
+            Verdict(
+                "machine_failed", machine, rank, confidence, summary, evidence, advice="recover"
+            )
+        ]
 
     def _seats(self, machine: str) -> bool:
         return (

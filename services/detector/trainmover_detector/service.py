@@ -9,6 +9,7 @@ from typing import Final
 
 from trainmover import observe
 from trainmover.bus.protocol import Bus
+from trainmover.detection.guard import Alarm, Guarded
 from trainmover.errors import BusUnavailableError, MalformedEventError
 from trainmover.events.envelope import Envelope
 from trainmover.lease import Lease
@@ -17,7 +18,6 @@ from trainmover.timeline import bars_of
 from trainmover.topology import Frozen
 from trainmover_detector.backlog import Backlog
 from trainmover_detector.core import DetectorCore
-from trainmover_detector.registry import Guarded
 
 __all__ = ["DetectorService"]
 
@@ -37,6 +37,7 @@ class DetectorService:
         job: Job name.
         detectors: Whom to ask.
         clock: Seconds, steady.
+        alarm: Gets the process out of a detector that does not return.
         lease: Held while it watches; None where there are no replicas.
     """
 
@@ -47,13 +48,14 @@ class DetectorService:
         job: str,
         detectors: list[Guarded],
         clock: Callable[[], float] = time.monotonic,
+        alarm: Alarm | None = None,
         lease: Lease | None = None,
     ) -> None:
         self._bus = bus
         self._job = job
         self._clock = clock
         self._lease = lease
-        self._core = DetectorCore(detectors)
+        self._core = DetectorCore(detectors, alarm=alarm)
         self._facts: asyncio.Queue[Envelope] = asyncio.Queue()
         self._said: asyncio.Queue[Envelope] = asyncio.Queue()
         self._traces = observe.TraceBook()

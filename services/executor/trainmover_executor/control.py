@@ -17,7 +17,14 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, TypeAdapter
 
-from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover, Release
+from trainmover.commands import (
+    AbortMigration,
+    BreakStep,
+    Prepare,
+    Recover,
+    Release,
+    SaveCheckpoint,
+)
 from trainmover.errors import ProtocolError
 from trainmover.events import lookup, type_of
 from trainmover.redundancy import RedundancyChoice
@@ -107,11 +114,18 @@ class Fact(Frozen):
 
 
 class Telemetry(Frozen):
-    """Raw records of dtype ``trainmover.telemetry.RECORD`` follow as the frame's body."""
+    """Sections of ``trainmover.telemetry.Sections`` follow as the frame's body.
+
+    Attributes:
+        counts: Number of records in each section.
+        groups: New groups: their ranks as (start, stop, stride) spans, by id.
+    """
 
     kind: Literal["telemetry"] = "telemetry"
     epoch: int
     dropped: int = 0
+    counts: dict[str, int] = Field(default_factory=dict)
+    groups: dict[int, tuple[tuple[int, int, int], ...]] = Field(default_factory=dict)
 
 
 class Done(Frozen):
@@ -124,7 +138,8 @@ class Done(Frozen):
 
 FromWorker = Annotated[Hello | Warmed | Fact | Telemetry | Done, Field(discriminator="kind")]
 ToWorker = Annotated[
-    Prepare | Recover | AbortMigration | BreakStep | Release, Field(discriminator="verb")
+    Prepare | Recover | AbortMigration | BreakStep | SaveCheckpoint | Release,
+    Field(discriminator="verb"),
 ]
 _FROM_WORKER: TypeAdapter[FromWorker] = TypeAdapter(FromWorker)
 _TO_WORKER: TypeAdapter[ToWorker] = TypeAdapter(ToWorker)

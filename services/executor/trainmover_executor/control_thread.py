@@ -15,12 +15,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import structlog
 
 from trainmover import failpoints
-from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover
+from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover, SaveCheckpoint
 from trainmover.errors import StaleEpochError, TrainMoverError
 from trainmover.events.executor import PlanFailed, PlanPrepared, StepProgress
 from trainmover.events.machine import LinkLost
@@ -54,7 +55,9 @@ log = structlog.get_logger(__name__)
 STATE_GROUP: Final = "_state"
 """Group name of the links that hand state over."""
 
-_TELEMETRY_PERIOD_S: Final = 0.5
+_TELEMETRY_PERIOD_S: Final = 0.25
+_LINKS_EVERY: Final = 4
+_PROGRESS_EVERY: Final = 4
 _AGENT_GONE: Final = 75  # EX_TEMPFAIL
 _BROKEN: Final = 70  # EX_SOFTWARE
 
@@ -210,13 +213,25 @@ class ControlThread:
         ticks = 0
         while True:
             await asyncio.sleep(_TELEMETRY_PERIOD_S)
-            records, dropped = self._clock.drain()
-            if len(records):
-                head = Telemetry(epoch=self.book.epoch, dropped=dropped)
-                self._outbox.put_nowait(pack(head, records.tobytes()))
             ticks += 1
-            if ticks % 2 == 0 and (progress := self._progress()) is not None:
+            self._report_telemetry(with_links=ticks % _LINKS_EVERY == 0)
+            if ticks % _PROGRESS_EVERY == 0 and (progress := self._progress()) is not None:
                 self._outbox.put_nowait(pack(Fact.of(progress)))
+
+    def _report_telemetry(self, *, with_links: bool) -> None:
+        sections, dropped = self._clock.drain()
+        stands_still = len(sections.heads) > 0 and len(sections.open) > 0
+        if with_links or stands_still:
+            links = self.book.read_links(self._clock.group_ids())
+            sections = replace(sections, links=links)
+        groups = {
+            group: tuple((span.start, span.stop, span.step) for span in spans)
+            for group, spans in self._clock.new_groups().items()
+        }
+        head = Telemetry(
+            epoch=self.book.epoch, dropped=dropped, counts=sections.counts(), groups=groups
+        )
+        self._outbox.put_nowait(pack(head, sections.pack()))
 
     def _obey(self, command: Frozen) -> None:
         if isinstance(command, Prepare):
@@ -227,6 +242,8 @@ class ControlThread:
             self._abort(command)
         elif isinstance(command, BreakStep) and command.epoch == self.book.epoch:
             self._latch.trip(command.reason)
+        elif isinstance(command, SaveCheckpoint):
+            self._mailbox.save(command)
 
     # -- phase 1 ---------------------------------------------------------------------------------
 

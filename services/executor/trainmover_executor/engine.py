@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
 import torch
@@ -21,7 +20,9 @@ from torch._C._distributed_c10d import Work
 from trainmover.errors import StaleEpochError
 from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.communicator.base import Communicator
+from trainmover_executor.communicator.memory import fence
 from trainmover_executor.communicator.sandbox import SandboxCommunicator
+from trainmover_executor.finite import nonfinite_in
 from trainmover_executor.latch import Latch
 from trainmover_executor.links.link import LinkBrokenError
 
@@ -66,6 +67,7 @@ class GroupEngine:
 
     Args:
         group: Name of the group.
+        ranks: Global ranks of its members.
         communicator: What runs the operations at first.
         real: What runs them once a standby left the sandbox.
         sandbox: What runs them once the latch is set.
@@ -77,6 +79,7 @@ class GroupEngine:
         self,
         *,
         group: str,
+        ranks: Sequence[int],
         communicator: Communicator,
         real: Communicator,
         sandbox: SandboxCommunicator,
@@ -88,7 +91,9 @@ class GroupEngine:
         self._real = real
         self._sandbox = sandbox
         self._latch = latch
-        self._clock = clock.group(group)
+        self._ranks = tuple(ranks)
+        self._vitals = clock
+        self._clock = clock.group(group, ranks)
         self._lanes: dict[Hashable, _Lane] = {}
         self._idle = threading.Condition()
         self._pending = 0
@@ -101,6 +106,8 @@ class GroupEngine:
         result: list[torch.Tensor],
         *,
         lane: Hashable = COLLECTIVES,
+        peer: int | None = None,
+        reduces: Sequence[torch.Tensor] = (),
     ) -> Work:
         """Queue ``operation``; the returned Work completes with ``result``.
 
@@ -109,6 +116,9 @@ class GroupEngine:
             operation: Called on the lane's thread with the communicator.
             result: Tensors that the Work's future resolves to.
             lane: Operations of one lane run in order.
+            peer: The other rank within the group, of a message.
+            reduces: What is about to be combined with other ranks' values: samples of it are
+                looked at, since afterwards nobody knows where a NaN came from.
         """
         self._raise_failure()
         if isinstance(self.communicator, SandboxCommunicator):
@@ -120,23 +130,30 @@ class GroupEngine:
             return completed(result)
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         size = sum(tensor.numel() * tensor.element_size() for tensor in result)
-        entered = time.perf_counter_ns()
+        other = -1 if peer is None else self._ranks[peer]
+        wait_for_device = fence(result)
+        with self._idle:
+            self._pending += 1
+            entered = self._clock.enter(op, size=size, peer=other)
 
         def task() -> None:
             try:
+                if wait_for_device is not None:
+                    wait_for_device()
+                if reduces:
+                    self._vitals.nonfinite += nonfinite_in(reduces)
                 self._execute(operation)
             except BaseException as error:  # noqa: BLE001 - belongs to whoever waits for the Work
                 # Callers in C++ ignore the error of a future: it must surface in Python as well.
                 self._failed = self._failed or error
+                self._clock.leave(entered, complete=False)
                 self._left()
                 future.set_exception(error)  # type: ignore[arg-type]
             else:
-                self._clock.record(op, size=size, entered_ns=entered)
+                self._clock.leave(entered)
                 self._left()
                 future.set_result(result)
 
-        with self._idle:
-            self._pending += 1
         self._lane(lane).submit(task)
         return _work_of(future)
 

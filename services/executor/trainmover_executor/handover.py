@@ -23,6 +23,7 @@ from trainmover_executor.capsule import (
     CapsuleLostError,
     giver_of,
 )
+from trainmover_executor.checkpoint import CheckpointKeeper
 from trainmover_executor.control_thread import STATE_GROUP
 from trainmover_executor.joiner import Joiner
 from trainmover_executor.leaver import Leaver
@@ -58,8 +59,10 @@ class Handover:
         *,
         capsules: CapsuleKeeper,
         following: FollowerService,
+        checkpoint: CheckpointKeeper,
     ) -> None:
         self._runtime = runtime
+        self._checkpoint = checkpoint
         self._state = state
         self._capsules = capsules
         self._following = following
@@ -213,9 +216,12 @@ class Handover:
         runtime = self._runtime
         waited = 0
         while True:
-            plan = runtime.mailbox.wait_to_recover(after_epoch=runtime.epoch)
-            if plan is not None:
-                return plan
+            told = runtime.mailbox.wait_to_recover(after_epoch=runtime.epoch)
+            if isinstance(told, Plan):
+                return told
+            if told is not None:
+                self._checkpoint.save(told, committed=self.committed)
+                continue
             waited += 5
             log.warning(
                 "holding the job: no recovery plan yet; is the planner running, is a standby "

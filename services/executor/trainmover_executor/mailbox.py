@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
+from trainmover.commands import SaveCheckpoint
 from trainmover.plan import Plan
 
 __all__ = ["Mailbox"]
@@ -23,6 +24,7 @@ class Mailbox:
         self._abort_pending = False
         self._joining: Plan | None = None
         self._recover: Plan | None = None
+        self._save: SaveCheckpoint | None = None
 
     # -- planned moves ---------------------------------------------------------------------------
 
@@ -139,19 +141,30 @@ class Mailbox:
                 self._joining = None
             self._changed.notify_all()
 
-    def wait_to_recover(self, *, after_epoch: int) -> Plan | None:
+    def wait_to_recover(self, *, after_epoch: int) -> Plan | SaveCheckpoint | None:
         """Wait for a failure plan newer than ``after_epoch``.
 
         Returns:
-            The plan; None every 5 s without one, so that the caller can say that it waits.
+            The plan, or once a request to save meanwhile; None every 5 s without either, so that
+            the caller can say that it waits.
         """
+
+        def plan() -> Plan | None:
+            known = self._recover
+            return known if known is not None and known.epoch > after_epoch else None
+
         with self._changed:
             self._changed.wait_for(
-                lambda: self._recover is not None and self._recover.epoch > after_epoch,
-                timeout=_WAIT_LOG_S,
+                lambda: plan() is not None or self._save is not None, timeout=_WAIT_LOG_S
             )
-            plan = self._recover
-            return plan if plan is not None and plan.epoch > after_epoch else None
+            asked, self._save = self._save, None
+            return plan() or asked
+
+    def save(self, order: SaveCheckpoint) -> None:
+        """The job may have to end: whoever waits for a plan is to save a checkpoint."""
+        with self._changed:
+            self._save = order
+            self._changed.notify_all()
 
     def pending_recovery(self, *, after_epoch: int) -> bool:
         """Whether a newer failure plan waits."""

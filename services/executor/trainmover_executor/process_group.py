@@ -114,7 +114,7 @@ class TrainMoverProcessGroup(dist.ProcessGroup):
             for tensor in tensors:
                 communicator.allreduce(tensor, reduction)
 
-        return self._engine.run("allreduce", operation, tensors)
+        return self._engine.run("allreduce", operation, tensors, reduces=tensors)
 
     allreduce_coalesced = allreduce
 
@@ -138,7 +138,8 @@ class TrainMoverProcessGroup(dist.ProcessGroup):
             for out, chunks in zip(outs, ins, strict=True):
                 communicator.reduce_scatter(out, chunks, reduction)
 
-        return self._engine.run("reduce_scatter", operation, list(outs))
+        pieces = [chunk for chunks in ins for chunk in chunks]
+        return self._engine.run("reduce_scatter", operation, list(outs), reduces=pieces)
 
     @_eager
     def reduce_scatter_single(
@@ -262,7 +263,7 @@ class TrainMoverProcessGroup(dist.ProcessGroup):
             for tensor in tensors:
                 communicator.send(tensor, to=to, tag=tag)
 
-        return self._engine.run("send", operation, list(tensors), lane=("send", to))
+        return self._engine.run("send", operation, list(tensors), lane=("send", to), peer=to)
 
     @_eager
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Work:
@@ -272,7 +273,9 @@ class TrainMoverProcessGroup(dist.ProcessGroup):
             for tensor in tensors:
                 communicator.recv(tensor, source=source, tag=tag)
 
-        return self._engine.run("recv", operation, list(tensors), lane=("recv", source))
+        return self._engine.run(
+            "recv", operation, list(tensors), lane=("recv", source), peer=source
+        )
 
     @_eager
     def barrier(self, opts: Any = None) -> Work:  # noqa: ARG002
@@ -310,4 +313,4 @@ def register_backend(creator: Callable[[Any, Any], dist.ProcessGroup]) -> None:
     """Make ``init_process_group("trainmover")`` call ``creator(options, backend_options)``."""
     if BACKEND in dist.Backend.backend_list:
         return
-    dist.Backend.register_backend(BACKEND, creator, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(BACKEND, creator, extended_api=True, devices=["cpu", "cuda"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ class StepStart:
 
     def __init__(self, state: TrainingState) -> None:
         self._state = state
+        self._step: int | None = None
         self._rng: dict[str, Any] = {}
         self._small: dict[str, Any] = {}
         self._buffers: list[torch.Tensor] = []
@@ -28,8 +31,9 @@ class StepStart:
         self._private: set[int] = set()
 
     @torch.no_grad()
-    def capture(self) -> None:
-        """Remember the start of a step; buffers are copied into the same memory each time."""
+    def capture(self, step: int) -> None:
+        """Remember the start of ``step``; buffers are copied into the same memory each time."""
+        self._step = step
         self._rng = capture_rng()
         self._small = copy.deepcopy(self._state.small())
         live = self._state.buffers()
@@ -58,12 +62,34 @@ class StepStart:
     @torch.no_grad()
     def restore(self) -> None:
         """Put everything back."""
-        restore_rng(self._rng)
-        self._state.load_small(copy.deepcopy(self._small))
-        for kept, buffer in zip(self._buffers, self._state.buffers(), strict=True):
-            buffer.copy_(kept)
+        self._put_back()
         for parameter, had in zip(self._state.parameters(), self._had_gradient, strict=True):
             if not had:
                 parameter.grad = None
             elif parameter.grad is not None:
                 parameter.grad.zero_()
+
+    def _put_back(self) -> None:
+        restore_rng(self._rng)
+        self._state.load_small(copy.deepcopy(self._small))
+        for kept, buffer in zip(self._buffers, self._state.buffers(), strict=True):
+            buffer.copy_(kept)
+
+    @contextlib.contextmanager
+    def in_place(self, step: int) -> Iterator[None]:
+        """While it lasts, all but gradients is as it was when ``step`` began; then as before.
+
+        Changes nothing when ``step`` has not begun: what is there is its start.
+        """
+        if self._step != step:
+            yield
+            return
+        now = StepStart(self._state)
+        now.capture(step)
+        with torch.no_grad():
+            self._put_back()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                now._put_back()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -111,14 +110,12 @@ class Runtime:
             progress=self._fresh_progress,
         )
         self.book = self._control_thread.book
+        everyone = range(spec.membership.layout.world_size)
         self.control = ControlCommunicator(
-            self.book,
-            group=CONTROL_GROUP,
-            ranks=range(spec.membership.layout.world_size),
-            timeout_s=_DEFAULT_TIMEOUT_S,
+            self.book, group=CONTROL_GROUP, ranks=everyone, timeout_s=_DEFAULT_TIMEOUT_S
         )
         self._communicators.append(self.control)
-        self._vote_clock = self.clock.group(CONTROL_GROUP)
+        self._vote_clock = self.clock.group(CONTROL_GROUP, everyone)
 
     @property
     def rank(self) -> int:
@@ -188,6 +185,7 @@ class Runtime:
             first = RecordingCommunicator(real, group=options.group_id, recording=self.recording)
         engine = GroupEngine(
             group=options.group_id,
+            ranks=ranks,
             communicator=first,
             real=real,
             sandbox=sandbox,
@@ -232,9 +230,13 @@ class Runtime:
             LinkBrokenError: The links broke before everybody had answered.
         """
         tensor = torch.tensor(values, dtype=torch.int64)
-        entered = time.perf_counter_ns()
-        self.control.allreduce(tensor, reduction_of(op))
-        self._vote_clock.record("vote", size=8 * len(values), entered_ns=entered)
+        entered = self._vote_clock.enter("vote", size=8 * len(values))
+        complete = False
+        try:
+            self.control.allreduce(tensor, reduction_of(op))
+            complete = True
+        finally:
+            self._vote_clock.leave(entered, complete=complete)
         return [int(value) for value in tensor.tolist()]
 
     # -- membership changes ----------------------------------------------------------------------

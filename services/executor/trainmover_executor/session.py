@@ -22,7 +22,9 @@ from trainmover.events.executor import (
     StepProgress,
     StepResumed,
 )
+from trainmover.telemetry import Phase
 from trainmover_executor.capsule import CapsuleKeeper
+from trainmover_executor.checkpoint import CheckpointHook, CheckpointKeeper
 from trainmover_executor.control import Warmed
 from trainmover_executor.handover import Handover
 from trainmover_executor.links.link import LinkBrokenError
@@ -38,6 +40,7 @@ from trainmover_executor.runtime import current_runtime
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import Stateful, TrainingState
 from trainmover_executor.step import Step
+from trainmover_executor.vitals import StepVitals
 
 __all__ = ["SHADOW_ITERATIONS", "Session"]
 
@@ -68,6 +71,9 @@ class Session:
         scheduler: Learning-rate scheduler, stepped inside the body.
         scaler: Gradient scaler.
         loader: Default for ``steps``.
+        checkpoint: Saves this rank's state after the given number of steps and returns where it
+            is. Called when the job has to end because no machine is left for a slot (``trainmover
+            run --when-exhausted checkpoint``); ranks are missing then, so it must not communicate.
         extras: Anything else with ``state_dict`` and ``load_state_dict``, by name.
 
     Raises:
@@ -82,6 +88,7 @@ class Session:
         scheduler: Stateful | None = None,
         scaler: Stateful | None = None,
         loader: Iterable[Any] | None = None,
+        checkpoint: CheckpointHook | None = None,
         **extras: Stateful,
     ) -> None:
         self._runtime = current_runtime()
@@ -100,6 +107,7 @@ class Session:
             machine=self._runtime.spec.machine,
         )
         self._start = StepStart(self._state)
+        self._vitals = StepVitals(self._runtime.clock, models)
         self._capsules = CapsuleKeeper(
             self._runtime.control,
             rank=self._runtime.rank,
@@ -107,7 +115,11 @@ class Session:
         )
         self._following = FollowerService(self._runtime, self._state)
         self._handover = Handover(
-            self._runtime, self._state, capsules=self._capsules, following=self._following
+            self._runtime,
+            self._state,
+            capsules=self._capsules,
+            following=self._following,
+            checkpoint=CheckpointKeeper(checkpoint, runtime=self._runtime, start=self._start),
         )
         self._feed: Feed | None = None
         self._step: Step | None = None
@@ -238,6 +250,7 @@ class Session:
         finally:
             self._runtime.latch.protected = False
             self._step = None
+            self._vitals.enter(Phase.OUTSIDE)
             self._handover.leaver.end()
 
     def _run(self, feed: Feed) -> Iterator[Step]:
@@ -253,7 +266,7 @@ class Session:
         while self._max_steps is None or self._handover.committed < self._max_steps:
             self._settle()
             self._handover.leaver.look_after()
-            more, batch = feed.draw()
+            more, batch = self._vitals.draw(feed.draw)
             if not more:
                 break
             yield from self._attempt(feed, batch)
@@ -328,7 +341,7 @@ class Session:
 
     def _attempt(self, feed: Feed, batch: Any) -> Iterator[Step]:
         """One step, attempted until it is committed."""
-        self._start.capture()
+        self._start.capture(self._handover.committed)
         self._runtime.clock.step = self._handover.committed
         self._stepping = False
         while True:
@@ -340,8 +353,10 @@ class Session:
                 batch=batch,
                 vote=self._vote,
                 is_broken=lambda: self._runtime.latch.is_set,
+                left=self._vitals.left,
                 done=partial(self._committed, feed),
             )
+            self._vitals.attempt()
             try:
                 yield step
             except GeneratorExit:
@@ -379,6 +394,7 @@ class Session:
     def _settle(self) -> None:
         """At a step boundary: finish whatever changes the membership."""
         while self._runtime.latch.is_set or self._handover.pending:
+            self._vitals.enter(Phase.MOVING)
             self._handover.settle(self._here())
 
     # -- the vote --------------------------------------------------------------------------------
@@ -400,6 +416,7 @@ class Session:
         runtime.drain()
         if runtime.latch.is_set:
             return False
+        self._vitals.enter(Phase.VOTE)
         handover.check_proof()
         runtime.reach("vote.begin")
         plan = runtime.mailbox.freeze() if self._may_switch() else None
@@ -419,6 +436,7 @@ class Session:
         if dropped is not None:
             runtime.book.drop_parked(dropped.epoch)
         handover.vote_passed(plan if switching else None)
+        self._vitals.enter(Phase.BODY)
         runtime.reach("vote.decided" if switching else "vote.passed")
         return True
 
@@ -455,6 +473,8 @@ class Session:
         runtime.end_recording()
         self._following.committed()
         self._log.commit(step=handover.committed - 1, epoch=feed.epoch)
+        moved = handover.unconfirmed or handover.is_joiner or handover.steps_redone > 0
+        self._vitals.committed(step=handover.committed - 1, loss=self._log.loss, moved=moved)
         if handover.unconfirmed:
             return  # its vote broke, but it counts: the pause goes on until the next one
         now = time.monotonic()

@@ -40,6 +40,7 @@ class Step:
         batch: Any,
         vote: Callable[[], bool],
         is_broken: Callable[[], bool],
+        left: Callable[[], None] = lambda: None,
         done: Callable[[], None] = lambda: None,
     ) -> None:
         self.index = index
@@ -49,6 +50,7 @@ class Step:
         self._vote = vote
         self._is_broken = is_broken
         self._done = done
+        self._left = left
         self.entered = False
         self.running = False
         self.voted = False
@@ -68,6 +70,7 @@ class Step:
         whole = self._leave(kind)
         if whole and self.committed:
             self._done()
+        self._left()
         return whole
 
     def _leave(self, kind: type[BaseException] | None) -> bool:

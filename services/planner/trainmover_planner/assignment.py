@@ -24,11 +24,14 @@ def standbys(state: State) -> list[Host]:
     ):
         if membership is not None:
             seated |= {life_of(member) for member in membership.members}
-    return [
+    free = [
         host
         for host in state.inventory.sorted()
         if host.life not in seated | state.spent and state.inventory.usable(host, dead=state.deaths)
     ]
+    # One that is about to go itself comes last.
+    leaving = {one.machine for one in state.incidents.values() if one.kind == "notice"}
+    return sorted(free, key=lambda host: host.machine.name in leaving)
 
 
 def assign(

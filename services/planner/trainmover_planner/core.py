@@ -119,7 +119,7 @@ def next_wake_s(state: State, now_s: float) -> float | None:
         return None
     times = [one.deadline_s for one in state.migrations.values() if one.open and one.deadline_s]
     times += recovery.wakes_s(state)
-    if any(one.kind == "straggler" for one in state.incidents.values()):
+    if any(policy.advises_move(one) for one in state.incidents.values()):
         times += list(state.cooldown.values())
     formation_s = formation.forms_at_s(state)
     if formation_s is not None:

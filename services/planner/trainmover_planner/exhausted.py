@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainmover.commands import SaveCheckpoint
+from trainmover.events.executor import CheckpointSaved
 from trainmover.events.migration import JobHeld
 from trainmover.topology import Membership
 from trainmover_planner.state import State, Turn
@@ -72,10 +73,12 @@ def is_given_up(turn: Turn, base: Membership) -> str:
         for rank in range(base.layout.world_size)
         if base.layout.slot_of(rank) not in state.dead_slots(base)
     }
-    missing = sorted(rank for _, rank in alive - state.saved.keys())
+    answers = [
+        answer for who, answer in state.saved.items() if who in alive and answer.epoch == base.epoch
+    ]
+    missing = sorted({rank for _, rank in alive} - {answer.rank for answer in answers})
     if not missing:
-        where = sorted({path for who, path in state.saved.items() if who in alive})
-        return f"{what}; the survivors saved a checkpoint: {', '.join(where)}."
+        return f"{what}; {_what_was_saved(answers)}."
     if turn.now_s >= at_s + settings.checkpoint_s:
         return (
             f"{what}; ranks {missing} did not say within {settings.checkpoint_s:g} s that they "
@@ -83,6 +86,19 @@ def is_given_up(turn: Turn, base: Membership) -> str:
         )
     _ask_to_save(turn, base)
     return ""
+
+
+def _what_was_saved(answers: Sequence[CheckpointSaved]) -> str:
+    """For people: where the state is, after how many steps, and what is missing."""
+    saved = sorted((answer for answer in answers if answer.path), key=lambda answer: answer.rank)
+    parts = []
+    if saved:
+        where = ", ".join(f"{answer.path} (step {answer.step})" for answer in saved)
+        parts.append(f"the survivors saved a checkpoint: {where}")
+    parts += sorted(
+        f"rank {answer.rank} saved none: {answer.obstacle}" for answer in answers if not answer.path
+    )
+    return "; ".join(parts)
 
 
 def _ask_to_save(turn: Turn, base: Membership) -> None:

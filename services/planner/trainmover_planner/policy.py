@@ -15,7 +15,14 @@ from trainmover_planner.inventory import life_of
 from trainmover_planner.migrations import advance, base_of, propose, start
 from trainmover_planner.state import State, Turn
 
-__all__ = ["OPERATOR_REJECTED", "Proposal", "automate", "check_moves", "planned"]
+__all__ = [
+    "OPERATOR_REJECTED",
+    "Proposal",
+    "advises_move",
+    "automate",
+    "check_moves",
+    "planned",
+]
 
 OPERATOR_REJECTED = "rejected_by_operator"
 """Code of a rejection that holds for as long as the incident does."""
@@ -91,14 +98,20 @@ def planned(state: State, proposal: Proposal, *, id: str) -> Plan:
     )
 
 
+def advises_move(incident: IncidentOpened) -> bool:
+    """Whether a detector asks that the incident's machine leave by plan."""
+    wanted = incident.advice == "move" or incident.kind == "straggler"
+    return wanted and incident.mode == "active" and bool(incident.machine)
+
+
 def automate(turn: Turn) -> None:
-    """Move stragglers away, one at a time, within the budget; or propose to."""
+    """Carry out, or propose, planned moves that incidents advise: one at a time, in budget."""
     _withdraw(turn)
     mode = turn.state.control.mode
     if mode == "paused" or turn.state.phase != "running":
         return
     for incident in list(turn.state.incidents.values()):
-        if incident.kind != "straggler" or incident.mode != "active" or not incident.machine:
+        if not advises_move(incident) or incident.machine is None:
             continue
         if turn.state.flight is not None or _stale(turn.state, incident):
             continue

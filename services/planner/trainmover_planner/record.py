@@ -66,7 +66,7 @@ def _of_ranks(turn: Turn, payload: Frozen) -> None:
         case executor.StepProgress() | executor.StepResumed():
             _seen(turn, payload.machine, payload.rank, payload.epoch, payload.step)
         case executor.CheckpointSaved():
-            turn.put("saved", (payload.machine, payload.rank), payload.path)
+            turn.put("saved", (payload.machine, payload.rank), payload)
         case executor.WorkerFinished():
             _seen(turn, payload.machine, payload.rank, payload.epoch, payload.step)
             turn.set(finished=state.finished | {(payload.machine, payload.rank)})
@@ -86,7 +86,8 @@ def _of_detectors(turn: Turn, fact: Fact) -> None:
         case incident.IncidentOpened() as opened:
             turn.put("incidents", opened.id, opened)
             turn.put("traces", opened.id, fact.trace)
-            if opened.kind == "machine_failed" and opened.mode == "active" and opened.machine:
+            dead = opened.kind == "machine_failed" or opened.advice == "recover"
+            if dead and opened.mode == "active" and opened.machine:
                 life = _accused(turn.state, opened)
                 if life is not None and not _has_finished(turn.state, life):
                     _died(turn, life, reason=opened.summary, incident=opened.id)

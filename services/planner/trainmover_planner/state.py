@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from trainmover.commands import Command as MachineCommand
 from trainmover.commands import Stop
+from trainmover.events.executor import CheckpointSaved
 from trainmover.events.incident import IncidentOpened
 from trainmover.events.operator import AutomationMode
 from trainmover.policies import OnWorkerCrash, WhenExhausted
@@ -16,6 +17,7 @@ from trainmover.protocol.migration import Migration, RankReport
 from trainmover.protocol.table import Deadlines, Phase
 from trainmover.redundancy import Redundancy
 from trainmover.topology import Frozen, Membership
+from trainmover_planner.chart import JOB
 from trainmover_planner.inventory import Inventory, Life, life_of
 
 __all__ = [
@@ -226,7 +228,7 @@ class State:
         held: Slots that no machine can fill at present.
         held_s: Since when the job is held.
         told_save: Epochs at which the survivors were asked to save a checkpoint.
-        saved: (machine, rank) of each rank that saved one, and where.
+        saved: What each (machine, rank) answered latest.
         crashes: Worker processes that ended by themselves since the latest commit.
         cooldown: Slot and time until which it is not moved automatically.
         said: (incident or life, code) of what is said only once.
@@ -264,7 +266,7 @@ class State:
     held: tuple[int, ...] = ()
     held_s: float | None = None
     told_save: frozenset[int] = frozenset()
-    saved: Mapping[tuple[str, int], str] = field(default_factory=_none)
+    saved: Mapping[tuple[str, int], CheckpointSaved] = field(default_factory=_none)
     crashes: tuple[Crash, ...] = ()
     cooldown: Mapping[int, float] = field(default_factory=_none)
     said: frozenset[tuple[str, str]] = frozenset()
@@ -325,6 +327,8 @@ class Turn:
 
     def set(self, **changes: Any) -> None:
         """Change fields of the state."""
+        if not self.replay:  # what is read again may begin in the middle
+            JOB.check(self.state.phase, changes.get("phase", self.state.phase))
         self.state = replace(self.state, **changes)
 
     def put(self, name: str, key: object, value: object) -> None:

@@ -149,10 +149,20 @@ class NatsBus:
         """The address this bus was made with."""
         return self._connection.url
 
-    async def setup(self) -> None:
-        """Create streams and buckets; does nothing where they exist."""
+    async def setup(self, *, replicas: int | None = None) -> None:
+        """Create streams and buckets; does nothing where they exist.
+
+        Args:
+            replicas: On how many servers of a cluster each is kept, those that exist included;
+                as ``TRAINMOVER_NATS_REPLICAS`` says when omitted.
+
+        Raises:
+            ConfigError: The variable is not a number of servers.
+            BusError: There are not so many servers.
+        """
+        wanted = streams.replicas_wanted() if replicas is None else replicas
         async with self._connection.calling("set up the streams", timeout_s=10.0):
-            await streams.ensure(self._connection.jetstream())
+            await streams.ensure(self._connection.jetstream(), replicas=wanted)
 
     async def announce(self, service: str, *, version: str) -> None:
         """Answer the standard ``$SRV.PING|INFO|STATS`` requests: the health check of a service."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 from nats.js import JetStreamContext
@@ -15,6 +16,7 @@ from nats.js.api import (
 from nats.js.errors import BadRequestError
 
 from trainmover import subjects
+from trainmover.errors import ConfigError
 from trainmover.events.catalog import CATALOG
 
 __all__ = [
@@ -22,8 +24,10 @@ __all__ = [
     "DEAD_STREAM",
     "ENTITIES",
     "MACHINES_BUCKET",
+    "REPLICAS_VARIABLE",
     "ensure",
     "fact_subjects",
+    "replicas_wanted",
     "stream_configs",
 ]
 
@@ -33,10 +37,14 @@ ENTITIES: Final = tuple(sorted({kind.entity for kind in CATALOG.values()}))
 DEAD_STREAM: Final = "TM_DEAD"
 JOBS_BUCKET: Final = "tm_jobs"
 MACHINES_BUCKET: Final = "tm_machines"
+REPLICAS_VARIABLE: Final = "TRAINMOVER_NATS_REPLICAS"
+"""On how many servers of a cluster each stream and bucket is kept: 1, 3 or 5."""
+
 BUCKETS: Final = (JOBS_BUCKET, "tm_migrations", MACHINES_BUCKET)
 
 _DEDUP_WINDOW_S: Final = 600.0  # how long after an outage a retry is still recognised
 _NAME_IN_USE: Final = 10058  # "stream name already in use with a different configuration"
+_MOST_REPLICAS: Final = 5  # JetStream's own limit
 _MAX_BYTES: Final = 1024**3  # reserved on the server: keep it modest
 
 
@@ -92,26 +100,58 @@ def stream_configs() -> tuple[StreamConfig, ...]:
     )
 
 
-async def ensure(context: JetStreamContext) -> None:
-    """Create what is missing and widen what an older version made; several may do so at once."""
+def replicas_wanted() -> int | None:
+    """What ``TRAINMOVER_NATS_REPLICAS`` says, None when it is not set.
+
+    Raises:
+        ConfigError: It is not a number of servers.
+    """
+    text = os.environ.get(REPLICAS_VARIABLE)
+    if not text:
+        return None
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_REPLICAS:
+        raise ConfigError(
+            f"{REPLICAS_VARIABLE} is {text!r}: set it to the number of servers that keep each "
+            f"stream, 1 to {_MOST_REPLICAS}."
+        )
+    return int(text)
+
+
+async def ensure(context: JetStreamContext, *, replicas: int | None = None) -> None:
+    """Create what is missing and widen what an older version made; several may do so at once.
+
+    Args:
+        context: JetStream, as an administrator.
+        replicas: On how many servers each is kept. None leaves what exists as it is, and makes
+            what is missing on one.
+    """
     for config in stream_configs():
+        wanted = config.evolve(num_replicas=replicas)
         try:
-            await context.add_stream(config)
+            await context.add_stream(wanted)
         except BadRequestError as error:
             if error.err_code != _NAME_IN_USE:
                 raise
-            await _widen(context, config)
+            await _widen(context, wanted)
     for bucket in BUCKETS:
         try:
-            await context.create_key_value(KeyValueConfig(bucket=bucket, history=8, direct=True))
+            await context.create_key_value(
+                KeyValueConfig(bucket=bucket, history=8, direct=True, replicas=replicas or 1)
+            )
         except BadRequestError as error:
             if error.err_code != _NAME_IN_USE:
                 raise  # a bucket that an administrator tuned stays as it is
+            if replicas is not None:
+                await _widen(context, StreamConfig(name=f"KV_{bucket}", num_replicas=replicas))
 
 
 async def _widen(context: JetStreamContext, wanted: StreamConfig) -> None:
-    """Add the subjects that an older version did not know; all else stays as it was tuned."""
+    """Add the subjects that an older version did not know, and the replicas that are asked for."""
     there = (await context.stream_info(wanted.name or "")).config
     subjects_there = set(there.subjects or ())
-    if missing := set(wanted.subjects or ()) - subjects_there:
-        await context.update_stream(there.evolve(subjects=sorted(subjects_there | missing)))
+    subjects_wanted = subjects_there | set(wanted.subjects or ())
+    replicas = wanted.num_replicas or there.num_replicas
+    if subjects_wanted != subjects_there or replicas != there.num_replicas:
+        await context.update_stream(
+            there.evolve(subjects=sorted(subjects_wanted), num_replicas=replicas)
+        )

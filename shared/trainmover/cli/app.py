@@ -15,10 +15,12 @@ from trainmover.cli import look, output, steer
 from trainmover.cli import run as cluster
 from trainmover.cli.dashboard import dashboard
 from trainmover.cli.demo import demo
+from trainmover.cli.detectors import detectors_app, record
 from trainmover.cli.doctor import doctor
 from trainmover.cli.exits import ExitCode
 from trainmover.cli.metrics import metrics
 from trainmover.cli.migrate import migrate
+from trainmover.cli.notices import notices_app
 from trainmover.cli.relay import relay
 from trainmover.cli.setup import setup
 from trainmover.cli.watch import watch
@@ -93,6 +95,9 @@ app.command()(steer.pause)
 app.command()(steer.resume)
 app.command()(steer.quarantine)
 app.command()(steer.release)
+app.command()(record)
+app.add_typer(detectors_app, name="detectors")
+app.add_typer(notices_app, name="notices")
 app.add_typer(look.migrations_app, name="migrations")
 app.add_typer(look.events_app, name="events")
 

@@ -11,6 +11,7 @@ import typer
 from trainmover import security
 from trainmover.bus.credentials import Credentials
 from trainmover.bus.nats import NatsBus
+from trainmover.bus.streams import REPLICAS_VARIABLE
 from trainmover.cli import output
 from trainmover.cli.connect import OutputOption, execute
 from trainmover.cli.exits import ExitCode
@@ -37,6 +38,9 @@ def setup(
     machines: Annotated[
         int, typer.Option(help="Keys for worker-0 to worker-(N-1).", min=0, metavar="N")
     ] = 0,
+    standbys: Annotated[
+        int, typer.Option(help="Keys for standby-1 to standby-N.", min=0, metavar="N")
+    ] = 0,
     host: Annotated[
         list[str] | None,
         typer.Option(help="Name or address that clients reach the server by; repeatable."),
@@ -58,6 +62,15 @@ def setup(
         str | None,
         typer.Option(help="URL of the running bus: make streams and buckets.", metavar="URL"),
     ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            envvar=REPLICAS_VARIABLE,
+            help="Servers of a cluster that keep each stream and bucket; as they are if omitted.",
+            min=1,
+            max=5,
+        ),
+    ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the bus.", min=0)] = 30.0,
     format: OutputOption = output.Format.TABLE,  # noqa: A002
 ) -> None:
@@ -75,7 +88,9 @@ def setup(
             raise ConfigError("say what to set up: --out FOLDER for keys, --nats URL for streams.")
         if out is not None:
             known = security.load(out)
-            wanted = _wanted(known, job, [*(machine or []), *_numbered(machines)], host)
+            names = [*(machine or []), *_numbered("worker", 0, machines)]
+            names += _numbered("standby", 1, standbys)
+            wanted = _wanted(known, job, names, host)
             wanted = wanted.model_copy(
                 update={
                     **({} if tls is None else {"tls": tls}),
@@ -86,15 +101,16 @@ def setup(
             _tell(out, wanted, written, format)
         if nats is not None:
             admin = None if out is None else client_folder(out, User(Role.ADMIN))
-            await _streams(nats, None if admin is None else Credentials.of_folder(admin), wait)
+            credentials = None if admin is None else Credentials.of_folder(admin)
+            await _streams(nats, credentials, replicas=replicas, wait_s=wait)
             output.note(f"streams and buckets are there: {nats}")
         return ExitCode.OK
 
     raise typer.Exit(execute(main))
 
 
-def _numbered(count: int) -> list[str]:
-    return [f"worker-{number}" for number in range(count)]
+def _numbered(name: str, first: int, count: int) -> list[str]:
+    return [f"{name}-{number}" for number in range(first, first + count)]
 
 
 def _wanted(
@@ -137,13 +153,15 @@ def _tell(out: Path, wanted: Setup, written: security.Written, format: output.Fo
         output.note("the server's files changed: have a running server read them (SIGHUP)")
 
 
-async def _streams(url: str, credentials: Credentials | None, wait_s: float) -> None:
+async def _streams(
+    url: str, credentials: Credentials | None, *, replicas: int | None, wait_s: float
+) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
     while True:
         try:
             async with NatsBus(url, name="trainmover-setup", credentials=credentials) as bus:
-                await bus.setup()
+                await bus.setup(replicas=replicas)
         except BusUnavailableError:
             if loop.time() >= deadline:
                 raise

@@ -87,6 +87,7 @@ _TYPES: Final = (
     EventType("machine", "ready", machine.MachineReady, "machine"),
     EventType("machine", "lost", machine.MachineLost, "planner"),
     EventType("machine", "quarantined", machine.MachineQuarantined, "planner"),
+    EventType("machine", "noticed", machine.MachineNoticed, "operator"),
     EventType("machine", "released", operator.MachineReleased, "planner"),
     EventType("automation", "changed", operator.AutomationChanged, "planner"),
     EventType("worker", "exited", machine.WorkerExited, "machine"),

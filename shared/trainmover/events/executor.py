@@ -164,8 +164,10 @@ class CheckpointSaved(Frozen):
     """A rank saved a checkpoint because the planner asked for one (``save_checkpoint``).
 
     Attributes:
+        epoch: The epoch that was asked about.
         step: Steps that are in it.
-        path: Where, as the program's own hook calls it.
+        path: Where, as the program's own hook calls it; empty when nothing was saved.
+        obstacle: Why nothing was saved; empty when it was.
     """
 
     machine: str
@@ -173,6 +175,7 @@ class CheckpointSaved(Frozen):
     epoch: int
     step: int
     path: str
+    obstacle: str = ""
 
 
 class WorkerFinished(Frozen):

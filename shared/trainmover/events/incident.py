@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -27,6 +27,9 @@ class IncidentOpened(Frozen):
         detector: Name of the detector.
         detector_version: Its version.
         mode: ``active`` incidents may lead to action, ``shadow`` ones never.
+        advice: What the detector recommends: ``none``, ``move`` (a planned move) or ``recover``
+            (treat the machine as dead). Policy decides.
+        link: The culprit connection, as (sending rank, receiving rank), where one is to blame.
     """
 
     id: str
@@ -41,6 +44,8 @@ class IncidentOpened(Frozen):
     detector: str
     detector_version: str = "1"
     mode: str = "active"
+    advice: Literal["none", "move", "recover"] = "none"
+    link: tuple[int, int] | None = None
 
 
 class IncidentUpdated(Frozen):
@@ -60,7 +65,7 @@ class IncidentClosed(Frozen):
 
 
 class DetectorQuarantined(Frozen):
-    """A detector raised or ran over its time budget and is no longer asked."""
+    """A detector raised, ran over its time budget, waited or flooded, and is no longer asked."""
 
     detector: str
     reason: str

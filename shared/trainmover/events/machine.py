@@ -12,6 +12,7 @@ from trainmover.topology import Frozen, Machine
 __all__ = [
     "LinkLost",
     "MachineLost",
+    "MachineNoticed",
     "MachineQuarantined",
     "MachineReady",
     "MachineRegistered",
@@ -72,6 +73,29 @@ class MachineQuarantined(Frozen):
     machine: str
     reason: str
     requested_by: str = "policy"
+
+
+class MachineNoticed(Frozen):
+    """Somebody outside announced that a machine will go, or is failing (by anybody).
+
+    Attributes:
+        kind: ``maintenance`` and ``preemption`` end the machine, ``health`` is a report about its
+            hardware (ECC, XID, temperature, a drained node), ``metrics`` a reading of its devices
+            that by itself means nothing: a detector must judge it.
+        reason: In the words of whoever announced it.
+        source: Who says so ("kubernetes", "slurm", "http", ...).
+        leaves_in_s: Seconds until the machine goes, from when this was published; None: unknown.
+        cleared: The announcement is taken back.
+        metrics: Readings by name, in the units of whoever took them.
+    """
+
+    machine: str
+    kind: Literal["maintenance", "preemption", "health", "metrics"]
+    reason: str = ""
+    source: str = ""
+    leaves_in_s: float | None = Field(default=None, ge=0)
+    cleared: bool = False
+    metrics: Mapping[str, float] = Field(default_factory=dict)
 
 
 class WorkerExited(Frozen):

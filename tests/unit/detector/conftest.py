@@ -88,7 +88,7 @@ class SyntheticJob:
         own = self.offset_s[rank]
         enter_ns = int((own + enter) * 1e9)
         sequence = self.step * 10 + bucket
-        return (rank, self.step, 1, sequence, op, 1024, enter_ns, int((end - enter) * 1e9))
+        return (rank, self.step, 1, -1, sequence, op, 1024, enter_ns, int((end - enter) * 1e9))
 
 
 @pytest.fixture

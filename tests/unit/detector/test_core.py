@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from trainmover.detection import Verdict
+from trainmover.detection.guard import Guarded
 from trainmover.events import executor, machine, migration
 from trainmover.events.incident import (
     DetectorQuarantined,
@@ -17,7 +18,6 @@ from trainmover.topology import Machine
 from trainmover_detector.backlog import Backlog
 from trainmover_detector.core import DetectorCore
 from trainmover_detector.liveness import LivenessDetector
-from trainmover_detector.registry import Guarded
 
 
 class Loud:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from trainmover.detection import CollectiveWindow, Detector, Verdict
+from trainmover.detection.guard import Guarded
+from trainmover.detection.registry import GROUP, load
 from trainmover.telemetry import RECORD
-from trainmover_detector.registry import GROUP, Guarded, load
 
 
 class Plugin:

@@ -88,8 +88,8 @@ def test_a_whole_slow_machine_of_eight_ranks(seats, job_class):
 def test_quiet_after_a_membership_change(seats, job_class):
     job = job_class(seats(), slow={1: 3.0})
     detector = fresh(job.membership)
-    assert run(detector, job, 16) == []
-    assert run(detector, job, 4) != []
+    assert run(detector, job, 11) == []
+    assert run(detector, job, 9) != []
     moved = job_class(seats(epoch=2, names=["w-0", "w-9", "w-2", "w-3"]), seed=1)
     moved.step = job.step
     detector.membership_changed(moved.membership)

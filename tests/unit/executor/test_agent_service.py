@@ -382,7 +382,7 @@ async def test_telemetry_is_relayed_and_is_a_sign_of_life(director: Any, puppet_
             puppet = await hello(await director.next())
             records = np.zeros(5, RECORD)
             records["step"] = np.arange(5)
-            puppet.say(Telemetry(epoch=1, dropped=2), records.tobytes())
+            puppet.say(Telemetry(epoch=1, dropped=2, counts={"records": 5}), records.tobytes())
             async for machine, data in batches:
                 batch = decode_batch(data)
                 assert (machine, batch.machine, batch.generation) == (ME, ME, 0)

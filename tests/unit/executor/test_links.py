@@ -19,7 +19,7 @@ from trainmover_executor.links.handshake import (
     Hail,
     Reply,
 )
-from trainmover_executor.links.link import Link, LinkBrokenError
+from trainmover_executor.links.link import COUNTERS, Link, LinkBrokenError
 from trainmover_executor.links.pump import pump
 from trainmover_executor.links.secret import link_secret, proof
 from trainmover_executor.links.watch import Notice, NoticeKind, WatchLink
@@ -316,7 +316,7 @@ class TestFrames:
         link = Link(one, peer=1, group="g")
         with pytest.raises(LinkBrokenError, match=r"nothing moved on the links to ranks \[1\]"):
             pump(frame=(1, 0, 1), into=(link, 3, memoryview(bytearray(3))), stall_timeout_s=0.05)
-        assert link.blocked_ns > 0
+        assert link.counters[COUNTERS.index("wait_ns")] > 0
         link.close()
         other.close()
 

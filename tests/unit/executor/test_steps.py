@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainmover.plan import Move, Plan
+from trainmover.telemetry import OPS, Flag
 from trainmover.topology import Member
 from trainmover_executor.clock import CollectiveClock
+from trainmover_executor.finite import nonfinite_in
 from trainmover_executor.latch import Latch
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.loader import Feed
@@ -93,7 +96,7 @@ class TestStepStart:
     def test_a_void_step_leaves_no_trace(self):
         model, scheduler, state = self.make()
         start = StepStart(state)
-        start.capture()
+        start.capture(0)
         before, random = state.digest(), torch.get_rng_state()
         model(torch.randn(4, 2)).sum().backward()
         scheduler.last_epoch = 9
@@ -103,11 +106,27 @@ class TestStepStart:
         assert torch.equal(torch.get_rng_state(), random)
         assert all(parameter.grad is None for parameter in model.parameters())
 
+    def test_for_a_checkpoint_the_start_is_put_in_place_and_everything_comes_back(self):
+        model, scheduler, state = self.make()
+        start = StepStart(state)
+        start.capture(4)
+        before, random = state.digest(), torch.get_rng_state()
+        model(torch.randn(4, 2)).sum().backward()
+        scheduler.last_epoch = 9
+        later, gradient = state.digest(), model[0].weight.grad.clone()
+        with start.in_place(4):
+            assert state.digest() == before
+            assert torch.equal(torch.get_rng_state(), random)
+        assert state.digest() == later
+        assert torch.equal(model[0].weight.grad, gradient)
+        with start.in_place(5):  # the step that began was committed: this is the state after it
+            assert state.digest() == later
+
     def test_gradients_that_were_there_are_zero_again(self):
         model, _, state = self.make()
         model(torch.randn(4, 2)).sum().backward()
         start = StepStart(state)
-        start.capture()
+        start.capture(0)
         start.restore()
         assert all(parameter.grad.eq(0).all() for parameter in model.parameters())
 
@@ -115,7 +134,7 @@ class TestStepStart:
         model, _, state = self.make()
         model.register_buffer("mask", torch.ones(1000))
         start = StepStart(state)
-        start.capture()
+        start.capture(0)
         assert start.private_buffers() == []
         model(torch.randn(4, 2))
         changed = [state.buffers()[index].shape for index, _ in start.private_buffers()]
@@ -289,23 +308,107 @@ class TestLatch:
 class TestClock:
     def test_records_are_drained_once_and_in_order(self):
         clock = CollectiveClock(rank=3)
-        group = clock.group("g")
+        group = clock.group("g", range(4))
         clock.step = 7
         for size in (1, 2):
-            group.record("allreduce", size=size, entered_ns=0)
-        records, dropped = clock.drain()
+            group.leave(group.enter("allreduce", size=size))
+        sections, dropped = clock.drain()
+        records = sections.records
         assert records["bytes"].tolist() == [1, 2]
         assert records["sequence"].tolist() == [0, 1]
         assert (set(records["rank"]), set(records["step"]), dropped) == ({3}, {7}, 0)
-        assert len(clock.drain()[0]) == 0
+        assert (records["duration_ns"] > 0).all()
+        assert len(clock.drain()[0].records) == 0
+        assert clock.new_groups() == {group.id: (range(4),)}
+        assert clock.new_groups() == {}
 
     def test_a_full_ring_drops_the_oldest_and_says_how_many(self):
         clock = CollectiveClock(rank=0, capacity=4)
+        group = clock.group("g")
         for size in range(6):
-            clock.group("g").record("barrier", size=size, entered_ns=0)
-        records, dropped = clock.drain()
-        assert records["bytes"].tolist() == [2, 3, 4, 5]
+            group.leave(group.enter("barrier", size=size))
+        sections, dropped = clock.drain()
+        assert sections.records["bytes"].tolist() == [2, 3, 4, 5]
         assert dropped == 2
+
+    def test_what_runs_is_seen_until_it_is_over(self):
+        clock = CollectiveClock(rank=1, running=2)
+        group = clock.group("g")
+        first = group.enter("allreduce", size=8)
+        message = group.enter("send", size=4, peer=3)
+        unseen = group.enter("allreduce", size=8)
+        assert unseen == -1
+        running = clock.drain()[0].open
+        assert running["sequence"].tolist() == [0, 0]
+        assert running["peer"].tolist() == [-1, 3]
+        assert (running["duration_ns"] > 0).all()
+        group.leave(first, complete=False)
+        group.leave(message)
+        group.leave(unseen)
+        sections, _ = clock.drain()
+        assert len(sections.open) == 0
+        assert [OPS[op] for op in sections.records["op"]] == ["send"]
+        assert group.issued == 2
+        group.rewind()
+        group.leave(group.enter("send", size=4, peer=3))
+        assert clock.drain()[0].records["sequence"].tolist() == [0]
+
+    def test_a_step_adds_up_its_waits_once(self):
+        clock = CollectiveClock(rank=0)
+        group = clock.group("g")
+        found = []
+        before = time.perf_counter_ns()
+        for step in (4, 5):
+            clock.step = step
+            slots = [group.enter("allreduce", size=8), group.enter("allreduce", size=8)]
+            found.append(clock.drain()[0].steps)  # half a step may be drained
+            for slot in slots:
+                group.leave(slot)
+            clock.nonfinite = step
+            numbers = {"duration_ns": 9, "loader_ns": 1, "outside_ns": 2, "cpu_ns": 3}
+            clock.committed(step=step, flags=Flag.LOSS, loss=0.5, checksum=1 << 63, **numbers)
+        elapsed = time.perf_counter_ns() - before
+        steps = np.concatenate([*found, clock.drain()[0].steps])
+        assert steps["step"].tolist() == [4, 5]
+        assert steps["ops"].tolist() == [2, 2]
+        assert 0 < steps["wait_ns"].sum() <= elapsed
+        assert steps["signature"][0] == steps["signature"][1] != 0
+        assert steps["nonfinite"].tolist() == [4, 5]
+        assert steps["checksum"].tolist() == [1 << 63] * 2
+
+    def test_writers_of_many_threads_lose_nothing(self):
+        clock = CollectiveClock(rank=0, capacity=8192)
+        found, over = [], threading.Event()
+
+        def write(name):
+            group = clock.group(name)
+            for size in range(2000):
+                group.leave(group.enter("barrier", size=size))
+
+        def read():
+            while not over.is_set():
+                found.append(clock.drain())
+
+        writers = [threading.Thread(target=write, args=(f"g{n}",)) for n in range(4)]
+        reader = threading.Thread(target=read)
+        for thread in (reader, *writers):
+            thread.start()
+        for thread in writers:
+            thread.join()
+        over.set()
+        reader.join()
+        found.append(clock.drain())
+        records = np.concatenate([sections.records for sections, _ in found])
+        assert sum(dropped for _, dropped in found) == 0
+        for group in set(records["group"].tolist()):
+            assert records["bytes"][records["group"] == group].tolist() == list(range(2000))
+
+
+@pytest.mark.parametrize(
+    ("values", "count"), [([1.0, 2.0], 0), ([float("nan"), float("inf")], 2), ([], 0)]
+)
+def test_what_is_not_finite_is_counted(values, count):
+    assert nonfinite_in([torch.tensor(values), torch.tensor([1, 2])]) == count
 
 
 def test_only_committed_steps_are_written(tmp_path):

@@ -21,10 +21,9 @@ def lonely(world_class):
     return make
 
 
-def saved(world, name, rank):
-    return world.say(
-        CheckpointSaved(machine=name, rank=rank, epoch=1, step=7, path=f"/ckpt/{rank}")
-    )
+def saved(world, name, rank, **other):
+    fields = {"machine": name, "rank": rank, "epoch": 1, "step": 7, "path": f"/ckpt/{rank}"}
+    return world.say(CheckpointSaved.model_validate({**fields, **other}))
 
 
 def test_hold_waits_for_ever_and_takes_the_first_machine_that_registers(lonely):
@@ -76,7 +75,7 @@ def test_checkpoint_asks_the_survivors_and_ends_when_all_have_saved(lonely):
     assert not any(isinstance(fact, JobFailed) for fact in world.facts(saved(world, "w-0", 0)))
     (failed,) = [f for f in world.facts(saved(world, "w-2", 2)) if isinstance(f, JobFailed)]
     assert failed.code == "exhausted"
-    assert "/ckpt/0, /ckpt/2" in failed.reason
+    assert "/ckpt/0 (step 7), /ckpt/2 (step 7)" in failed.reason
 
 
 def test_checkpoint_does_not_wait_for_ever(lonely):
@@ -92,3 +91,19 @@ def test_a_planner_that_starts_over_keeps_the_clock_of_the_hold(lonely):
     world.wait(15)
     world.restart()
     assert any(isinstance(fact, JobFailed) for fact in world.facts(world.wait(6)))
+
+
+def test_ranks_that_cannot_save_say_why(lonely):
+    world = lonely(when_exhausted="checkpoint", exhausted_after_s=20)
+    world.wait(21)
+    saved(world, "w-0", 0)
+    commands = saved(world, "w-2", 2, path="", obstacle="the disk is full")
+    (failed,) = [fact for fact in world.facts(commands) if isinstance(fact, JobFailed)]
+    assert "/ckpt/0 (step 7); rank 2 saved none: the disk is full" in failed.reason
+
+
+def test_what_was_saved_at_an_earlier_epoch_does_not_count(lonely):
+    world = lonely(when_exhausted="checkpoint", exhausted_after_s=20)
+    world.wait(21)
+    saved(world, "w-0", 0, epoch=0)
+    assert not any(isinstance(f, JobFailed) for f in world.facts(saved(world, "w-2", 2)))

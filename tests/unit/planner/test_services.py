@@ -14,6 +14,7 @@ import pytest
 from trainmover import observe
 from trainmover.bus.memory import MemoryBroker, MemoryBus
 from trainmover.commands import MigrateRequest, Prepare, Recover, Release, Start, Stop, Warm
+from trainmover.detection.registry import load
 from trainmover.events import executor, machine
 from trainmover.events.migration import (
     JobFinished,
@@ -26,7 +27,6 @@ from trainmover.plan import Plan
 from trainmover.protocol.requests import StatusRequest
 from trainmover.telemetry import RECORD, Batch, encode_batch
 from trainmover.topology import Frozen, Machine, Membership
-from trainmover_detector.registry import load
 from trainmover_detector.service import DetectorService
 from trainmover_planner.service import Planner
 

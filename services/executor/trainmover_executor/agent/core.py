@@ -93,13 +93,15 @@ def _on_command(turn: Turn, command: Command) -> None:
         return
     turn.set(term=command.term)
     match command:
-        case Prepare() | Recover() | AbortMigration() | BreakStep():
+        case Prepare() | Recover() | AbortMigration() | BreakStep() | SaveCheckpoint():
             _on_plan(turn, command)
         case _:
             _on_life(turn, command)
 
 
-def _on_plan(turn: Turn, command: Prepare | Recover | AbortMigration | BreakStep) -> None:
+def _on_plan(
+    turn: Turn, command: Prepare | Recover | AbortMigration | BreakStep | SaveCheckpoint
+) -> None:
     match command:
         case Prepare() | Recover():
             plans.on_plan(turn, command)
@@ -107,9 +109,11 @@ def _on_plan(turn: Turn, command: Prepare | Recover | AbortMigration | BreakStep
             plans.on_abort(turn, command)
         case BreakStep():
             plans.on_break(turn, command)
+        case SaveCheckpoint():
+            turn.forward(turn.state.live, command)
 
 
-def _on_life(turn: Turn, command: Start | Warm | SaveCheckpoint | Release | Stop | Lead) -> None:
+def _on_life(turn: Turn, command: Start | Warm | Release | Stop | Lead) -> None:
     match command:
         case Lead():
             pass
@@ -117,8 +121,6 @@ def _on_life(turn: Turn, command: Start | Warm | SaveCheckpoint | Release | Stop
             _on_start(turn, command)
         case Warm():
             standby.on_warm(turn, command)
-        case SaveCheckpoint():
-            turn.ignore(command.verb, "the ranks of this version cannot save on request")
         case Release():
             lives.on_release(turn, command)
         case Stop():

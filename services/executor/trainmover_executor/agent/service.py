@@ -91,6 +91,7 @@ class Agent:
             machine=options.machine,
             now=lambda: (self._state.generation, self._state.epoch),
             send=lambda data: bus.send_telemetry(options.job, options.machine, data),
+            state_of=self._workers.state_of,
         )
         self._events: deque[effects.Event] = deque()
         self._feeding = False
@@ -203,7 +204,7 @@ class Agent:
             if worker is not None and (
                 worker.role == "active" or worker.slot == self._state.joining
             ):
-                self._telemetry.add(message.epoch, body, dropped=message.dropped)
+                self._telemetry.add(key, message, body)
         elif isinstance(message, Fact):
             try:
                 fact = message.model()

@@ -11,10 +11,12 @@ from trainmover.plan import Plan
 from trainmover.topology import Membership
 from trainmover_executor.control import Warmed
 
-__all__ = ["AgentState", "Bay", "Ending", "Identity", "Phase", "Worker"]
+__all__ = ["AgentState", "Bay", "BayPhase", "Ending", "Identity", "Phase", "Worker"]
 
 Phase = Literal["new", "registered", "standby", "active", "ending", "finished"]
 """``ending`` lasts until the last process is gone and the back-off, if any, is over."""
+
+BayPhase = Literal["queued", "warming", "ready", "down"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ class Bay:
     """
 
     endpoints: tuple[str, ...] = ()
-    phase: Literal["queued", "warming", "ready", "down"] = "queued"
+    phase: BayPhase = "queued"
     failures: int = 0
 
 

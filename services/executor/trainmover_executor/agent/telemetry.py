@@ -1,8 +1,9 @@
-"""Collective records of this machine's workers, one batch per period: also its sign of life."""
+"""Telemetry of this machine's workers, one batch per period: also its sign of life."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -10,25 +11,34 @@ import numpy as np
 import numpy.typing as npt
 
 from trainmover.observe import get_logger
-from trainmover.telemetry import RECORD, Batch, encode_batch
+from trainmover.telemetry import Batch, Sections, encode_batch
+from trainmover_executor.control import Telemetry
 
 __all__ = ["TelemetryRelay"]
 
 _log = get_logger(__name__)
 _PERIOD_S: Final = 0.5
-_MOST_RECORDS: Final = 16_384
-"""Per batch; 832 KiB, below the bus's usual limit of 1 MiB a message."""
+_MOST_RECORDS: Final = 14_000
+"""Per batch; 800 KB, below the bus's usual limit of 1 MiB a message."""
+
+_GROUPS_EVERY: Final = 10
+"""Batches between two that say which ranks a group has: whoever listens later must learn it."""
+
+_SILENT_S: Final = 0.6
+"""A worker that said nothing for so long has its state read from the kernel."""
 
 
 class TelemetryRelay:
-    """Gathers records between two batches.
+    """Gathers what workers say between two batches.
 
     Args:
         job: Job name.
         machine: This machine.
         now: (generation, epoch) of this machine, for a batch without records.
         send: Takes an encoded batch; may lose it.
-        period_s: Seconds between batches.
+        state_of: The kernel's one-letter state of a worker's process, by the worker's key.
+        period_s: Seconds between batches; a rank that stands still is reported at once.
+        clock: Seconds, steady.
     """
 
     def __init__(
@@ -38,53 +48,109 @@ class TelemetryRelay:
         machine: str,
         now: Callable[[], tuple[int, int]],
         send: Callable[[bytes], Awaitable[None]],
+        state_of: Callable[[str], str] = lambda _: "",
         period_s: float = _PERIOD_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._job = job
         self._machine = machine
         self._now = now
         self._send = send
+        self._state_of = state_of
         self._period_s = period_s
-        self._pieces: dict[int, list[npt.NDArray[np.void]]] = {}
+        self._clock = clock
+        self._pieces: dict[int, list[Sections]] = {}
         self._dropped: dict[int, int] = {}
+        self._latest: dict[str, Sections] = {}
+        self._pulses: dict[str, tuple[npt.NDArray[np.void], int, float]] = {}
+        self._groups: dict[int, tuple[range, ...]] = {}
+        self._new_groups = True
+        self._batches = 0
+        self._urgent = asyncio.Event()
 
-    def add(self, epoch: int, body: bytes, *, dropped: int) -> None:
-        """Take in what one worker drained.
-
-        Args:
-            epoch: Epoch of the records.
-            body: Raw records of dtype ``RECORD``.
-            dropped: Records that the worker lost.
-        """
-        whole = len(body) // RECORD.itemsize * RECORD.itemsize
-        self._pieces.setdefault(epoch, []).append(np.frombuffer(body[:whole], RECORD))
-        self._dropped[epoch] = self._dropped.get(epoch, 0) + dropped
+    def add(self, key: str, message: Telemetry, body: bytes) -> None:
+        """Take in what one worker drained."""
+        try:
+            sections = Sections.unpack(body, message.counts)
+        except ValueError as error:
+            _log.error("telemetry.malformed", worker=key, error=str(error))
+            return
+        epoch = message.epoch
+        # What runs, how far a rank is, and counters replace what was said about them before.
+        passing = Sections(records=sections.records, steps=sections.steps)
+        self._pieces.setdefault(epoch, []).append(passing)
+        latest = self._latest.get(key, sections)
+        self._latest[key] = Sections(
+            open=sections.open,
+            heads=sections.heads,
+            links=sections.links if len(sections.links) else latest.links,
+        )
+        self._dropped[epoch] = self._dropped.get(epoch, 0) + message.dropped
+        if len(sections.pulses):
+            self._pulses[key] = (sections.pulses, epoch, self._clock())
+        for group, spans in message.groups.items():
+            self._groups[group] = tuple(range(*span) for span in spans)
+            self._new_groups = True
+        if len(sections.heads) and len(sections.open):
+            self._urgent.set()
 
     def take(self) -> list[Batch]:
         """What there is since the last call: a batch per epoch, at least one, oldest first."""
         generation, epoch = self._now()
-        pieces, self._pieces = self._pieces or {epoch: []}, {}
+        pieces, self._pieces = self._pieces, {}
+        pieces.setdefault(epoch, [])
         dropped, self._dropped = self._dropped, {}
+        latest, self._latest = self._latest, {}
+        newest = max(pieces)
+        self._batches += 1
+        groups: dict[int, tuple[range, ...]] = {}
+        if self._new_groups or self._batches % _GROUPS_EVERY == 0:
+            groups, self._new_groups = dict(self._groups), False
         batches = []
         for at, parts in sorted(pieces.items()):
-            records = np.concatenate(parts) if parts else np.empty(0, RECORD)
-            excess = max(0, len(records) - _MOST_RECORDS)
+            late = [*latest.values(), self._signs_of_life(at)] if at == newest else []
+            joined = Sections.join([*parts, *late])
+            excess = max(0, len(joined.records) - _MOST_RECORDS)
             batches.append(
                 Batch(
                     job=self._job,
                     machine=self._machine,
                     generation=generation,
                     epoch=at,
-                    records=records[excess:],
+                    records=joined.records[excess:],
                     dropped=dropped.get(at, 0) + excess,
+                    more=joined,
+                    groups=groups,
                 )
             )
         return batches
 
+    def _signs_of_life(self, epoch: int) -> Sections:
+        """The latest pulse of each worker, however old."""
+        now, pulses = self._clock(), []
+        for key, (pulse, at, heard_s) in list(self._pulses.items()):
+            silent_s = now - heard_s
+            state = self._state_of(key) if silent_s > _SILENT_S else ""
+            if silent_s > _SILENT_S and not state:
+                del self._pulses[key]  # its process is gone
+                continue
+            if at != epoch:
+                continue
+            aged = pulse.copy()
+            aged["age_ns"] = int(silent_s * 1e9)
+            aged["state"] = ord(state) if state else 0
+            pulses.append(aged)
+        return Sections(pulses=np.concatenate(pulses)) if pulses else Sections()
+
     async def run(self) -> None:
-        """Send a batch every period until cancelled."""
+        """Send a batch every period, and at once when a rank stands still, until cancelled."""
         while True:
-            await asyncio.sleep(self._period_s)
+            try:
+                async with asyncio.timeout(self._period_s):
+                    await self._urgent.wait()
+            except TimeoutError:
+                pass
+            self._urgent.clear()
             for batch in self.take():
                 try:
                     await self._send(encode_batch(batch))

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from trainmover.topology import Frozen, Membership
+from trainmover_executor.agent.chart import BAY, MACHINE
 from trainmover_executor.agent.effects import Action, End, Forward, Log, Publish, Spawn
 from trainmover_executor.agent.state import AgentState, Bay, Worker
 from trainmover_executor.control import ToWorker
@@ -29,6 +30,7 @@ class Turn:
 
     def set(self, **changes: Any) -> None:
         """Replace fields of the state."""
+        MACHINE.check(self.state.phase, changes.get("phase", self.state.phase))
         self.state = replace(self.state, **changes)
 
     def do(self, action: Action) -> None:
@@ -57,7 +59,9 @@ class Turn:
 
     def bay(self, slot: int, **changes: Any) -> Bay:
         """Replace fields of one bay, or open it."""
-        changed = replace(self.state.bays.get(slot, Bay()), **changes)
+        before = self.state.bays.get(slot, Bay())
+        changed = replace(before, **changes)
+        BAY.check(before.phase, changed.phase)
         self.set(bays=MappingProxyType({**self.state.bays, slot: changed}))
         return changed
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, Protocol
 
+from trainmover.local import procfs
 from trainmover_executor.agent import effects
 from trainmover_executor.agent.control_link import ControlLink
 from trainmover_executor.agent.fork_frames import Exited, Spawn, Spawned
@@ -128,6 +129,12 @@ class WorkerPool:
         """Tell a worker; kept until it said hello."""
         if (link := self._links.get(key)) is not None:
             link.send(message)
+
+    def state_of(self, key: str) -> str:
+        """The kernel's one-letter state of a worker's process; empty when it is gone."""
+        pid = self._pids.get(key)
+        stat = None if pid is None else procfs.read_stat(pid)
+        return "" if stat is None else stat.state
 
     def end(self, keys: Iterable[str], *, grace_s: float) -> None:
         """End processes: SIGTERM, then SIGKILL after ``grace_s`` seconds; at once when it is 0."""

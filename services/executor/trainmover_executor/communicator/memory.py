@@ -1,6 +1,14 @@
-"""Views of tensors as flat elements and raw bytes."""
+"""Views of tensors as flat elements and raw bytes; what lives on a device is staged on the host.
+
+Links carry host memory. A CUDA tensor is copied into a pinned buffer (of torch's caching host
+allocator), worked on there, and copied back: several ranks may share one GPU, and the order in
+which values are added is the one of the CPU path, so the bits are too.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -8,19 +16,48 @@ import torch
 
 from trainmover_executor.links.pump import PIECE_BYTES
 
-__all__ = ["Staging", "bytes_of", "flat_of", "write_back"]
+__all__ = ["Staging", "bytes_of", "fence", "flat_of", "on_host", "write_back"]
+
+
+def on_host(tensor: torch.Tensor) -> bool:
+    """Whether links can read and write the memory of ``tensor``."""
+    return tensor.device.type == "cpu"
+
+
+def fence(tensors: Sequence[torch.Tensor]) -> Callable[[], None] | None:
+    """Marks what the current CUDA stream was asked to do so far.
+
+    Returns:
+        Waits until that is done, from any thread; None where all of ``tensors`` are on the host.
+    """
+    devices = {tensor.device for tensor in tensors if not on_host(tensor)}
+    events = []
+    for device in devices:
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(device))
+        events.append(event)
+    return partial(_wait_for, events) if events else None
+
+
+def _wait_for(events: Sequence[torch.cuda.Event]) -> None:
+    for event in events:
+        event.synchronize()
 
 
 def flat_of(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` as one dimension: a view when it is contiguous, a copy when not."""
+    """``tensor`` as one dimension on the host: a view where it can be one, else a copy."""
     plain = tensor.detach()
+    if not on_host(plain):
+        staged = torch.empty(plain.numel(), dtype=plain.dtype, pin_memory=torch.cuda.is_available())
+        staged.view(plain.shape).copy_(plain)  # waits: the bytes are read next
+        return staged
     return plain.view(-1) if plain.is_contiguous() else plain.contiguous().view(-1)
 
 
 def write_back(tensor: torch.Tensor, flat: torch.Tensor) -> None:
     """Copy ``flat`` into ``tensor`` where ``flat_of`` had to make a copy."""
     plain = tensor.detach()
-    if not plain.is_contiguous():
+    if not (on_host(plain) and plain.is_contiguous()):
         plain.copy_(flat.view(plain.shape))
 
 

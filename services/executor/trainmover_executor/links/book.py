@@ -10,10 +10,14 @@ from __future__ import annotations
 import concurrent.futures
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from trainmover.errors import StaleEpochError
+from trainmover.telemetry import LINK
 from trainmover.topology import Membership
 from trainmover_executor.links.handshake import Hail
 from trainmover_executor.links.link import Link, LinkBrokenError
@@ -188,6 +192,17 @@ class LinkBook:
         wanted = frozenset(ranks)
         with self._changed:
             return sorted(key for key in self._active if key[1] in wanted)
+
+    def read_links(self, groups: Mapping[str, int]) -> npt.NDArray[np.void]:
+        """Counters of the active links of ``groups`` (name to id), dtype ``LINK``."""
+        rows = []
+        for (group, peer), link in list(self._active.items()):
+            # Lanes of a group ("/p2p") are links of that group.
+            if (id := groups.get(group.removesuffix("/p2p"))) is not None:
+                round_trip_us, retransmits = link.kernel_view()
+                counters = link.counters
+                rows.append((self.rank, peer, id, round_trip_us, *counters, retransmits))
+        return np.array(rows, LINK)
 
     def break_off(self, reason: str) -> None:
         """End all active links and pending calls; every operation on them fails at once."""

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 from typing import Final
 
 from trainmover.errors import ProtocolError
 from trainmover_executor.links.shared import SharedMemory, SharedSocket
 
-__all__ = ["Link", "LinkBrokenError"]
+__all__ = ["COUNTERS", "Link", "LinkBrokenError"]
 
 _SOCKET_BUFFER_BYTES: Final = 4 * 1024 * 1024
+_TCP_INFO: Final = struct.Struct("=68xI28xI")
+"""``tcpi_rtt`` and ``tcpi_total_retrans`` of Linux's ``struct tcp_info``."""
+
+COUNTERS: Final = (
+    "sent_messages",
+    "sent_bytes",
+    "send_blocked_ns",
+    "received_messages",
+    "received_bytes",
+    "wait_ns",
+    "body_ns",
+    "body_bytes",
+)
+"""Names of a link's counters: fields of ``trainmover.telemetry.LINK``."""
+SENT_MESSAGES, SENT_BYTES, SEND_BLOCKED_NS = 0, 1, 2
+RECEIVED_MESSAGES, RECEIVED_BYTES, WAIT_NS, BODY_NS, BODY_BYTES = 3, 4, 5, 6, 7
 
 
 class LinkBrokenError(ProtocolError):
@@ -24,11 +41,11 @@ class Link:
     Attributes:
         peer: Global rank at the other side.
         group: Group whose traffic it carries.
-        blocked_ns: Nanoseconds this side waited for the peer, for detection.
         shared: Memory shared with the peer, for large messages; None between hosts.
+        counters: What went over it so far, in the order of ``COUNTERS``; for detection.
     """
 
-    __slots__ = ("_sock", "blocked_ns", "fd", "group", "peer", "shared")
+    __slots__ = ("_sock", "counters", "fd", "group", "peer", "shared")
 
     def __init__(self, sock: socket.socket, *, peer: int, group: str) -> None:
         sock.setblocking(False)
@@ -43,10 +60,23 @@ class Link:
         self.fd = sock.fileno()
         self.peer = peer
         self.group = group
-        self.blocked_ns = 0
+        self.counters = [0] * len(COUNTERS)
 
     def __repr__(self) -> str:
         return f"Link(peer={self.peer}, group={self.group!r})"
+
+    def kernel_view(self) -> tuple[int, int]:
+        """(round-trip time in microseconds, retransmitted segments); zeros where unknown."""
+        if self.shared is not None:
+            return 0, 0
+        try:
+            info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        except OSError:
+            return 0, 0
+        if len(info) < _TCP_INFO.size:
+            return 0, 0
+        round_trip, retransmits = _TCP_INFO.unpack(info)
+        return round_trip, retransmits
 
     @property
     def socket(self) -> socket.socket:

@@ -18,7 +18,18 @@ from typing import Final
 import numpy as np
 
 from trainmover.errors import ProtocolError, StaleEpochError
-from trainmover_executor.links.link import Link, LinkBrokenError
+from trainmover_executor.links.link import (
+    BODY_BYTES,
+    BODY_NS,
+    RECEIVED_BYTES,
+    RECEIVED_MESSAGES,
+    SEND_BLOCKED_NS,
+    SENT_BYTES,
+    SENT_MESSAGES,
+    WAIT_NS,
+    Link,
+    LinkBrokenError,
+)
 from trainmover_executor.links.shared import SLOT_BYTES, SlotRing
 
 __all__ = ["PIECE_BYTES", "Consume", "Frame", "pump", "swap"]
@@ -67,6 +78,7 @@ class _Outbound:
         """Send what can be sent now; True when something was."""
         if self._queue:
             sent = self.link.send_some(self._queue[0])
+            self.link.counters[SENT_BYTES] += sent
             if sent == len(self._queue[0]):
                 del self._queue[0]
             elif sent:
@@ -74,6 +86,7 @@ class _Outbound:
             return sent > 0
         put = self._ring.put(self._data) if self._ring is not None else 0
         self._data = self._data[put:]
+        self.link.counters[SENT_BYTES] += put
         return put > 0
 
     def wants(self) -> tuple[int, int]:
@@ -93,6 +106,7 @@ class _Inbound:
         "_header",
         "_limit",
         "_ring",
+        "_started_ns",
         "done",
         "link",
         "size",
@@ -119,6 +133,7 @@ class _Inbound:
         self._consume = consume
         self._header = memoryview(bytearray(_HEADER.size))
         self._got_header = 0
+        self._started_ns = 0
         self._limit = limit
         self._ring: SlotRing | None = None
 
@@ -126,10 +141,24 @@ class _Inbound:
     def complete(self) -> bool:
         return self.started and self.done == self.size
 
+    def count(self) -> None:
+        """The message is complete: note what it took."""
+        counters = self.link.counters
+        counters[RECEIVED_MESSAGES] += 1
+        if self.size > _INLINE_BYTES:
+            counters[BODY_NS] += time.perf_counter_ns() - self._started_ns
+            counters[BODY_BYTES] += self.size
+
     def advance(self) -> bool:
         """Take in what is there; True when something was."""
+        before = self.done
         if not self.started:
             return self._advance_header()
+        moved = self._advance_body()
+        self.link.counters[RECEIVED_BYTES] += self.done - before
+        return moved
+
+    def _advance_body(self) -> bool:
         if self._ring is not None:
             return self._advance_slot(self._ring)
         if self._consume is None:
@@ -161,12 +190,14 @@ class _Inbound:
     def _advance_header(self) -> bool:
         got = self.link.receive_some(self._header[self._got_header :])
         self._got_header += got
+        self.link.counters[RECEIVED_BYTES] += got
         if self._got_header == _HEADER.size:
             epoch, tag, sequence, size = _HEADER.unpack(self._header)
             if self._limit:
                 self._accept(size)
             _check(self.link, (epoch, tag, sequence, size), (*self._frame, self.size))
             self.started = True
+            self._started_ns = time.perf_counter_ns() if self.size > _INLINE_BYTES else 0
             if self.size > _INLINE_BYTES and self.link.shared is not None:
                 self._ring = self.link.shared.rings()[1]
         return got > 0
@@ -266,10 +297,12 @@ def _run(outbound: _Outbound | None, inbound: _Inbound | None, stall_timeout_s: 
         if outbound is not None:
             moved = outbound.advance()
             if outbound.complete:
+                outbound.link.counters[SENT_MESSAGES] += 1
                 outbound = None
         if inbound is not None:
             moved |= inbound.advance()
             if inbound.complete:
+                inbound.count()
                 inbound = None
         if not moved:
             _wait(outbound, inbound, stall_timeout_s)
@@ -288,7 +321,11 @@ def _wait(outbound: _Outbound | None, inbound: _Inbound | None, timeout_s: float
         poller.register(fd, events)
     start = time.perf_counter_ns()
     ready = dict(poller.poll(timeout_s * 1000))
-    sides[0].link.blocked_ns += time.perf_counter_ns() - start
+    waited = time.perf_counter_ns() - start
+    if outbound is not None:
+        outbound.link.counters[SEND_BLOCKED_NS] += waited
+    if inbound is not None and not inbound.started:
+        inbound.link.counters[WAIT_NS] += waited
     if not ready:
         peers = sorted({side.link.peer for side in sides})
         raise LinkBrokenError(f"nothing moved on the links to ranks {peers} for {timeout_s:.0f} s")

@@ -7,6 +7,7 @@ user would write it.
 from __future__ import annotations
 
 import argparse
+import os
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +60,7 @@ class Gpt(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Tokens (batch, time) to logits (batch, time, 256)."""
-        x = self.token(tokens) + self.place(torch.arange(tokens.shape[1]))
+        x = self.token(tokens) + self.place(torch.arange(tokens.shape[1], device=tokens.device))
         logits: torch.Tensor = self.head(self.norm(self.blocks(x)))
         return logits
 
@@ -108,8 +109,12 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda (ranks may share a GPU)")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.device != "cpu":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)  # or no two runs have the same bits
 
     Session.init()
     rank = dist.get_rank()
@@ -121,7 +126,7 @@ def main() -> None:
             heads=4,
             context=options.context,
             dropout=options.dropout,
-        )
+        ).to(options.device)
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.steps)
@@ -130,7 +135,8 @@ def main() -> None:
 
     session = Session(model=model, optimizer=optimizer, scheduler=scheduler)
     for step in session.steps(data, max_steps=options.steps):
-        with step as (tokens, targets):
+        with step as batch:
+            tokens, targets = (each.to(options.device) for each in batch)
             logits = model(tokens)
             loss = functional.cross_entropy(logits.view(-1, VOCABULARY), targets.reshape(-1))
             optimizer.zero_grad()

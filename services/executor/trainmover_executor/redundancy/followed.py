@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from trainmover_executor.communicator.memory import on_host
 from trainmover_executor.state.training import TrainingState, local_of
 from trainmover_executor.state.units import StateUnits
 
@@ -37,6 +38,8 @@ class Followed:
         """Why ``state`` cannot be followed, for people; empty when it can."""
         if len(state.optimizers) != 1:
             return f"the session has {len(state.optimizers)} optimizers, a follower takes one"
+        if any(not on_host(parameter) for parameter in state.parameters()):
+            return "parameters are on a device, and a follower computes on the host: other bits"
         return StateUnits(state).obstacle()
 
     def restart(self) -> None:

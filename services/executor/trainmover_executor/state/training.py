@@ -232,12 +232,23 @@ def load_entries(
             _assign(local_of(present), value)
         elif isinstance(value, torch.Tensor) and value.shape != torch.Size([]):
             live[key] = like_parameter(parameter, value)
+        elif isinstance(value, torch.Tensor):
+            live[key] = value.to(_device_of_scalars(optimizer, parameter))
         else:
             live[key] = value
 
 
+def _device_of_scalars(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.device:
+    """Where the optimizer keeps its step count: with the kernels that read it."""
+    groups = optimizer.param_groups
+    group = next(g for g in groups if any(parameter is each for each in g["params"]))
+    on_device = group.get("capturable") or group.get("fused")
+    return local_of(parameter).device if on_device else torch.device("cpu")
+
+
 def like_parameter(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Wrap a received shard as the parameter is wrapped (DTensor), so that they can be combined."""
+    """Put a received shard where the parameter is, and wrap it as the parameter is (DTensor)."""
+    value = value.to(local_of(parameter).device)
     if not isinstance(parameter, DTensor):
         return value
     return DTensor.from_local(

@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 
 from trainmover.errors import ProtocolError
-from trainmover_executor.communicator.memory import bytes_of, flat_of
+from trainmover_executor.communicator.memory import bytes_of, flat_of, on_host
 from trainmover_executor.links.link import Link
 from trainmover_executor.links.pump import pump
 from trainmover_executor.state.codec import TensorSpec, decode, encode
@@ -189,7 +189,7 @@ def _target(live: torch.Tensor | None, spec: TensorSpec) -> tuple[torch.Tensor, 
         and live.dtype == spec.dtype
         and tuple(live.shape) == spec.shape
         and live.is_contiguous()
-        and live.device.type == "cpu"
+        and on_host(live)
     ):
         return live, True
     return torch.empty(spec.shape, dtype=spec.dtype), False

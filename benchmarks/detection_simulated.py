@@ -1,0 +1,100 @@
+"""Built-in detectors on simulated jobs: labelled troubles, and healthy minutes."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Mapping
+
+from trainmover.detection import Detector
+from trainmover.detection.registry import class_of, find, make
+from trainmover.detection.replay import Player
+from trainmover.detection.scoring import Claim, Score, score
+from trainmover.testing.simulated_jobs import SimulatedJob, healthy_job, label_of, troubled_job
+
+DETECTORS = ("degraded", "external", "hang", "links", "liveness", "numeric", "straggler")
+HEALTHY_MINUTES = 20
+"""Of one simulated job."""
+
+
+def detectors() -> Mapping[str, Detector]:
+    """Every built-in detector with its default settings."""
+    points = find()
+    return {name: make(class_of(points[name])) for name in DETECTORS}
+
+
+def play(job: SimulatedJob, *, steps: int, seconds: float = float("inf")) -> list[Claim]:
+    """The incidents that the detectors would open."""
+    player = Player(detectors())
+    for frame in job.frames(steps=steps):
+        player.advance(frame.now_s)
+        if frame.membership is not None:
+            player.seat(frame.membership)
+        for fact in frame.facts:
+            player.fact(fact, job.membership, frame.now_s)
+        for window in frame.windows:
+            player.window(window)
+        if frame.now_s > seconds:
+            break
+    if player.errors:
+        raise RuntimeError(f"a detector raised: {player.errors}")
+    return player.claims
+
+
+def one_trouble(case: tuple[str, int]) -> tuple[str, dict[str, Score], list[str]]:
+    name, seed = case
+    job, steps = troubled_job(name, seed)
+    claims = play(job, steps=steps)
+    scores = score([label_of(truth) for truth in job.truths], claims)
+    wrong = []
+    if any(s.precision < 1 or s.recall < 1 or s.culprit_accuracy < 1 for s in scores.values()):
+        shape = job.shape
+        shown = [
+            (
+                round(c.at_s, 1),
+                c.step,
+                c.verdict.kind,
+                c.verdict.machine,
+                c.verdict.link,
+                c.verdict.summary,
+            )
+            for c in claims
+        ]
+        wrong.append(
+            f"{name} seed {seed} {shape} step {job.step_s:.3f} s: {job.truths} but {shown}"
+        )
+    return name, scores, wrong
+
+
+def one_healthy(seed: int) -> tuple[float, list[str]]:
+    job = healthy_job(seed)
+    seconds = HEALTHY_MINUTES * 60
+    claims = play(job, steps=1 << 40, seconds=seconds)
+    shown = [
+        f"healthy seed {seed} {job.shape} step {job.step_s:.3f} s {job.healthy}: "
+        f"{claim.at_s:.1f} s, step {claim.step}: {claim.verdict.kind} {claim.verdict.summary}"
+        for claim in claims
+    ]
+    return HEALTHY_MINUTES, shown
+
+
+def troubles(names: list[str], *, seeds: range, workers: int) -> tuple[dict[str, Score], list[str]]:
+    """Scores by class, over all kinds of verdicts: a wrong claim of any kind counts against it."""
+    cases = [(name, seed) for name in names for seed in seeds]
+    totals = {name: Score() for name in names}
+    wrong: list[str] = []
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        for name, scores, mistakes in pool.imap_unordered(one_trouble, cases, chunksize=4):
+            for each in scores.values():
+                totals[name].add(each)
+            wrong += mistakes
+    return totals, wrong
+
+
+def healthy(*, jobs: int, workers: int) -> tuple[float, list[str]]:
+    """(simulated minutes, incidents that should not have been)."""
+    minutes, wrong = 0.0, []
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        for took, mistakes in pool.imap_unordered(one_healthy, range(jobs)):
+            minutes += took
+            wrong += mistakes
+    return minutes, wrong

@@ -1,0 +1,173 @@
+"""Keeps each detector from harming the others.
+
+One that raises, returns nonsense, is slow, waits or floods is not asked again; the service goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from types import FrameType
+from typing import Final
+
+from trainmover.detection.model import CollectiveWindow, Detector, Evidence, Verdict
+from trainmover.topology import Membership
+
+__all__ = ["Alarm", "Guarded"]
+
+_MOST_AT_ONCE: Final = 256
+_MOST_CLAIMS: Final = 2_000
+_CLAIMS_S: Final = 10.0
+_ADVICE: Final = frozenset({"none", "move", "recover"})
+
+
+class BlockedError(BaseException):
+    """Raised inside a detector that does not come back.
+
+    A BaseException, so that no ``except Exception`` of a plugin can catch it.
+    """
+
+
+class Alarm:
+    """Gets the process out of a detector that waits or loops for ever, by ``SIGALRM``.
+
+    Only for a process of its own, in its main thread; elsewhere do without one.
+
+    Args:
+        limit_s: Seconds of real time that detectors may take together before one is interrupted.
+    """
+
+    def __init__(self, *, limit_s: float = 2.0) -> None:
+        self.limit_s = limit_s
+        self.inside = False
+
+    @contextlib.contextmanager
+    def armed(self) -> Iterator[None]:
+        """Watch what happens in here."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGALRM, self._ring)
+        signal.setitimer(signal.ITIMER_REAL, self.limit_s, self.limit_s)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
+
+    def _ring(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if self.inside:
+            raise BlockedError
+
+
+@dataclass(slots=True)
+class Guarded:
+    """A detector behind a guard.
+
+    Attributes:
+        name: Name of its entry point.
+        detector: The detector, or None when it could not be made.
+        version: Version of the distribution it comes from.
+        mode: ``active``, or ``shadow``: its claims lead to no action.
+        budget_s: Longest time one call may take, in seconds.
+        clock: Measures that time, in seconds.
+        alarm: What gets us out of a call that never returns; None to do without.
+        quarantined: Why it is not asked any more; empty while it is.
+    """
+
+    name: str
+    detector: Detector | None
+    version: str = "1"
+    mode: str = "active"
+    budget_s: float = 0.25
+    clock: Callable[[], float] = field(default=time.thread_time)
+    alarm: Alarm | None = None
+    quarantined: str = ""
+    _claims: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_CLAIMS))
+
+    def observe(self, window: CollectiveWindow) -> list[Verdict]:
+        """``Detector.observe``; nothing when quarantined."""
+        return self._call(lambda detector: detector.observe(window), window.received_s)
+
+    def notice(self, evidence: Evidence) -> list[Verdict]:
+        """``Detector.notice``; nothing when quarantined."""
+        return self._call(lambda detector: detector.notice(evidence), evidence.received_s)
+
+    def tick(self, now_s: float) -> list[Verdict]:
+        """``Detector.tick``; nothing when quarantined."""
+        return self._call(lambda detector: detector.tick(now_s), now_s)
+
+    def membership_changed(self, membership: Membership) -> None:
+        """``Detector.membership_changed``; nothing when quarantined."""
+
+        def tell(detector: Detector) -> Iterable[Verdict]:
+            detector.membership_changed(membership)
+            return ()
+
+        self._call(tell, 0.0)
+
+    def _call(self, call: Callable[[Detector], Iterable[Verdict]], now_s: float) -> list[Verdict]:
+        if self.quarantined or self.detector is None:
+            return []
+        # Processor time of this thread: a busy machine must not count against the detector.
+        started_s = self.clock()
+        try:
+            verdicts = self._ask(self.detector, call)
+            for verdict in verdicts:
+                _check(verdict)
+        except BlockedError:
+            limit_s = self.alarm.limit_s if self.alarm is not None else 0.0
+            self.quarantined = f"a call did not return in {limit_s:g} s"
+            return []
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything; it is named
+            self.quarantined = f"{type(error).__name__}: {error}"
+            return []
+        took_s = self.clock() - started_s
+        if took_s > self.budget_s:
+            self.quarantined = f"one call took {took_s:.3f} s, the budget is {self.budget_s} s"
+            return []
+        if verdicts and self._floods(len(verdicts), now_s):
+            return []
+        return verdicts
+
+    def _ask(
+        self, detector: Detector, call: Callable[[Detector], Iterable[Verdict]]
+    ) -> list[Verdict]:
+        if self.alarm is None:
+            return list(islice(call(detector), _MOST_AT_ONCE + 1))
+        self.alarm.inside = True
+        try:
+            return list(islice(call(detector), _MOST_AT_ONCE + 1))
+        finally:
+            self.alarm.inside = False
+
+    def _floods(self, count: int, now_s: float) -> bool:
+        self._claims.extend([now_s] * count)
+        full = len(self._claims) == _MOST_CLAIMS and now_s - self._claims[0] < _CLAIMS_S
+        if count > _MOST_AT_ONCE or full:
+            self.quarantined = (
+                f"it floods: more than {_MOST_AT_ONCE} claims in one call"
+                if count > _MOST_AT_ONCE
+                else f"it floods: {_MOST_CLAIMS} claims in less than {_CLAIMS_S:g} s"
+            )
+            return True
+        return False
+
+
+def _check(verdict: Verdict) -> None:
+    if not isinstance(verdict, Verdict):
+        raise TypeError(f"a verdict was expected, not {type(verdict).__name__}")
+    if not (math.isfinite(verdict.confidence) and 0.0 <= verdict.confidence <= 1.0):
+        raise ValueError(f"confidence {verdict.confidence} is not within 0 and 1")
+    if verdict.advice not in _ADVICE:
+        raise ValueError(f"advice {verdict.advice!r} is none of {', '.join(sorted(_ADVICE))}")
+    json.dumps(dict(verdict.evidence), allow_nan=False)

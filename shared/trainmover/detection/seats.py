@@ -1,0 +1,93 @@
+"""Who sits where, as the facts tell it, and what a batch means at that time; pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainmover.detection.model import CollectiveWindow
+from trainmover.events.executor import PlanSwitched
+from trainmover.events.migration import JobFormed, MigrationApproved, MigrationCommitted
+from trainmover.telemetry import RECORD, Batch, Sections
+from trainmover.topology import Frozen, Membership
+
+__all__ = ["Seats"]
+
+
+class Seats:
+    """Follows the membership of a job.
+
+    Attributes:
+        membership: The seats as of the latest epoch that is known to have begun.
+    """
+
+    def __init__(self) -> None:
+        self.membership: Membership | None = None
+        self._planned: dict[int, Membership] = {}
+        self._early_s: dict[str, float] = {}
+        self._slots: dict[str, int] = {}
+
+    @property
+    def epoch(self) -> int:
+        """The latest epoch; 0 before the job formed."""
+        return 0 if self.membership is None else self.membership.epoch
+
+    def learn(self, fact: Frozen) -> Membership | None:
+        """Take in a fact; the membership if it is a new one."""
+        match fact:
+            case JobFormed(membership=membership) | MigrationCommitted(membership=membership):
+                return self._seat(membership)
+            case MigrationApproved(plan=plan):
+                self._planned[plan.epoch] = plan.membership
+                # A recovery replaces machines that are gone: its seats count from now on. The
+                # seats of a planned move count when the first rank has switched.
+                return self._seat(plan.membership) if plan.kind == "failure" else None
+            case PlanSwitched(epoch=epoch) if epoch in self._planned:
+                return self._seat(self._planned[epoch])
+            case _:
+                return None
+
+    def _seat(self, membership: Membership) -> Membership | None:
+        if membership.epoch <= self.epoch:
+            return None
+        self.membership = membership
+        self._slots = {member.machine: slot for slot, member in enumerate(membership.members)}
+        self._planned = {e: m for e, m in self._planned.items() if e > membership.epoch}
+        return membership
+
+    def seats(self, machine: str) -> bool:
+        """Whether a machine fills a slot."""
+        return machine in self._slots
+
+    def window(self, batch: Batch, now_s: float) -> CollectiveWindow | None:
+        """What a batch means now; None when it means nothing (yet).
+
+        A batch of another epoch, or of a machine without a slot, is a sign of life and no more. One
+        of an earlier life of a machine is not even that.
+        """
+        membership = self.membership
+        if membership is None:
+            self._early_s[batch.machine] = now_s
+            return None
+        slot = self._slots.get(batch.machine)
+        if slot is not None and membership.members[slot].generation != batch.generation:
+            return None  # believed dead, it may still send: it must not count as its successor
+        whole = slot is not None and batch.epoch == membership.epoch
+        return CollectiveWindow(
+            machine=batch.machine,
+            epoch=membership.epoch,
+            membership=membership,
+            records=batch.records if whole else batch.records[:0],
+            received_s=now_s,
+            more=batch.more if whole else Sections(),
+            groups=batch.groups if whole else {},
+            dropped=batch.dropped,
+        )
+
+    def early(self) -> list[CollectiveWindow]:
+        """Signs of life from before there were seats, once: only so is their end noticed."""
+        assert self.membership is not None  # noqa: S101 - asked when there are seats
+        early, self._early_s = self._early_s, {}
+        return [
+            CollectiveWindow(machine, self.epoch, self.membership, np.zeros(0, RECORD), heard_s)
+            for machine, heard_s in early.items()
+        ]

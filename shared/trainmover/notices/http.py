@@ -1,0 +1,121 @@
+"""An HTTP endpoint for announcements: ``POST /v1/machines/NAME/notices`` with a JSON body.
+
+The body is a ``machine.noticed`` payload without the machine: ``{"kind": "maintenance", "reason":
+"...", "leaves_in_s": 120}``; ``"cleared": true`` takes it back. 202 says that it is stored.
+``GET /healthz`` is for probes. With a token, requests need ``Authorization: Bearer TOKEN``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import re
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from trainmover.events.machine import MachineNoticed
+
+__all__ = ["serving"]
+
+_PATH: Final = re.compile(r"/v1/machines/([A-Za-z0-9_-]{1,64})/notices")
+_MOST_BYTES: Final = 16 * 1024
+_STORE_S: Final = 10.0
+
+Accept = Callable[[MachineNoticed], Awaitable[None]]
+
+
+@contextlib.contextmanager
+def serving(
+    accept: Accept, *, loop: asyncio.AbstractEventLoop, host: str, port: int, token: str = ""
+) -> Iterator[int]:
+    """Serve in a thread; yields the port, and ends the thread.
+
+    Args:
+        accept: Called in ``loop`` with each announcement; stores it.
+        loop: A running event loop.
+        host: Address to listen on.
+        port: Port; 0 for any.
+        token: What callers must present; empty for none.
+    """
+
+    class Handler(_Handler):
+        def accepted(self, notice: MachineNoticed) -> None:
+            asyncio.run_coroutine_threadsafe(_call(accept, notice), loop).result(_STORE_S)
+
+        def knows(self, header: str) -> bool:
+            return not token or hmac.compare_digest(header.encode(), f"Bearer {token}".encode())
+
+    server = ThreadingHTTPServer((host, port), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, name="notices-http", daemon=True)
+    thread.start()
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+async def _call(accept: Accept, notice: MachineNoticed) -> None:
+    await accept(notice)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    timeout = 10.0
+
+    def accepted(self, notice: MachineNoticed) -> None:
+        raise NotImplementedError
+
+    def knows(self, header: str) -> bool:
+        raise NotImplementedError
+
+    def do_GET(self) -> None:
+        """Health."""
+        ok = self.path == "/healthz"
+        self._reply(200 if ok else 404, {"ok": ok})
+
+    def do_POST(self) -> None:
+        """An announcement."""
+        status, answer = self._announce()
+        self._reply(status, answer)
+
+    def _announce(self) -> tuple[int, dict[str, Any]]:
+        if not self.knows(self.headers.get("Authorization", "")):
+            return 401, {"error": "the bearer token is missing or wrong"}
+        place = _PATH.fullmatch(self.path)
+        if place is None:
+            return 404, {"error": "POST /v1/machines/NAME/notices"}
+        length = int(self.headers.get("Content-Length") or 0)
+        if not 0 < length <= _MOST_BYTES:
+            return 413, {"error": f"a body of 1 to {_MOST_BYTES} bytes is needed"}
+        try:
+            body = json.loads(self.rfile.read(length))
+            notice = MachineNoticed.model_validate({"source": "http", **body, "machine": place[1]})
+        except (ValueError, TypeError, ValidationError) as error:
+            return 400, {"error": str(error)}
+        try:
+            self.accepted(notice)
+        except (FutureTimeoutError, RuntimeError):
+            return 503, {"error": "the bus does not store it now; try again"}
+        return 202, {"ok": True, "machine": notice.machine, "kind": notice.kind}
+
+    def _reply(self, status: int, answer: dict[str, Any]) -> None:
+        data = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        """What is stored is logged by whoever stores it."""

@@ -1,0 +1,51 @@
+"""The whole system with tensors on a GPU that all ranks share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.support.cluster import ClusterJob
+
+pytestmark = [
+    pytest.mark.job,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        not torch.cuda.is_available(),
+        reason="no CUDA device; tests/unit/executor/test_staging.py tries the staging without one",
+    ),
+]
+
+PROGRAM = ("-m", "trainmover_executor.programs.gpt", "--device", "cuda", "--steps", "400")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Callable[..., ClusterJob]]:
+    jobs: list[ClusterJob] = []
+
+    def start(*arguments: str) -> ClusterJob:
+        jobs.append(ClusterJob(tmp_path / f"home-{len(jobs)}", *arguments))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.close()
+
+
+def test_a_move_and_a_crash_change_no_bit(cluster: Callable[..., ClusterJob]) -> None:
+    job = cluster("--nnodes", "2:3", *PROGRAM)
+    job.until(r"job\.formed")
+    job.wait_until_ready(2)
+    moved = job.cli("migrate", "worker-1", "--yes", "--no-wait")
+    assert moved.returncode == 0, moved.stderr
+    job.until(r"migration\.committed .*worker-1 -> ")
+    job.wait_until_ready(2, generation=1)
+    job.kill("worker-0")
+    job.until(r"migration\.committed .*worker-0 -> ")
+    assert job.finish(timeout_s=300) == 0, job.output
+
+    undisturbed = cluster("--nnodes", "2", *PROGRAM)
+    assert undisturbed.finish(timeout_s=300) == 0, undisturbed.output
+    assert job.finals() == undisturbed.finals()
