@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format chaos soak bench clean
+.PHONY: help install demo test check format docs chaos soak bench clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
@@ -32,6 +32,9 @@ check: install ## Format, lint, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
+
+docs: install ## Build the documentation as a site in out/docs; warnings are errors
+	$(BIN)/python -m mkdocs build --strict
 
 format: install ## Rewrite the sources in house style
 	$(BIN)/ruff format .
