@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format chaos soak bench clean
+.PHONY: help install demo test check format docs chaos soak bench clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 		|| { echo "TrainMover needs Python 3.11 or later; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 		|| { echo "cannot create $(VENV): on Debian, install python3-venv" >&2; exit 1; }
-	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e '.[executor,local,otel,dev]'
+	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e '.[executor,local,otel,dashboard,metrics,dev]'
 	@touch $@
 
 demo: install ## Move a slow machine, kill another, compare with an undisturbed run (3 minutes)
@@ -32,6 +32,9 @@ check: install ## Format, lint, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
+
+docs: install ## Build the documentation as a site in out/docs; warnings are errors
+	$(BIN)/python -m mkdocs build --strict
 
 format: install ## Rewrite the sources in house style
 	$(BIN)/ruff format .

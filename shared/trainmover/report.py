@@ -85,8 +85,8 @@ class Report:
             pause_s=move.pause_s,
             pauses_s=dict(sorted(move.pauses_s.items())),
             steps_redone=max(move.steps_redone.values(), default=0),
-            phases_s={**move.spans_s(), **move.phases_s},
-            switch_s=_slowest(self.bars),
+            phases_s=move.spans_s(),
+            switch_s=dict(move.phases_s) or _slowest(self.bars),
             beside_s=_between(started, switched) if planned else None,
         )
 

@@ -106,9 +106,9 @@ def _costs(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _phases(report: Report) -> str:
-    """The planner's phases on one line, in milliseconds from the proposal."""
+    """The planner's phases on one line, from the proposal."""
     bars = [bar for bar in report.bars if (bar.who, bar.lane) == ("planner", "phases")]
-    return _drawn(bars, rows=False)
+    return _drawn(bars, rows=False, unit="seconds")
 
 
 def _switch(report: Report) -> str:
@@ -121,23 +121,24 @@ def _switch(report: Report) -> str:
     return _drawn([bar for bar in ranks if bar.end >= begin and bar.start <= end], rows=True)
 
 
-def _drawn(bars: Sequence[Bar], *, rows: bool) -> str:
+def _drawn(bars: Sequence[Bar], *, rows: bool, unit: str = "milliseconds") -> str:
     if not bars:
         return "<p>Nothing was recorded.</p>"
     shown = [bar for bar in bars if bar.name != "phase 1"]
     zero = min(bar.start for bar in shown)
+    factor = 1000 if unit == "milliseconds" else 1
     return charts.timeline(
         [
             charts.Bar(
                 row=f"{bar.who} {bar.lane.removeprefix('rank ')}" if rows else "phases",
-                begin=(bar.start - zero).total_seconds() * 1000,
-                end=(bar.end - zero).total_seconds() * 1000,
+                begin=(bar.start - zero).total_seconds() * factor,
+                end=(bar.end - zero).total_seconds() * factor,
                 label=bar.name.removeprefix("phase 2: "),
                 css=_CSS.get(bar.name, "phase"),
             )
             for bar in sorted(shown, key=lambda bar: (_natural(bar.who), bar.lane, bar.start))
         ],
-        x_label="milliseconds",
+        x_label=unit,
     )
 
 

@@ -30,7 +30,7 @@ code { font-size: 13px; } .whole { white-space: nowrap; }
 h3 { font-size: 14px; margin: 18px 0 2px; }
 svg text { font: 12px system-ui, sans-serif; fill: var(--soft); }
 svg .label { text-anchor: end; } svg .tick { text-anchor: middle; }
-svg .inside { fill: #fff; } svg .note { fill: var(--ink); }
+svg .inside { fill: var(--page); } svg .note { fill: var(--ink); }
 svg .axis { stroke: var(--soft); } svg .grid { stroke: var(--line); }
 svg .mark { stroke: var(--phase); stroke-dasharray: 3 3; }
 svg polyline { fill: none; } svg .run { stroke: var(--two); stroke-width: 5; stroke-opacity: .45; }

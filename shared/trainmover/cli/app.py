@@ -13,10 +13,12 @@ from trainmover import __version__
 from trainmover.bus.credentials import CA, CREDS, NKEY, Credentials
 from trainmover.cli import look, output, steer
 from trainmover.cli import run as cluster
+from trainmover.cli.dashboard import dashboard
 from trainmover.cli.demo import demo
 from trainmover.cli.detectors import detectors_app, record
 from trainmover.cli.doctor import doctor
 from trainmover.cli.exits import ExitCode
+from trainmover.cli.metrics import metrics
 from trainmover.cli.migrate import migrate
 from trainmover.cli.notices import notices_app
 from trainmover.cli.relay import relay
@@ -82,7 +84,9 @@ app.command()(relay)
 app.command()(look.status)
 app.command()(watch)
 app.command()(look.machines)
+app.command()(dashboard)
 app.command()(doctor)
+app.command()(metrics)
 app.command()(migrate)
 app.command()(steer.approve)
 app.command()(steer.reject)

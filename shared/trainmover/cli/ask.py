@@ -9,7 +9,6 @@ import os
 from typing import Annotated, Any, Final
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 
 from trainmover.bus.protocol import Bus
 from trainmover.cli import output
@@ -17,6 +16,7 @@ from trainmover.cli.exits import ExitCode
 from trainmover.commands import Refusal, RequestAccepted
 from trainmover.errors import ProtocolError, RequestRefusedError
 from trainmover.plan import Plan
+from trainmover.protocol.replies import parse
 from trainmover.topology import Frozen
 from trainmover.view import JobView, MigrationView
 
@@ -32,8 +32,6 @@ __all__ = [
     "submit",
     "who",
 ]
-
-_REPLY: Final[TypeAdapter[RequestAccepted | Refusal]] = TypeAdapter(RequestAccepted | Refusal)
 
 _PAUSE_REPORTS_S: Final = 5.0
 """How long after the commit the ranks may take to report their pauses."""
@@ -70,18 +68,7 @@ async def submit(bus: Bus, job: str, verb: str, request: Frozen) -> RequestAccep
         ProtocolError: Its answer does not parse.
         BusUnavailableError: Nobody answered.
     """
-    return parse_reply(await bus.request(job, verb, request, timeout_s=5.0))
-
-
-def parse_reply(raw: bytes) -> RequestAccepted:
-    """The planner's answer, see ``submit``."""
-    try:
-        reply = _REPLY.validate_json(raw)
-    except ValidationError as error:
-        raise ProtocolError(
-            f"the planner's answer does not parse ({error.error_count()} errors). Are planner and "
-            "command of the same version?"
-        ) from error
+    reply = parse(await bus.request(job, verb, request, timeout_s=5.0))
     if isinstance(reply, Refusal):
         raise RequestRefusedError(
             f"refused ({reply.code}): {reply.reason}", code=reply.code, next_step=reply.next_step

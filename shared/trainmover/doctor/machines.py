@@ -10,8 +10,13 @@ from dataclasses import dataclass
 
 from trainmover.doctor.finding import Finding, good, problem, reason, warning
 from trainmover.events.envelope import Envelope
-from trainmover.events.machine import MachineLost, MachineRegistered
-from trainmover.events.migration import JobFailed, JobFinished
+from trainmover.events.machine import (
+    MachineLost,
+    MachineQuarantined,
+    MachineRegistered,
+    MachineWarming,
+)
+from trainmover.events.migration import JobFailed, JobFinished, JobFormed, MigrationCommitted
 
 __all__ = ["Announced", "announced", "dial", "judge"]
 
@@ -28,19 +33,28 @@ class Announced:
 
 
 def announced(facts: Iterable[Envelope]) -> list[Announced]:
-    """The machines that are there, by their latest word; none when the job is over. Pure."""
-    found: dict[str, Announced] = {}
+    """The machines in slots and the standbys, and where their ranks listen now. Pure."""
+    hosts: dict[str, str] = {}
+    waiting: dict[str, tuple[str, ...]] = {}
+    seated: dict[str, tuple[str, ...]] = {}
     for event in facts:
         match event.payload:
             case MachineRegistered(machine=offered, host=host):
-                found[offered.name] = Announced(offered.name, host, tuple(offered.endpoints))
-            case MachineLost(machine=name):
-                found.pop(name, None)
+                hosts[offered.name] = host
+                waiting.pop(offered.name, None)
+            case MachineWarming(machine=name, endpoints=endpoints):
+                waiting[name] = tuple(each for slot in endpoints.values() for each in slot)
+            case MachineLost(machine=name) | MachineQuarantined(machine=name):
+                waiting.pop(name, None)
+                seated.pop(name, None)
+            case JobFormed(membership=members) | MigrationCommitted(membership=members):
+                seated = {one.machine: one.endpoints for one in members.members}
             case JobFinished() | JobFailed():
-                found.clear()
+                return []
             case _:
                 pass
-    return [found[name] for name in sorted(found)]
+    there = {**waiting, **seated}
+    return [Announced(name, hosts.get(name, "?"), there[name]) for name in sorted(there)]
 
 
 async def dial(machines: Iterable[Announced]) -> dict[str, str]:

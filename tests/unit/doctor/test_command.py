@@ -19,8 +19,8 @@ from trainmover import __version__
 from trainmover.bus.nats import NatsBus
 from trainmover.cli.exits import ExitCode
 from trainmover.doctor import machines
+from trainmover.events.machine import MachineWarming
 from trainmover.observe import new_event
-from trainmover.topology import Machine
 
 
 def doctor(home: Path, *argv: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
@@ -92,14 +92,11 @@ async def test_a_job_that_works(tmp_path: Path, nats_url: str) -> None:
         await detector.announce("trainmover-detector", version=__version__)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
-            offer = make.registered("worker-0").model_copy(
-                update={
-                    "machine": Machine(
-                        name="worker-0", generation=0, endpoints=(f"127.0.0.1:{port}",)
-                    )
-                }
+            warming = MachineWarming(
+                machine="worker-0", generation=0, endpoints={0: (f"127.0.0.1:{port}",)}
             )
-            await planner.publish(new_event(job="j", source="/machine/worker-0", payload=offer))
+            for fact in (make.registered("worker-0"), warming):
+                await planner.publish(new_event(job="j", source="/machine/worker-0", payload=fact))
             argv = ("--nats", nats_url, "--job", "j")
             code, found = await asyncio.to_thread(doctor, tmp_path, *argv)
         assert code == ExitCode.OK, found

@@ -15,7 +15,7 @@ from trainmover.doctor import Finding, bus, host, machines, worst
 from trainmover.doctor.bus import Greeting, Seen
 from trainmover.doctor.host import Host
 from trainmover.events import machine, migration
-from trainmover.topology import Machine
+from trainmover.topology import Layout, Machine, Member, Membership
 
 WELL = Host(
     python=(3, 12),
@@ -136,9 +136,9 @@ def test_what_a_client_sees_has_a_cure(fault: dict[str, Any], check: str, cure: 
     assert cure in found.cure
 
 
-def offered(name: str, host: str, endpoint: str) -> machine.MachineRegistered:
+def offered(name: str, host: str) -> machine.MachineRegistered:
     return machine.MachineRegistered(
-        machine=Machine(name=name, generation=0, endpoints=(endpoint,)),
+        machine=Machine(name=name, generation=0, endpoints=("127.0.0.1:9",)),
         nnodes_min=2,
         nnodes_max=3,
         pid=7,
@@ -146,31 +146,48 @@ def offered(name: str, host: str, endpoint: str) -> machine.MachineRegistered:
     )
 
 
-def test_machines_are_those_that_are_there_by_their_latest_word() -> None:
+def warming(name: str, *endpoints: str) -> machine.MachineWarming:
+    slots = {slot: (endpoint,) for slot, endpoint in enumerate(endpoints)}
+    return machine.MachineWarming(machine=name, generation=0, endpoints=slots)
+
+
+def formed(**endpoints: str) -> migration.JobFormed:
+    members = tuple(
+        Member(machine=name, generation=0, endpoints=(each,)) for name, each in endpoints.items()
+    )
+    whole = Membership(epoch=1, layout=Layout(slots=len(members)), members=members)
+    return migration.JobFormed(membership=whole, standbys=())
+
+
+def test_machines_are_those_in_slots_and_the_standbys() -> None:
     facts = [
-        offered("a", "h1", "10.0.0.1:1"),
-        offered("b", "h2", "10.0.0.2:1"),
-        offered("a", "h1", "10.0.0.1:2"),
-        machine.MachineLost(machine="b", reason="gone"),
+        *(offered(name, f"h-{name}") for name in "abcd"),
+        formed(a="10.0.0.1:1", b="10.0.0.2:1"),
+        warming("c", "10.0.0.3:1", "10.0.0.3:2"),
+        warming("d", "10.0.0.4:1"),
+        machine.MachineLost(machine="d", reason="gone"),
+        machine.MachineQuarantined(machine="b", reason="slow"),
     ]
-    (only,) = machines.announced(map(make.said, facts))
-    assert (only.machine, only.endpoints) == ("a", ("10.0.0.1:2",))
+    there = machines.announced(map(make.said, facts))
+    assert [(one.machine, one.host, one.endpoints) for one in there] == [
+        ("a", "h-a", ("10.0.0.1:1",)),
+        ("c", "h-c", ("10.0.0.3:1", "10.0.0.3:2")),
+    ]
     over = migration.JobFinished(epoch=1, step=3)
     assert machines.announced(map(make.said, [*facts, over])) == []
 
 
 def test_the_wrong_interface_and_closed_ports_are_found() -> None:
     facts = [
-        offered("a", "h1", "127.0.0.1:1"),
-        offered("b", "h2", "10.0.0.2:1"),
-        offered("c", "h3", "10.0.0.3:1"),
+        *(offered(name, f"h-{name}") for name in "abc"),
+        formed(a="127.0.0.1:1", b="10.0.0.2:1", c="10.0.0.3:1"),
     ]
     there = machines.announced(map(make.said, facts))
     reached = {"127.0.0.1:1": "", "10.0.0.2:1": "no answer in 3 s", "10.0.0.3:1": ""}
     lost, shut = bad(machines.judge(there, reached))
     assert (lost.check, lost.level) == ("interface", "problem")
-    assert "a on h1 announces 127.0.0.1:1" in lost.text
+    assert "a on h-a announces 127.0.0.1:1" in lost.text
     assert (shut.check, shut.level) == ("machines", "warning")
-    assert "b on h2 cannot be reached at 10.0.0.2:1" in shut.text
-    alone = machines.announced(map(make.said, facts[:1]))
+    assert "b on h-b cannot be reached at 10.0.0.2:1" in shut.text
+    alone = machines.announced(map(make.said, [offered("a", "h"), formed(a="127.0.0.1:1")]))
     assert bad(machines.judge(alone, {"127.0.0.1:1": ""})) == []

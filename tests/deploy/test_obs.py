@@ -1,0 +1,165 @@
+"""deploy/obs: what dashboards and alerts ask for is what the exporter has."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest
+from tests.unit import factories as make
+
+from trainmover.events.migration import JobFormed
+from trainmover.exporter import JobCollector
+from trainmover.watching import Watched
+
+ROOT = Path(__file__).parents[2]
+OBS = ROOT / "deploy" / "obs"
+BOARDS = sorted((OBS / "grafana" / "dashboards").glob("*.json"))
+
+
+@pytest.fixture(scope="module")
+def exported() -> dict[str, set[str]]:
+    """Labels by name, of everything that a job with a bit of everything has."""
+    move = make.Move(
+        "m-1",
+        slot=1,
+        leaver="worker-1",
+        joiner="worker-2",
+        after=make.seats("worker-0", "worker-2", epoch=2),
+    )
+    facts = [
+        make.registered("worker-0"),
+        JobFormed(membership=make.seats("worker-0", "worker-1"), standbys=("worker-2",)),
+        make.straggler("worker-1", 1),
+        move.proposed(),
+        move.committed(),
+        move.resumed("worker-0", 0, 0.1),
+        make.progress("worker-0", 0, 3),
+    ]
+    seen = Watched("j")
+    for number, fact in enumerate(facts):
+        seen.apply(make.said(fact, at_s=number))
+    registry = CollectorRegistry()
+    registry.register(JobCollector(seen, clock=lambda: datetime.now(UTC)))
+    text = generate_latest(registry).decode()
+    found: dict[str, set[str]] = {"trainmover_rank_lateness_seconds": {"rank", "machine"}}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, labels = line.split(" ", 1)[0].partition("{")[::2]
+            found.setdefault(name, set()).update(re.findall(r"(\w+)=", labels))
+    for labels in found.values():
+        labels.add("training_job")
+    return found
+
+
+def asked(expression: str) -> list[tuple[str, set[str]]]:
+    """(metric, labels) that an expression names."""
+    return [
+        (name, set(re.findall(r"(\w+)\s*=~?", labels)))
+        for name, labels in re.findall(r"(trainmover_\w+)(\{[^}]*\})?", expression)
+    ]
+
+
+def expressions(board: dict[str, Any]) -> list[str]:
+    found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    return [*found, *(one["expr"] for one in board["annotations"]["list"])]
+
+
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
+def test_dashboards_ask_for_what_there_is(path: Path, exported: dict[str, set[str]]) -> None:
+    board = json.loads(path.read_text())
+    for expression in expressions(board):
+        names = asked(expression)
+        assert names, expression
+        for name, labels in names:
+            assert name in exported, expression
+            assert labels <= exported[name], expression
+    for panel in board["panels"]:
+        for target in panel["targets"]:
+            shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            grouped = re.search(r"by \(([^)]*)\)", target["expr"])
+            known = (
+                set(re.split(r",\s*", grouped[1]))
+                if grouped
+                else set().union(*(exported[name] for name, _ in asked(target["expr"])))
+            )
+            assert shown <= known, target
+
+
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
+def test_panels_have_ids_and_room_of_their_own(path: Path) -> None:
+    panels = json.loads(path.read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        box = panel["gridPos"]
+        assert box["x"] + box["w"] <= 24
+        cells = {
+            (x, y)
+            for x in range(box["x"], box["x"] + box["w"])
+            for y in range(box["y"], box["y"] + box["h"])
+        }
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        assert panel["datasource"]["uid"] == "trainmover"
+
+
+def test_there_are_two_dashboards_and_three_alerts_that_say_the_cure(
+    exported: dict[str, set[str]],
+) -> None:
+    assert [path.stem for path in BOARDS] == ["job", "migrations"]
+    (group,) = yaml.safe_load((OBS / "alerts.yml").read_text())["groups"]
+    assert len(group["rules"]) == 3
+    for rule in group["rules"]:
+        assert {name for name, _ in asked(rule["expr"])} <= exported.keys()
+        assert rule["labels"]["severity"] in {"warning", "critical"}
+        assert "trainmover " in rule["annotations"]["description"]
+
+
+def test_the_containers_are_pinned_and_listen_on_this_host_only() -> None:
+    stack = yaml.safe_load((OBS / "compose.yml").read_text())
+    main = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    assert main["include"] == ["deploy/obs/compose.yml"]
+    assert not stack["services"].keys() & main["services"].keys()
+    for name, service in stack["services"].items():
+        assert service["profiles"], name
+        image = service["image"]
+        assert re.search(r":v?\d+\.\d+\.\d+$|\$\{TRAINMOVER_TAG", image), image
+        assert service["read_only"] is True
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:"), port
+        for volume in service.get("volumes", ()):
+            if volume.startswith("./"):
+                assert (OBS / volume.split(":")[0]).exists(), volume
+
+
+def test_every_piece_finds_the_next() -> None:
+    scraped = yaml.safe_load((OBS / "prometheus.yml").read_text())
+    assert scraped["scrape_configs"][0]["static_configs"][0]["targets"] == ["metrics:9478"]
+    folder = OBS / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((folder / "datasources" / "prometheus.yml").read_text())[
+        "datasources"
+    ]
+    assert (source["uid"], source["url"]) == ("trainmover", "http://prometheus:9090")
+    (provider,) = yaml.safe_load((folder / "dashboards" / "trainmover.yml").read_text())[
+        "providers"
+    ]
+    assert provider["options"]["path"] == "/etc/grafana/dashboards"
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool here")
+@pytest.mark.parametrize(
+    "argv",
+    [("check", "config", "prometheus.yml"), ("test", "rules", "alerts.test.yml")],
+    ids=" ".join,
+)
+def test_prometheus_itself_agrees(argv: tuple[str, ...]) -> None:
+    done = subprocess.run(["promtool", *argv], cwd=OBS, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,50 @@
+"""The documentation's pages, their code blocks, headings and links."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+
+PAGES = sorted(
+    [
+        *(ROOT / "docs").rglob("*.md"),
+        *ROOT.glob("*.md"),
+        *(ROOT / "deploy").rglob("*.md"),
+        *(ROOT / "examples").rglob("*.md"),
+        *(ROOT / "services").rglob("*.md"),
+    ]
+)
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def fences(page: Path) -> list[tuple[str, str]]:
+    """(language, text) of every code block."""
+    return [(each[1], each[2]) for each in _FENCE.finditer(page.read_text(encoding="utf-8"))]
+
+
+def prose(page: Path) -> str:
+    """The page without its code blocks and inline code."""
+    return re.sub(r"`[^`\n]*`", "``", _FENCE.sub("", page.read_text(encoding="utf-8")))
+
+
+def links(page: Path) -> Iterator[str]:
+    for found in _LINK.finditer(_FENCE.sub("", page.read_text(encoding="utf-8"))):
+        yield found[1]
+
+
+def anchors(page: Path) -> set[str]:
+    """Headings as GitHub links to them."""
+    found: set[str] = set()
+    for line in _FENCE.sub("", page.read_text(encoding="utf-8")).splitlines():
+        if heading := re.match(r"#{1,6} (.*)", line):
+            plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1]).replace("`", "")
+            found.add(re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-"))
+    return found
