@@ -299,3 +299,22 @@ def test_nobody_speaks_for_the_ranks_of_others(seats):
     assert window.records["rank"].tolist() == [0]
     assert window.steps["wait_ns"].tolist() == [5]
     assert len(window.more.records) == 1
+
+
+def test_the_death_of_a_machine_that_is_back_is_closed(seats):
+    """Restarted in place, it takes its own slot again; claims about others stay."""
+    dead = [slow(kind="machine_failed", advice="recover"), slow("w-2")]
+    detector = Loud(*dead)
+    core = DetectorCore([Guarded("loud", detector)])
+    core.on_fact(formed(seats), 0.0)
+    first, _ = core.tick(1.0)
+    detector.verdicts = ()
+    back = committed(seats).model_copy(
+        update={
+            "membership": seats(epoch=2),
+            "moves": (Move(slot=1, leaver="w-1", joiner="w-1"),),
+        }
+    )
+    (closed,) = core.on_fact(back, 2.0)
+    assert isinstance(closed, IncidentClosed)
+    assert closed.id == first.id
