@@ -47,7 +47,9 @@ def measure(parts: list[str], options: argparse.Namespace) -> dict[str, Any]:
     minutes, wrong = 0.0, []
     if "simulated" in parts:
         scores, mistakes = detection_simulated.troubles(
-            options.classes or list(CLASSES), seeds=range(options.seeds), workers=options.workers
+            options.classes or list(CLASSES),
+            seeds=range(options.first_seed, options.first_seed + options.seeds),
+            workers=options.workers,
         )
         classes |= {name: row(score) for name, score in scores.items()}
         show(mistakes)
@@ -98,6 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", choices=PARTS, help="this part; all if omitted")
     parser.add_argument("--classes", action="append", help="of simulated troubles; all if omitted")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=23, help="jobs of each simulated class")
     parser.add_argument("--healthy-jobs", type=int, default=50, help="20 simulated minutes each")
     parser.add_argument("--real-classes", action="append", choices=detection_real.CLASSES)
