@@ -194,7 +194,9 @@ class HangDetector:
     def _gather(self, membership: Membership, moved_s: float, now_s: float) -> Standstill | None:
         windows = list(self._latest.values())
         names = {member.machine for member in membership.members}
-        heard = {w.machine for w in windows if now_s - w.received_s < self._config.machine_silent_s}
+        # Machines of large jobs speak half as often.
+        silent_s = self._config.machine_silent_s * (1 if self._at_once else 2)
+        heard = {w.machine for w in windows if now_s - w.received_s < silent_s}
         if not names <= heard:
             return None  # a whole machine is silent: its processes cannot be judged
         if any(window.received_s < moved_s for window in windows):

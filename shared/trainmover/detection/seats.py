@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from trainmover.telemetry import RECORD, Batch, Sections
 from trainmover.topology import Frozen, Membership
 
 __all__ = ["Seats"]
+
+_SECTIONS: Final = tuple(each.name for each in fields(Sections))
 
 
 class Seats:
@@ -104,11 +107,10 @@ class Seats:
 def _about(sections: Sections, ranks: range) -> Sections:
     """Without what a machine says about ranks of others: nobody speaks for them."""
     foreign = {}
-    for each in fields(sections):
-        array = sections.named(each.name)
+    for name in _SECTIONS:
+        array = sections.named(name)
         if len(array):
-            of = array["rank"]
-            own = (of >= ranks.start) & (of < ranks.stop)
+            own = (array["rank"] - ranks.start).view(np.uint32) < len(ranks)
             if not own.all():
-                foreign[each.name] = array[own]
+                foreign[name] = array[own]
     return replace(sections, **foreign) if foreign else sections

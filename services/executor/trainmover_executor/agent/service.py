@@ -36,7 +36,7 @@ from trainmover_executor.agent.listeners import Listeners
 from trainmover_executor.agent.options import AgentOptions
 from trainmover_executor.agent.outbox import Outbox
 from trainmover_executor.agent.state import AgentState, Identity
-from trainmover_executor.agent.telemetry import TelemetryRelay
+from trainmover_executor.agent.telemetry import TelemetryRelay, period_of
 from trainmover_executor.agent.workers import WorkerPool
 from trainmover_executor.control import Fact, FromWorker, Telemetry
 
@@ -92,6 +92,7 @@ class Agent:
             now=lambda: (self._state.generation, self._state.epoch),
             send=lambda data: bus.send_telemetry(options.job, options.machine, data),
             state_of=self._workers.state_of,
+            period_s=period_of(options.nnodes_max),
         )
         self._events: deque[effects.Event] = deque()
         self._feeding = False

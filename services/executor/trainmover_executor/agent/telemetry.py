@@ -14,10 +14,13 @@ from trainmover.observe import get_logger
 from trainmover.telemetry import Batch, Sections, encode_batch
 from trainmover_executor.control import Telemetry
 
-__all__ = ["TelemetryRelay"]
+__all__ = ["TelemetryRelay", "period_of"]
 
 _log = get_logger(__name__)
 _PERIOD_S: Final = 0.5
+_MANY_MACHINES: Final = 1024
+_MANY_PERIOD_S: Final = 1.0
+"""One detector hears thousands of machines; what a rank that stands still says comes at once."""
 _MOST_RECORDS: Final = 14_000
 """Per batch; 800 KB, below the bus's usual limit of 1 MiB a message."""
 
@@ -26,6 +29,11 @@ _GROUPS_EVERY: Final = 10
 
 _SILENT_S: Final = 0.6
 """A worker that said nothing for so long has its state read from the kernel."""
+
+
+def period_of(machines: int) -> float:
+    """Seconds between two batches of one machine in a job of so many."""
+    return _PERIOD_S if machines <= _MANY_MACHINES else _MANY_PERIOD_S
 
 
 class TelemetryRelay:
