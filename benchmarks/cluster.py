@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,7 @@ from typing import Any, Self
 from trainmover.bus.nats import NatsBus
 from trainmover.commands import MigrateRequest
 from trainmover.local import procfs, registry
+from trainmover.topology import Frozen
 from trainmover.view import JobView, MigrationView
 
 JOB = "bench"
@@ -39,19 +40,27 @@ class Cluster:
     """Start it as an asynchronous context; what happens is folded into ``view``."""
 
     def __init__(
-        self, *, nnodes: str, program: list[str], environment: Mapping[str, str] | None = None
+        self,
+        *,
+        nnodes: str,
+        program: list[str],
+        environment: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
     ) -> None:
         self.view = JobView(JOB)
         self._nnodes = nnodes
         self._program = program
+        self._options = options
         self._home = tempfile.TemporaryDirectory()
         self._environment = {**(environment or {}), "TRAINMOVER_HOME": self._home.name}
         self._changed = asyncio.Condition()
+        self.facts: list[tuple[float, Frozen]] = []
+        """(monotonic second of arrival, fact) of everything that was said."""
 
     async def __aenter__(self) -> Self:
         command = [sys.executable, "-m", "trainmover.cli", "run", "--job", JOB]
         self._process = subprocess.Popen(  # noqa: ASYNC220 - started once, nothing else runs yet
-            [*command, "--nnodes", self._nnodes, *self._program],
+            [*command, "--nnodes", self._nnodes, *self._options, *self._program],
             env={**os.environ, **self._environment},
             stdout=sys.stderr,
             start_new_session=True,
@@ -92,6 +101,7 @@ class Cluster:
         async with aclosing(self._bus.events(JOB)) as facts:
             async for delivery in facts:
                 async with self._changed:
+                    self.facts.append((time.monotonic(), delivery.payload.payload))
                     self.view.apply(delivery.payload)
                     self._changed.notify_all()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from collections.abc import Mapping
 
 from trainmover.detection import Detector
@@ -14,6 +15,10 @@ from trainmover.testing.simulated_jobs import SimulatedJob, healthy_job, label_o
 DETECTORS = ("degraded", "external", "hang", "links", "liveness", "numeric", "straggler")
 HEALTHY_MINUTES = 20
 """Of one simulated job."""
+_EVERY = 20
+AFTERWARDS_STEPS = 24
+AFTERWARDS_S = 20.0
+"""For so long after everything was found wrong claims still count; then the next job's turn."""
 
 
 def detectors() -> Mapping[str, Detector]:
@@ -25,6 +30,7 @@ def detectors() -> Mapping[str, Detector]:
 def play(job: SimulatedJob, *, steps: int, seconds: float = float("inf")) -> list[Claim]:
     """The incidents that the detectors would open."""
     player = Player(detectors())
+    found_at: tuple[int, float] | None = None
     for frame in job.frames(steps=steps):
         player.advance(frame.now_s)
         if frame.membership is not None:
@@ -35,9 +41,22 @@ def play(job: SimulatedJob, *, steps: int, seconds: float = float("inf")) -> lis
             player.window(window)
         if frame.now_s > seconds:
             break
+        if found_at is None and _all_found(job, player.claims):
+            found_at = frame.step, frame.now_s
+        if found_at is not None and frame.now_s > found_at[1] + AFTERWARDS_S:
+            stands_still = frame.step == found_at[0]
+            if stands_still or frame.step > found_at[0] + AFTERWARDS_STEPS:
+                break
     if player.errors:
         raise RuntimeError(f"a detector raised: {player.errors}")
     return player.claims
+
+
+def _all_found(job: SimulatedJob, claims: list[Claim]) -> bool:
+    labels = [label_of(truth) for truth in job.truths]
+    return len(labels) == len(job.injections) > 0 and all(
+        any(claim.fits(label) and claim.names(label) for claim in claims) for label in labels
+    )
 
 
 def one_trouble(case: tuple[str, int]) -> tuple[str, dict[str, Score], list[str]]:
@@ -83,7 +102,9 @@ def troubles(names: list[str], *, seeds: range, workers: int) -> tuple[dict[str,
     totals = {name: Score() for name in names}
     wrong: list[str] = []
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        for name, scores, mistakes in pool.imap_unordered(one_trouble, cases, chunksize=4):
+        for done, (name, scores, mistakes) in enumerate(pool.imap_unordered(one_trouble, cases), 1):
+            if done % _EVERY == 0:
+                print(f"{done} of {len(cases)} jobs", file=sys.stderr, flush=True)
             for each in scores.values():
                 totals[name].add(each)
             wrong += mistakes

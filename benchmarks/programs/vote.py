@@ -45,7 +45,7 @@ def main() -> None:
         steps_s.append(time.perf_counter() - started)
         started = time.perf_counter()
     if dist.get_rank() == 0:
-        capsule = pack_tree({"step": 0, "content": session._here().to_tree()})
+        capsule = pack_tree({"step": 0, "content": session._loop.here().to_tree()})
         result = {"steps_s": steps_s[3:], "added_s": added_s[3:], "capsule_bytes": len(capsule)}
         options.out.write_text(json.dumps(result))
 

@@ -35,6 +35,7 @@ def table(outcomes: list[Outcome]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=len(EVERY))
+    parser.add_argument("--skip", type=int, default=0, help="go on after so many of them")
     parser.add_argument("--seed", type=int, default=None, help="made up and printed when omitted")
     parser.add_argument("--only", default="", help="injections whose words contain this")
     parser.add_argument("--keep", type=Path, help="folder for the logs of runs that did not hold")
@@ -43,13 +44,13 @@ def main() -> int:
     observe.configure(service="chaos", level="error")
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     chosen = [one for one in draw(seed, max(options.runs, len(EVERY))) if options.only in str(one)]
-    chosen = chosen[: options.runs]
+    chosen = chosen[options.skip : options.skip + options.runs]
     print(f"seed {seed}: {len(chosen)} of {len(EVERY)} injections", flush=True)
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="tm-chaos-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         expected = undisturbed(folder / "undisturbed")
-        for number, one in enumerate(chosen):
+        for number, one in enumerate(chosen, options.skip):
             outcome = perform(one, folder / str(number), expected=expected)
             outcomes.append(outcome)
             ended = outcome.problem or ", ".join(outcome.ended) or "undisturbed"

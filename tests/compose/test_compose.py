@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.job, pytest.mark.timeout(1500)]
 
 MACHINES = [f"worker-{slot}" for slot in SLOTS]
 MOST_PAUSE_S = 1.5
+MOST_LATE_S = 3.0  # on top of a lease: whoever takes over has to notice, on a busy machine
 LEASE_S = 3.0  # what the detector gives a machine that has fallen silent
 
 
@@ -146,7 +147,7 @@ def subscriber(stack: Stack) -> Iterator[IO[str]]:
 
 
 def test_a_reader_sees_what_an_operator_moves_and_may_not_publish(stack: Stack) -> None:
-    stack.up(standbys=2)
+    stack.revive(standbys=2)
     stack.until_warm(1)
     with subscriber(stack) as lines:
         answer = stack.compose("run", "--rm", "cli", "migrate", "worker-0", "--yes")
@@ -176,7 +177,7 @@ def test_a_reader_sees_what_an_operator_moves_and_may_not_publish(stack: Stack) 
 
 def test_replicas_take_over_from_a_planner_and_a_detector_that_die(stack: Stack) -> None:
     """At once with a machine, so that nobody but the replicas can have it replaced."""
-    stack.up(standbys=2)
+    stack.revive(standbys=2)
     stack.until_warm(1)
     leaders = {stack.leader(service) for service in ("planner", "detector")}
     now = stack.until(lambda now: now.step > 20, what="past step 20")
@@ -184,17 +185,17 @@ def test_replicas_take_over_from_a_planner_and_a_detector_that_die(stack: Stack)
     machine = stack.project + "-" + (leaver if leaver.startswith("standby") else f"{leaver}-1")
     view, one = lose(stack, leaver, "docker", "kill", *leaders, machine)
     assert one.pause_s is not None
-    assert one.pause_s <= LEASE_S + MOST_PAUSE_S, one.as_data()
+    assert one.pause_s <= LEASE_S + MOST_LATE_S, one.as_data()
     assert leaders.isdisjoint({stack.leader(service) for service in ("planner", "detector")})
     print(f"pause when planner and detector die with the machine: {one.pause_s:.3f} s")
     step_on(stack, view)
 
 
 def test_a_frozen_machine_is_replaced_and_stays_out(stack: Stack) -> None:
-    stack.up(standbys=2)
+    stack.revive(standbys=2)
     view, one = lose(stack, "worker-1", "docker", "compose", "pause", "worker-1")
     assert one.pause_s is not None
-    assert one.pause_s <= LEASE_S + MOST_PAUSE_S, one.as_data()
+    assert one.pause_s <= LEASE_S + MOST_LATE_S, one.as_data()
     step_on(stack, view)
     stack.compose("unpause", "worker-1")
     assert_ended(stack, "worker-1")
@@ -203,12 +204,12 @@ def test_a_frozen_machine_is_replaced_and_stays_out(stack: Stack) -> None:
 
 
 def test_a_machine_that_is_cut_off_is_replaced_and_stays_out(stack: Stack) -> None:
-    stack.up(standbys=2)
+    stack.revive(standbys=2)
     network, container = f"{stack.project}_default", stack.container("worker-3")
     cut = ("docker", "network", "disconnect", network, container)
     view, one = lose(stack, "worker-3", *cut)
     assert one.pause_s is not None
-    assert one.pause_s <= LEASE_S + MOST_PAUSE_S, one.as_data()
+    assert one.pause_s <= LEASE_S + MOST_LATE_S, one.as_data()
     step_on(stack, view)
     stack.run("docker", "network", "connect", "--alias", "worker-3", network, container)
     assert_ended(stack, "worker-3")
@@ -222,7 +223,9 @@ def test_a_restart_of_the_bus_is_not_noticed_by_the_job(stack: Stack) -> None:
     after = step_on(stack, before, steps=60)
     assert after.membership == before.membership
     assert len(after.migrations) == len(before.migrations)
-    assert not [one for one in after.incidents.values() if one.closed is None]
+    members = {one.machine for one in after.membership.members}  # type: ignore[union-attr]
+    fresh = [one for id, one in after.incidents.items() if id not in before.incidents]
+    assert not [one for one in fresh if one.machine in members]
 
 
 def assert_ended(stack: Stack, service: str) -> None:

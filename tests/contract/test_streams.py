@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from nats.js.api import StreamConfig
 
 from trainmover import subjects
 from trainmover.bus import streams
 from trainmover.bus.nats import NatsBus
 from trainmover.commands import Stop
+from trainmover.errors import BusError, ConfigError
 from trainmover.events.catalog import CATALOG
 from trainmover.events.machine import MachineLost
 from trainmover.observe import new_event
@@ -82,6 +84,22 @@ async def test_setup_widens_the_stream_of_an_older_version_and_keeps_its_tuning(
         await bus.publish(
             new_event(job="demo", source="/x", payload=MachineLost(machine="w", reason="r"))
         )
+
+
+@pytest.mark.parametrize("text", ["three", "0", "6", "-1"])
+async def test_a_number_of_replicas_that_cannot_be_is_refused(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv(streams.REPLICAS_VARIABLE, text)
+    async with NatsBus(nats_url) as bus:
+        with pytest.raises(ConfigError, match="TRAINMOVER_NATS_REPLICAS"):
+            await bus.setup()
+
+
+async def test_one_server_cannot_keep_streams_three_times(nats_url: str) -> None:
+    async with NatsBus(nats_url) as bus:
+        with pytest.raises(BusError, match="replicas"):
+            await bus.setup(replicas=3)
 
 
 async def test_a_key_that_an_operator_deleted_is_absent(nats_url: str):

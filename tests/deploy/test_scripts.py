@@ -88,11 +88,11 @@ def run_sbatch(folder: Path, *arguments: str, nodes: int = 3) -> subprocess.Comp
         start_new_session=True,
     )
     try:
-        out, err = process.communicate(timeout=150)
+        out, err = process.communicate(timeout=400)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGTERM)  # the script ends what it started
         out, err = process.communicate(timeout=30)
-        raise AssertionError(f"no end in 150 s:\n{out}\n{err}") from None
+        raise AssertionError(f"no end in 400 s:\n{out}\n{err}") from None
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 

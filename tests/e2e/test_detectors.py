@@ -107,7 +107,7 @@ def _said(job: ClusterJob, name: str) -> bool:
 
 
 def test_an_announced_end_moves_the_machine_before_it_goes(
-    cluster: StartJob, beside: list[subprocess.Popen[str]]
+    cluster: StartJob, tmp_path: Path, beside: list[subprocess.Popen[str]]
 ) -> None:
     job = cluster("--nnodes", "2:3", *ENDLESS)
     job.until(r"job\.formed")
@@ -129,3 +129,22 @@ def test_an_announced_end_moves_the_machine_before_it_goes(
         assert reply.status == 202
     job.until(r"incident\.opened .*notice worker-0: .*preemption in 120 s")
     job.until(r"migration\.committed .*worker-0 -> worker-2 in slot 0")
+    recording = str(tmp_path / "job.tmrec.gz")
+    _ask(job, "record", recording, "--seconds", "3", "--job", job.name)
+    heard = json.loads(_ask(job, "detectors", "replay", recording, "-o", "json"))
+    claims = [(one["detector"], one["kind"], one["machine"]) for one in heard["claims"]]
+    assert ("external", "notice", "worker-0") in claims
+    assert not heard["errors"]
+
+
+def _ask(job: ClusterJob, *words: str) -> str:
+    found = subprocess.run(
+        [*COMMAND, *words],
+        env={**os.environ, "TRAINMOVER_HOME": str(job.home)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert found.returncode == 0, found.stderr
+    return found.stdout

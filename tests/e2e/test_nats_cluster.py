@@ -166,17 +166,19 @@ async def test_a_real_job_is_moved_while_the_leader_dies(
     bus_of_three: Cluster, cluster: StartJob, tmp_path: Path
 ) -> None:
     """Training does not notice, and the bits are those of a run that nobody disturbed."""
-    gate = tmp_path / "gate"
-    program = (WORKLOADS, "ddp", "--steps", "40")
+    gate, second_gate = tmp_path / "gate", tmp_path / "second"
+    program = (WORKLOADS, "ddp", "--steps", "60")
     hold = ("--hold-at", "20", "--gate", str(gate))
-    job = cluster("--nats", bus_of_three.url, "--nnodes", "2:3", *program, *hold)
+    then = ("--then-hold-at", "30", "--then-gate", str(second_gate))
+    job = cluster("--nats", bus_of_three.url, "--nnodes", "2:3", *program, *hold, *then)
     await asyncio.to_thread(job.until, r"job\.formed")
     await asyncio.to_thread(job.wait_until_ready, 2)
     moved = await asyncio.to_thread(job.cli, "migrate", "worker-1", "--yes", "--no-wait")
     assert moved.returncode == 0, moved.stderr
-    await asyncio.to_thread(job.until, r"migration\.preparing")
     bus_of_three.kill(await bus_of_three.stream_leader())
     gate.touch()
+    await asyncio.to_thread(job.until, r"migration\.ready")
+    second_gate.touch()  # else it may be at its end before there is a leader
     await asyncio.to_thread(job.until, r"migration\.committed .*worker-1 -> worker-2")
     assert await asyncio.to_thread(job.finish) == 0, job.output
 

@@ -56,6 +56,12 @@ class TestFiles:
         assert json.loads(again.stdout)["config_changed"] is False
         assert contents(tmp_path) == before
 
+    def test_machines_and_standbys_are_numbered(self, tmp_path: Path) -> None:
+        done = setup("--out", str(tmp_path), "--job", "gpt", "--machines", "2", "--standbys", "2")
+        assert done.returncode == 0, done.stderr
+        made = sorted(path.name for path in (tmp_path / "clients" / "machines").iterdir())
+        assert made == ["standby-1", "standby-2", "worker-0", "worker-1"]
+
     def test_machines_are_added_and_keys_kept(self, tmp_path: Path) -> None:
         setup("--out", str(tmp_path), "--job", "gpt", "--machines", "2")
         before = contents(tmp_path)

@@ -129,6 +129,12 @@ class Stack:
         """Start what does not run; change nothing that does."""
         self.compose("up", "-d", "--no-recreate", "--scale", f"standby={standbys}", timeout_s=180)
 
+    def revive(self, *, standbys: int) -> None:
+        """Start services and machines that ended; the bus was set up before."""
+        services = ("detector", "planner", *(f"worker-{slot}" for slot in SLOTS), "standby")
+        scale = ("--scale", f"standby={standbys}")
+        self.compose("up", "-d", "--no-recreate", "--no-deps", *scale, *services, timeout_s=180)
+
     def container(self, service: str) -> str:
         """Id of a service's container, running or not."""
         return self.compose("ps", "-a", "-q", service).split()[0]

@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import argparse
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Final
 
 from trainmover.bus.protocol import Bus
 from trainmover.detection.guard import Alarm
 from trainmover.detection.registry import load
-from trainmover.errors import TrainMoverError
+from trainmover.errors import ConfigError, TrainMoverError
 from trainmover.lease import Lease
 from trainmover.service import ServiceOptions, add_common_options, run_service
 from trainmover_detector.service import DetectorService
+
+SHADOW_VARIABLE: Final = "TRAINMOVER_DETECTORS_SHADOW"
+"""Names of detectors in shadow mode, with commas between them."""
+SETTINGS_VARIABLE: Final = "TRAINMOVER_DETECTORS_SETTINGS"
+"""A TOML file with a table for each detector that has settings."""
+
+
+def settings_from(path: Path) -> dict[str, dict[str, Any]]:
+    """Settings of detectors, by name.
+
+    Raises:
+        ConfigError: The file cannot be read, or is not made of tables.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"settings of detectors in {path} cannot be read: {error}.") from error
+    if wrong := [name for name, table in tables.items() if not isinstance(table, dict)]:
+        raise ConfigError(f"{path}: {wrong[0]} stands alone; write it below [DETECTOR].")
+    return tables
 
 
 def main() -> None:
@@ -27,9 +51,17 @@ def main() -> None:
     group.add_argument(
         "--shadow",
         action="append",
-        default=[],
+        default=[name for name in os.environ.get(SHADOW_VARIABLE, "").split(",") if name],
         metavar="NAME",
-        help="publish this detector's claims, but let them lead to no action",
+        help="publish this detector's claims, but let them lead to no action "
+        f"(more by commas in {SHADOW_VARIABLE})",
+    )
+    group.add_argument(
+        "--settings",
+        type=Path,
+        default=os.environ.get(SETTINGS_VARIABLE),
+        metavar="FILE",
+        help=f"TOML with a table of settings for each detector (default ${SETTINGS_VARIABLE})",
     )
     parser.add_argument(
         "--lease",
@@ -41,7 +73,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     async def watch(bus: Bus, options: ServiceOptions) -> int | None:
-        detectors = load(names=arguments.only, shadow=arguments.shadow)
+        detectors = load(names=arguments.only, shadow=arguments.shadow, settings=settings)
         lease = Lease(bus, job=options.job, service="detector", ttl_s=arguments.lease)
         await DetectorService(
             bus, job=options.job, detectors=detectors, alarm=Alarm(), lease=lease
@@ -49,6 +81,7 @@ def main() -> None:
         return None
 
     try:
+        settings = settings_from(arguments.settings) if arguments.settings else {}
         options = ServiceOptions.from_args("detector", arguments)
     except TrainMoverError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")

@@ -20,6 +20,7 @@ from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Ver
 from trainmover.telemetry import Flag
 from trainmover.topology import Membership
 from trainmover_detector.baselines import MEDIAN_ERROR, Cusum, median_and_sigma
+from trainmover_detector.inbox import StepInbox
 
 __all__ = ["DegradedConfig", "DegradedDetector"]
 
@@ -67,6 +68,8 @@ class DegradedDetector:
         self._reset()
 
     def _reset(self) -> None:
+        world = 0 if self._membership is None else self._membership.layout.world_size
+        self._inbox = StepInbox(world)
         self._pending: dict[int, _Pending] = {}
         self._rows: deque[tuple[float, float, float]] = deque(maxlen=_KEPT)
         self._cusum = Cusum(slack=self._config.least / 2, limit=4 * self._config.least)
@@ -83,9 +86,23 @@ class DegradedDetector:
     def observe(self, window: CollectiveWindow) -> Iterable[Verdict]:
         """Take in steps."""
         membership = self._membership
-        steps = window.steps
-        if membership is None or window.epoch != membership.epoch or not len(steps):
+        if membership is None or window.epoch != membership.epoch or not len(window.steps):
             return ()
+        self._inbox.put(window.steps)
+        return self._look(membership) if self._inbox.at_once else ()
+
+    def notice(self, evidence: Evidence) -> Iterable[Verdict]:
+        """Facts change nothing."""
+        del evidence
+        return ()
+
+    def tick(self, now_s: float) -> Iterable[Verdict]:
+        """Look at what waits."""
+        del now_s
+        return self._look(self._membership) if self._membership and self._inbox else ()
+
+    def _look(self, membership: Membership) -> list[Verdict]:
+        steps = self._inbox.take()
         verdicts: list[Verdict] = []
         for step in [int(steps["step"][0])] if len(steps) == 1 else np.unique(steps["step"]):
             if step <= self._done:
@@ -105,16 +122,6 @@ class DegradedDetector:
         for old in sorted(self._pending)[:-_COLLECTED]:
             del self._pending[old]
         return verdicts
-
-    def notice(self, evidence: Evidence) -> Iterable[Verdict]:
-        """Facts change nothing."""
-        del evidence
-        return ()
-
-    def tick(self, now_s: float) -> Iterable[Verdict]:
-        """Time alone changes nothing."""
-        del now_s
-        return ()
 
     def _take(self, pending: _Pending) -> list[Verdict]:
         self._seen += 1

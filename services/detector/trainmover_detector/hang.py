@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Verdict
@@ -20,6 +21,7 @@ from trainmover.events.executor import StepBroken, WorkerFinished
 from trainmover.events.machine import LinkLost, WorkerExited
 from trainmover.telemetry import LINK, PULSE, RECORD, Phase
 from trainmover.topology import Membership
+from trainmover_detector.inbox import FEW_RANKS
 from trainmover_detector.mismatch import find_mismatch
 from trainmover_detector.waits import Standstill, Waits, find_waits, lost_on_the_way
 
@@ -30,6 +32,8 @@ _STOPPED: Final = {ord("T"): "stopped", ord("t"): "stopped", ord("D"): "waiting 
 _HISTORY: Final = 128
 _LEAST_STEPS: Final = 3
 _REPEAT_S: Final = 1.0
+
+Records = npt.NDArray[np.void]
 
 
 class HangConfig(DetectorConfig):
@@ -81,12 +85,15 @@ class HangDetector:
         self._groups: dict[int, tuple[range, ...]] = {}
         self._durations: deque[float] = deque(maxlen=_HISTORY)
         world = 0 if self._membership is None else self._membership.layout.world_size
+        self._at_once = world <= FEW_RANKS
+        self._unread: list[CollectiveWindow] = []
         self._acted_s = np.zeros(world)
         self._longest = {Phase.OUTSIDE: 0.0, Phase.LOADER: 0.0}
         self._step = -1
         self._steps_seen = 0
         self._moved_s: float | None = None
         self._explained = False
+        self._froze = False
         self._claimed: dict[tuple[str, str | None, tuple[int, int] | None], Verdict] = {}
         self._said_s = 0.0
 
@@ -102,23 +109,34 @@ class HangDetector:
         if not len(window.pulses) and not len(window.steps) and not len(window.open):
             return ()
         self._latest[window.machine] = window
-        if len(window.records):
-            ranks = window.records["rank"]
-            known = (ranks >= 0) & (ranks < len(self._acted_s))
-            self._acted_s[ranks[known]] = window.received_s
         if window.groups:
             self._groups.update(window.groups)
+        self._unread.append(window)
+        return self._read() if self._at_once else ()
+
+    def _read(self) -> list[Verdict]:
+        """Look at the windows since the last time together."""
+        windows, self._unread = self._unread, []
+        now_s = windows[-1].received_s
+        acted = [w.records["rank"] for w in windows if len(w.records)]
+        if acted:
+            ranks = np.concatenate(acted)
+            self._acted_s[ranks[(ranks >= 0) & (ranks < len(self._acted_s))]] = now_s
         newest = -1
-        if len(window.steps):
-            newest = int(window.steps["step"][-1]) + 1
-            self._learn(window)
-        if len(window.pulses):
-            newest = max(newest, int(window.pulses["step"].max()))
+        steps = [w.steps for w in windows if len(w.steps)]
+        if steps:
+            newest = max(int(each["step"][-1]) for each in steps) + 1
+        if steps and not self._froze:  # a step with a frozen process tells nothing of others
+            self._learn(steps, first=self._latest[next(iter(self._latest))])
+        pulses = [w.pulses["step"] for w in windows if len(w.pulses)]
+        if pulses:
+            newest = max(newest, int(np.concatenate(pulses).max()))
         if newest > self._step:
             self._steps_seen += self._step >= 0
-            self._step, self._moved_s, self._explained = newest, window.received_s, False
+            self._step, self._moved_s, self._explained = newest, now_s, False
+            self._froze = False
             return self._over()
-        return ()
+        return []
 
     def notice(self, evidence: Evidence) -> Iterable[Verdict]:
         """A break that has an explanation, or the end of the job, is no hang."""
@@ -128,11 +146,18 @@ class HangDetector:
 
     def tick(self, now_s: float) -> Iterable[Verdict]:
         """Look whether the job still moves."""
+        if self._unread:
+            return [*self._read(), *self._stands_still(now_s)]
+        return self._stands_still(now_s)
+
+    def _stands_still(self, now_s: float) -> Iterable[Verdict]:
         membership, moved_s = self._membership, self._moved_s
         if membership is None or moved_s is None or self._explained:
             return ()
         still_s = now_s - moved_s
-        if self._steps_seen < _LEAST_STEPS or still_s < self.patience_s():
+        if self._steps_seen < _LEAST_STEPS or still_s < self._config.least_s:
+            return ()
+        if still_s < self.patience_s():
             return ()  # not even a frozen process would be due
         if self._claimed and now_s - self._said_s < _REPEAT_S:
             return ()
@@ -155,15 +180,16 @@ class HangDetector:
 
     # -- what is known ---------------------------------------------------------------------------
 
-    def _learn(self, window: CollectiveWindow) -> None:
-        steps = window.steps
-        outside = steps["outside_ns"] * 1e-9
-        self._longest[Phase.OUTSIDE] = max(self._longest[Phase.OUTSIDE], float(outside.max()))
-        loader = float(steps["loader_ns"].max()) * 1e-9
-        self._longest[Phase.LOADER] = max(self._longest[Phase.LOADER], loader)
-        if window.machine == next(iter(self._latest)):
-            inside = steps["duration_ns"] * 1e-9 - outside
-            self._durations.extend(inside[steps["rank"] == steps["rank"][0]].tolist())
+    def _learn(self, steps: list[Records], *, first: CollectiveWindow) -> None:
+        outside_s = np.concatenate([each["outside_ns"] for each in steps]).max() * 1e-9
+        loader_s = np.concatenate([each["loader_ns"] for each in steps]).max() * 1e-9
+        self._longest[Phase.OUTSIDE] = max(self._longest[Phase.OUTSIDE], float(outside_s))
+        self._longest[Phase.LOADER] = max(self._longest[Phase.LOADER], float(loader_s))
+        # The job's pace is that of any one rank.
+        mine = [each for each in steps if each is first.steps]
+        for each in mine:
+            inside = (each["duration_ns"] - each["outside_ns"]) * 1e-9
+            self._durations.extend(inside[each["rank"] == each["rank"][0]].tolist())
 
     def _gather(self, membership: Membership, moved_s: float, now_s: float) -> Standstill | None:
         windows = list(self._latest.values())
@@ -207,6 +233,7 @@ class HangDetector:
         if roots and len(roots) * 3 > max(6, len(now.pulses)) and still_s < 3 * self.patience_s():
             return []  # so many at once are rather news that has not come yet
         if roots:
+            self._froze |= not now.stale.isdisjoint(roots)
             by_machine: dict[str, list[int]] = {}
             for rank in roots:
                 by_machine.setdefault(membership.machine_of(rank), []).append(rank)

@@ -52,16 +52,13 @@ class LinksConfig(DetectorConfig):
     least_bytes: int = Field(default=256 * 1024, gt=0)
 
 
-_RANK, _PEER, _GROUP = 0, 1, 2
-
-
 class _Ends:
-    """Readings of the links of one machine, at their receiving ends; a column for each link."""
+    """Readings of links, at their receiving ends; a column for each link."""
 
-    def __init__(self, rows: Records) -> None:
+    def __init__(self, rows: Records, before: _Ends | None) -> None:
         count = len(rows)
-        self.names = _names(rows)
-        self.sources, self.targets = self.names[_PEER], self.names[_RANK]
+        self.key = _key(rows)
+        self.sources, self.targets = rows["peer"].astype(np.int64), rows["rank"].astype(np.int64)
         self.round_trip_s = np.zeros(count)
         self.delays = np.full((_KEPT, count), np.nan)
         self.shares = np.zeros((_KEPT, count))
@@ -70,9 +67,22 @@ class _Ends:
         self._body_ns = np.full(count, -1, np.int64)
         self._body_bytes = np.zeros(count, np.int64)
         self._read_s = np.zeros(count)
+        self._columns = {name: at for at, name in enumerate(zip(*_names(rows), strict=True))}
+        if before is not None:
+            self._inherit(before)
 
-    def take(self, rows: Records, now_s: float, *, least_bytes: int) -> int:
-        """Take in counters of the same links; how many readings came of it."""
+    def _inherit(self, before: _Ends) -> None:
+        """Keep what is known of links that are still there."""
+        names = [name for name in self._columns if name in before._columns]
+        mine = [self._columns[name] for name in names]
+        theirs = [before._columns[name] for name in names]
+        for field in ("delays", "shares"):
+            getattr(self, field)[:, mine] = getattr(before, field)[:, theirs]
+        for field in ("past", "_seen", "_body_ns", "_body_bytes", "_read_s"):
+            getattr(self, field)[mine] = getattr(before, field)[theirs]
+
+    def take(self, rows: Records, read_s: Floats, *, least_bytes: int) -> int:
+        """Take in counters of the same links, read at ``read_s``; how many readings came of it."""
         self.round_trip_s = rows["rtt_us"] * 1e-6
         moved = rows["body_bytes"] - self._body_bytes
         restarted = (self._body_ns < 0) | (moved < 0)
@@ -83,7 +93,7 @@ class _Ends:
             took_ns = rows["body_ns"][fresh] - self._body_ns[fresh]
             slots = self._seen[fresh] % _KEPT
             self.delays[slots, fresh] = took_ns / moved[fresh]
-            lasted_s = np.maximum(now_s - self._read_s[fresh], 1e-3)
+            lasted_s = np.maximum(read_s[fresh] - self._read_s[fresh], 1e-3)
             self.shares[slots, fresh] = took_ns * 1e-9 / lasted_s
             self._seen[fresh] += 1
             whole = fresh[self._seen[fresh] == _KEPT]
@@ -91,7 +101,7 @@ class _Ends:
                 self.past[whole] = np.median(self.delays[:, whole], axis=0)
         self._body_ns = np.where(ready, rows["body_ns"], self._body_ns)
         self._body_bytes = np.where(ready, rows["body_bytes"], self._body_bytes)
-        self._read_s = np.where(ready, now_s, self._read_s)
+        self._read_s = np.where(ready, read_s, self._read_s)
         return len(fresh)
 
     def latest(self, count: int) -> tuple[Floats, Floats]:
@@ -103,9 +113,14 @@ class _Ends:
         return delays, self.shares[at, columns]
 
 
-def _names(rows: Records) -> npt.NDArray[np.int64]:
-    """(rank, peer, group) of each link."""
-    return np.stack([rows["rank"], rows["peer"], rows["group"]]).astype(np.int64)
+def _names(rows: Records) -> tuple[list[int], list[int], list[int]]:
+    """Rank, peer and group of each link."""
+    return rows["rank"].tolist(), rows["peer"].tolist(), rows["group"].tolist()
+
+
+def _key(rows: Records) -> bytes:
+    """Equal where the same links stand in the same order."""
+    return b"".join(rows[field].tobytes() for field in ("rank", "peer", "group"))
 
 
 class LinksDetector:
@@ -117,16 +132,17 @@ class LinksDetector:
     def __init__(self, config: LinksConfig = LinksConfig()) -> None:  # noqa: B008 - frozen
         self._config = config
         self._membership: Membership | None = None
-        self._ends: dict[str, _Ends] = {}
-        self._fresh = 0
+        self._latest: dict[str, tuple[Records, float]] = {}
+        self._ends: _Ends | None = None
+        self._unread = False
         self._judged_s = 0.0
         self._claimed: dict[tuple[str, str | None, Cell | None], Verdict] = {}
 
     def membership_changed(self, membership: Membership) -> None:
         """Links were replaced."""
         self._membership = membership
-        self._ends.clear()
-        self._fresh = 0
+        self._latest.clear()
+        self._ends, self._unread = None, False
         self._claimed.clear()
 
     def observe(self, window: CollectiveWindow) -> Iterable[Verdict]:
@@ -134,12 +150,8 @@ class LinksDetector:
         membership = self._membership
         if membership is None or window.epoch != membership.epoch or not len(window.links):
             return ()
-        ends = self._ends.get(window.machine)
-        if ends is None or not np.array_equal(ends.names, _names(window.links)):
-            ends = self._ends[window.machine] = _Ends(window.links)
-        self._fresh += ends.take(
-            window.links, window.received_s, least_bytes=self._config.least_bytes
-        )
+        self._latest[window.machine] = window.links, window.received_s
+        self._unread = True
         return ()
 
     def notice(self, evidence: Evidence) -> Iterable[Verdict]:
@@ -149,24 +161,28 @@ class LinksDetector:
 
     def tick(self, now_s: float) -> Iterable[Verdict]:
         """Judge once a second, when there is something new."""
-        if self._membership is None or not self._fresh or now_s - self._judged_s < 1.0:
+        if self._membership is None or not self._unread or now_s - self._judged_s < 1.0:
             return ()
-        self._judged_s, self._fresh = now_s, 0
-        return self._judge(self._membership)
+        self._judged_s, self._unread = now_s, False
+        # All machines at once: a job may have thousands of them.
+        rows = np.concatenate([rows for rows, _ in self._latest.values()])
+        read_s = np.repeat(
+            [at_s for _, at_s in self._latest.values()],
+            [len(rows) for rows, _ in self._latest.values()],
+        )
+        if self._ends is None or self._ends.key != _key(rows):
+            self._ends = _Ends(rows, self._ends)
+        if not self._ends.take(rows, read_s, least_bytes=self._config.least_bytes):
+            return ()
+        return self._judge(self._membership, self._ends)
 
     # -- judgement -------------------------------------------------------------------------------
 
-    def _judge(self, membership: Membership) -> list[Verdict]:
+    def _judge(self, membership: Membership, ends: _Ends) -> list[Verdict]:
         config = self._config
         ranks = membership.layout.ranks_per_slot
-        ends = list(self._ends.values())
-        sources = np.concatenate([one.sources for one in ends])
-        targets = np.concatenate([one.targets for one in ends])
-        pairs = [one.latest(config.samples) for one in ends]
-        delays = np.concatenate([pair[0] for pair in pairs], axis=1)
-        shares = np.concatenate([pair[1] for pair in pairs], axis=1)
-        past = np.concatenate([one.past for one in ends])
-        trips = np.concatenate([one.round_trip_s for one in ends])
+        sources, targets, past, trips = ends.sources, ends.targets, ends.past, ends.round_trip_s
+        delays, shares = ends.latest(config.samples)
         known = ~np.isnan(delays).any(axis=0) & (sources // ranks != targets // ranks)
         if np.count_nonzero(known) < 3:
             return self._settle([])  # nothing to compare with

@@ -21,6 +21,7 @@ from trainmover.events.executor import JobLayoutKnown
 from trainmover.telemetry import Flag
 from trainmover.topology import Membership
 from trainmover_detector.baselines import median_and_sigma
+from trainmover_detector.inbox import StepInbox
 
 __all__ = ["NumericConfig", "NumericDetector"]
 
@@ -94,6 +95,8 @@ class NumericDetector:
         self._reset()
 
     def _reset(self) -> None:
+        world = 0 if self._membership is None else self._membership.layout.world_size
+        self._inbox = StepInbox(world)
         self._steps: dict[int, _Step] = {}
         self._done = -1
         self._poisoned = False
@@ -110,7 +113,11 @@ class NumericDetector:
         membership = self._membership
         if membership is None or window.epoch != membership.epoch or not len(window.steps):
             return ()
-        self._collect(window.steps)
+        self._inbox.put(window.steps)
+        return self._look(membership) if self._inbox.at_once else ()
+
+    def _look(self, membership: Membership) -> list[Verdict]:
+        self._collect(self._inbox.take())
         verdicts: list[Verdict] = []
         for number in sorted(self._steps):
             step = self._steps[number]
@@ -133,9 +140,9 @@ class NumericDetector:
         return ()
 
     def tick(self, now_s: float) -> Iterable[Verdict]:
-        """Time alone changes nothing."""
+        """Look at what waits."""
         del now_s
-        return ()
+        return self._look(self._membership) if self._membership and self._inbox else ()
 
     def _collect(self, records: npt.NDArray[np.void]) -> None:
         numbers = records["step"]

@@ -27,6 +27,7 @@ from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Ver
 from trainmover.topology import Membership
 from trainmover_detector.baselines import MEDIAN_ERROR, successive_sigma
 from trainmover_detector.causes import explain
+from trainmover_detector.inbox import StepInbox
 from trainmover_detector.roles import Roles
 from trainmover_detector.steps import StepMatrix, WholeStep
 from trainmover_detector.timing import StepRow, StepTable
@@ -112,6 +113,7 @@ class StragglerDetector:
         self._slots: npt.NDArray[np.int64] = np.arange(world) // ranks_per_slot
         self._table = StepTable(world)
         self._matrix = StepMatrix(world)
+        self._inbox = StepInbox(world)
         self._detailed = False
         self._groups: dict[int, tuple[range, ...]] = {}
         self._roles: Roles | None = None
@@ -133,14 +135,30 @@ class StragglerDetector:
         membership = self._membership
         if membership is None or window.epoch != membership.epoch:
             return ()
-        rows: list[StepRow] = []
         if window.groups:
             self._groups.update(window.groups)
         if len(window.steps):
             self._detailed = True
-            rows += self._matrix.add(window.steps)
-        elif not self._detailed and len(window.records):
-            rows += self._table.add(window.records)
+            self._inbox.put(window.steps)
+            return self._look(membership) if self._inbox.at_once else ()
+        if not self._detailed and len(window.records):
+            return self._look_at(self._table.add(window.records), membership)
+        return ()
+
+    def notice(self, evidence: Evidence) -> Iterable[Verdict]:
+        """Liveness is not its business."""
+        del evidence
+        return ()
+
+    def tick(self, now_s: float) -> Iterable[Verdict]:
+        """Look at what waits."""
+        del now_s
+        return self._look(self._membership) if self._membership and self._inbox else ()
+
+    def _look(self, membership: Membership) -> list[Verdict]:
+        return self._look_at(self._matrix.add(self._inbox.take()), membership)
+
+    def _look_at(self, rows: Iterable[StepRow], membership: Membership) -> list[Verdict]:
         verdicts: dict[str, Verdict] = {}
         for row in rows:
             if self._first is None:
@@ -154,16 +172,6 @@ class StragglerDetector:
             for verdict in self._judge(membership):
                 verdicts[verdict.machine or ""] = verdict
         return list(verdicts.values())
-
-    def notice(self, evidence: Evidence) -> Iterable[Verdict]:
-        """Liveness is not its business."""
-        del evidence
-        return ()
-
-    def tick(self, now_s: float) -> Iterable[Verdict]:
-        """Time alone changes nothing."""
-        del now_s
-        return ()
 
     # -- lateness --------------------------------------------------------------------------------
 

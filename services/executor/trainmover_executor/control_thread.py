@@ -13,19 +13,15 @@ import contextlib
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 import structlog
 
-from trainmover import failpoints
 from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover, SaveCheckpoint
-from trainmover.errors import StaleEpochError, TrainMoverError
-from trainmover.events.executor import PlanFailed, PlanPrepared, StepProgress
-from trainmover.events.machine import LinkLost
-from trainmover.plan import Plan
+from trainmover.errors import TrainMoverError
+from trainmover.events.executor import StepProgress
 from trainmover.topology import Frozen
 from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.communicator.recording import Recording
@@ -45,15 +41,13 @@ from trainmover_executor.links.endpoint import Endpoint, dial
 from trainmover_executor.links.handshake import RECORD_GROUP, WATCH_GROUP, Hail
 from trainmover_executor.links.record import fetch_recording, serve_recording
 from trainmover_executor.links.secret import link_secret
-from trainmover_executor.links.watch import Notice, NoticeKind, WatchLink
 from trainmover_executor.mailbox import Mailbox
+from trainmover_executor.neighbours import Neighbours
+from trainmover_executor.phase_one import PhaseOne
 
-__all__ = ["STATE_GROUP", "ControlThread"]
+__all__ = ["ControlThread"]
 
 log = structlog.get_logger(__name__)
-
-STATE_GROUP: Final = "_state"
-"""Group name of the links that hand state over."""
 
 _TELEMETRY_PERIOD_S: Final = 0.25
 _LINKS_EVERY: Final = 4
@@ -97,13 +91,20 @@ class ControlThread:
         self._loop = asyncio.new_event_loop()
         self._agent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
-        self._watches: dict[tuple[int, bool], WatchLink] = {}
-        self._watching = False
         self._tasks: asyncio.TaskGroup
         self._endpoint: Endpoint
-        self._preparing: dict[int, asyncio.Task[None]] = {}
-        self._leaving = False
-        self._abort_origin = spec.rank
+        self._neighbours = Neighbours(
+            spec, book=self.book, latch=latch, clock=clock, secret=self._secret, post=self.post
+        )
+        self._phase_one = PhaseOne(
+            spec,
+            book=self.book,
+            latch=latch,
+            mailbox=mailbox,
+            neighbours=self._neighbours,
+            secret=self._secret,
+            post=self.post,
+        )
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tm-control", daemon=True)
         latch.listen(self._on_latch)
@@ -129,11 +130,11 @@ class ControlThread:
 
     def rewatch(self, changed: frozenset[int]) -> None:
         """The processes of ranks ``changed`` changed: watch the neighbours of now."""
-        self._loop.call_soon_threadsafe(self._rewatch, changed)
+        self._loop.call_soon_threadsafe(self._neighbours.watch_anew, changed)
 
     def unwatch(self, ranks: frozenset[int]) -> None:
         """Say goodbye to those of ``ranks`` that are watched here."""
-        self._loop.call_soon_threadsafe(self._unwatch, ranks, self.book.epoch + 1)
+        self._loop.call_soon_threadsafe(self._neighbours.part, ranks, self.book.epoch + 1)
 
     def leave(self, last: Frozen) -> None:
         """Say goodbye to the neighbours and ``last`` to the agent, and wait until it is said."""
@@ -143,8 +144,8 @@ class ControlThread:
 
     def _forget_sockets(self) -> None:
         """In a data loader's worker: as long as it held our sockets, nobody would see us die."""
-        watches = [watch.socket for watch in self._watches.values()]
-        for sock in (self._agent, *self._endpoint.sockets(), *self.book.sockets(), *watches):
+        self._neighbours.forget()
+        for sock in (self._agent, *self._endpoint.sockets(), *self.book.sockets()):
             with contextlib.suppress(OSError):
                 os.close(sock.detach())  # close() alone: a shutdown would end our parent's links
 
@@ -168,6 +169,8 @@ class ControlThread:
             accept=self._accepted,
         )
         async with asyncio.TaskGroup() as self._tasks:
+            self._neighbours.begin(self._tasks)
+            self._phase_one.begin(self._tasks, self._endpoint)
             self._outbox.put_nowait(pack(Hello(rank=self._spec.rank, pid=os.getpid())))
             self._tasks.create_task(self._endpoint.serve())
             self._tasks.create_task(self._hear_agent())
@@ -175,7 +178,7 @@ class ControlThread:
             self._tasks.create_task(self._send_telemetry())
             if self._spec.role == "active":
                 self._endpoint.open()
-                self._rewatch(frozenset())
+                self._neighbours.watch_anew(frozenset())
             else:
                 self._tasks.create_task(self._fetch_recording())
             self._started.set()
@@ -196,7 +199,7 @@ class ControlThread:
             while data := await self._loop.sock_recv(self._agent, 1 << 16):
                 for header, _ in reader.feed(data):
                     self._obey(parse_to_worker(header))
-        if not self._leaving:
+        if not self._neighbours.leaving:
             # A machine without its agent cannot be fenced or replaced in an orderly way: one fate.
             os._exit(_AGENT_GONE)
 
@@ -235,95 +238,15 @@ class ControlThread:
 
     def _obey(self, command: Frozen) -> None:
         if isinstance(command, Prepare):
-            self._prepare(command.plan)
+            self._phase_one.prepare(command.plan)
         elif isinstance(command, Recover):
-            self._recover(command.plan)
+            self._phase_one.recover(command.plan)
         elif isinstance(command, AbortMigration):
-            self._abort(command)
+            self._phase_one.abort(command)
         elif isinstance(command, BreakStep) and command.epoch == self.book.epoch:
             self._latch.trip(command.reason)
         elif isinstance(command, SaveCheckpoint):
             self._mailbox.save(command)
-
-    # -- phase 1 ---------------------------------------------------------------------------------
-
-    def _prepare(self, plan: Plan) -> None:
-        if plan.epoch <= self.book.epoch or plan.epoch in self._preparing:
-            return
-        self._preparing[plan.epoch] = self._tasks.create_task(self._phase_one(plan))
-
-    async def _phase_one(self, plan: Plan) -> None:
-        started = time.monotonic()
-        rank = self._spec.rank
-        self._reach("prepare.begin")
-        try:
-            if self._spec.role == "standby" and rank in plan.joining_ranks and not self._watching:
-                self._mailbox.join(plan)
-                await self._endpoint.opened.wait()
-            else:
-                leaver = rank in plan.joining_ranks
-                edges = [(STATE_GROUP, rank)] if leaver else self.book.edges_to(plan.joining_ranks)
-                async with asyncio.TaskGroup() as dials:
-                    for group, peer in edges:
-                        dials.create_task(self._dial_and_park(plan, group, peer))
-                if leaver:
-                    self._mailbox.lead(plan)
-                    return  # it is prepared once its joiner's state is up to date
-                self._reach("prepare.parked")
-                self._mailbox.prepared(plan)
-            self.post(
-                PlanPrepared(
-                    migration=plan.id,
-                    machine=self._spec.machine,
-                    rank=rank,
-                    epoch=plan.epoch,
-                    prepare_s=time.monotonic() - started,
-                )
-            )
-        except* (OSError, TrainMoverError) as errors:
-            self.book.drop_parked(plan.epoch)
-            self.post(
-                PlanFailed(
-                    migration=plan.id,
-                    machine=self._spec.machine,
-                    rank=rank,
-                    epoch=plan.epoch,
-                    reason="; ".join(str(error) for error in errors.exceptions),
-                    step_safe=True,
-                )
-            )
-
-    def _reach(self, point: str) -> None:
-        if failpoints.ARMED:
-            spec = self._spec
-            failpoints.reach(point, rank=spec.rank, machine=spec.machine, epoch=self.book.epoch)
-
-    async def _dial_and_park(self, plan: Plan, group: str, peer: int) -> None:
-        hail = Hail(
-            job=self._spec.job, epoch=plan.epoch, group=group, source=self._spec.rank, target=peer
-        )
-        sock = await dial(plan.membership.endpoint_of(peer), hail, secret=self._secret)
-        self.book.park(epoch=plan.epoch, group=group, peer=peer, sock=sock)
-
-    def _abort(self, command: AbortMigration) -> None:
-        if (task := self._preparing.pop(command.epoch, None)) is not None:
-            task.cancel()
-        if self._spec.role == "standby" and not self._watching:
-            # A joiner is already at the plan's epoch. Once its leaver has called, the leaver
-            # decides: it ends the link, unless the ranks have voted for the switch meanwhile.
-            self._mailbox.abort(command.epoch)
-            called = self.book.reaches(STATE_GROUP, self._spec.rank)
-            if command.epoch == self.book.epoch and not called:
-                self._latch.trip(f"migration {command.migration} was aborted: {command.reason}")
-        elif command.epoch > self.book.epoch and self._mailbox.abort(command.epoch):
-            self.book.drop_parked(command.epoch)
-
-    def _recover(self, plan: Plan) -> None:
-        owner = plan.membership.machine_of(self._spec.rank)
-        if plan.epoch <= self.book.epoch or owner != self._spec.machine:
-            return  # stale, or another machine owns our slot now: our agent ends us (INV-ONE-OWNER)
-        self._mailbox.recover(plan)
-        self._latch.trip(f"migration {plan.id} takes the job to epoch {plan.epoch}")
 
     # -- links and neighbours --------------------------------------------------------------------
 
@@ -334,7 +257,7 @@ class ControlThread:
 
     def _accepted(self, hail: Hail, sock: socket.socket) -> None:
         if hail.group == WATCH_GROUP:
-            self._watch(sock, peer=hail.source, epoch=hail.epoch, outbound=False)
+            self._neighbours.accept(sock, hail)
             return
         if hail.group == RECORD_GROUP:
             self._tasks.create_task(serve_recording(sock, self._recording))
@@ -344,98 +267,13 @@ class ControlThread:
         except TrainMoverError as error:
             log.warning("link refused", error=str(error))
 
-    def _rewatch(self, changed: frozenset[int]) -> None:
-        self._watching = True
-        membership = self.book.membership
-        world = membership.layout.world_size
-        self._unwatch(changed, membership.epoch)  # a joiner may have called before we got here
-        following = (self._spec.rank + 1) % world
-        if world > 1 and (following, True) not in self._watches:
-            self._tasks.create_task(self._dial_watch(following, membership.endpoint_of(following)))
-
-    def _unwatch(self, ranks: frozenset[int], before_epoch: int) -> None:
-        for key, watch in list(self._watches.items()):
-            if key[0] in ranks and watch.epoch < before_epoch:
-                del self._watches[key]
-                self._part(watch)
-
-    def _part(self, watch: WatchLink) -> None:
-        watch.tell(Notice(NoticeKind.GOODBYE, self.book.epoch, self._spec.rank))
-        watch.close()
-
-    async def _dial_watch(self, peer: int, endpoint: str) -> None:
-        epoch = self.book.epoch
-        hail = Hail(
-            job=self._spec.job, epoch=epoch, group=WATCH_GROUP, source=self._spec.rank, target=peer
-        )
-        try:
-            sock = await dial(endpoint, hail, secret=self._secret)
-        except StaleEpochError:
-            return  # the peer is ahead; we dial again when we get there
-        except (OSError, TrainMoverError) as error:
-            if epoch == self.book.epoch and not self._leaving:
-                self._blame(peer, "refused")
-                self._latch.trip(f"rank {peer} cannot be reached at {endpoint}: {error}")
-            return
-        if epoch == self.book.epoch:
-            self._watch(sock, peer=peer, epoch=epoch, outbound=True)
-        else:
-            sock.close()
-
-    def _watch(self, sock: socket.socket, *, peer: int, epoch: int, outbound: bool) -> None:
-        previous = self._watches.pop((peer, outbound), None)
-        if previous is not None:
-            self._part(previous)
-        watch = WatchLink(sock, peer=peer, epoch=epoch, heard=self._heard, lost=self._lost)
-        self._watches[peer, outbound] = watch
-        self._tasks.create_task(self._listen(watch, (peer, outbound)))
-
-    async def _listen(self, watch: WatchLink, key: tuple[int, bool]) -> None:
-        await watch.listen()
-        if self._watches.get(key) is watch:
-            del self._watches[key]
-
-    def _heard(self, notice: Notice) -> None:
-        if notice.epoch == self.book.epoch:
-            self._abort_origin = notice.origin
-            self._latch.trip(notice.reason)
-
-    def _lost(self, watch: WatchLink) -> None:
-        if self._leaving or watch.epoch < self.book.seated_at(watch.peer):
-            return  # the process that ended has been replaced already
-        peer = watch.peer
-        self._blame(peer, "reset")
-        self._latch.trip(f"rank {peer} is gone: its watch link ended without a goodbye")
-
-    def _blame(self, peer: int, kind: str) -> None:
-        self.post(
-            LinkLost.model_validate(
-                {
-                    "machine": self._spec.machine,
-                    "rank": self._spec.rank,
-                    "peer_rank": peer,
-                    "peer_machine": self.book.membership.machine_of(peer),
-                    "epoch": self.book.epoch,
-                    "step": self._clock.step,
-                    "kind": kind,
-                }
-            )
-        )
-
     def _on_latch(self, reason: str) -> None:
         epoch = self.book.epoch
         self.book.break_off(reason)
-        origin, self._abort_origin = self._abort_origin, self._spec.rank
-        notice = Notice(NoticeKind.ABORT, epoch, origin, reason)
-        self._loop.call_soon_threadsafe(self._tell_neighbours, notice)
-
-    def _tell_neighbours(self, notice: Notice) -> None:
-        for watch in self._watches.values():
-            watch.tell(notice)
+        self._loop.call_soon_threadsafe(self._neighbours.pass_on, epoch, reason)
 
     def _say_goodbye(self, last: bytes, done: threading.Event) -> None:
-        self._leaving = True
-        self._tell_neighbours(Notice(NoticeKind.GOODBYE, self.book.epoch, self._spec.rank))
+        self._neighbours.say_goodbye()
         self._outbox.put_nowait(last)
         self._tasks.create_task(self._flushed(done))
 

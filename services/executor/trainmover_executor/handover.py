@@ -24,10 +24,10 @@ from trainmover_executor.capsule import (
     giver_of,
 )
 from trainmover_executor.checkpoint import CheckpointKeeper
-from trainmover_executor.control_thread import STATE_GROUP
 from trainmover_executor.joiner import Joiner
 from trainmover_executor.leaver import Leaver
 from trainmover_executor.links.link import LinkBrokenError
+from trainmover_executor.phase_one import STATE_GROUP
 from trainmover_executor.position import Position
 from trainmover_executor.redundancy.layout import replicas_of
 from trainmover_executor.redundancy.service import FollowerService

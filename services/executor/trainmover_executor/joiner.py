@@ -17,8 +17,8 @@ from trainmover_executor.capsule import (
     giver_of,
     open_capsule,
 )
-from trainmover_executor.control_thread import STATE_GROUP
 from trainmover_executor.links.link import LinkBrokenError
+from trainmover_executor.phase_one import STATE_GROUP
 from trainmover_executor.position import Position
 from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.reports import Reports

@@ -11,8 +11,8 @@ import structlog
 
 from trainmover.errors import ProtocolError, StaleEpochError
 from trainmover.plan import Plan
-from trainmover_executor.control_thread import STATE_GROUP
 from trainmover_executor.links.link import LinkBrokenError
+from trainmover_executor.phase_one import STATE_GROUP
 from trainmover_executor.reports import Reports
 from trainmover_executor.runtime import Runtime
 from trainmover_executor.state.lead import StateLead

@@ -2,7 +2,7 @@
 
 A detector is synchronous and does no I/O, owns no clock and no thread: time comes in, verdicts go
 out. That is what lets it be replayed, simulated and run beside others. A verdict moves nobody;
-the planner's policy decides. See ``docs/howto/plug-in-a-detector.md``.
+the planner's policy decides. See ``docs/howto/detectors.md``.
 """
 
 from trainmover.detection.model import (

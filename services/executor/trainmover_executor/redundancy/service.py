@@ -13,10 +13,11 @@ from typing import Any, Final
 
 import torch
 
-from trainmover.events.executor import StateFollowed
+from trainmover.events.executor import JobLayoutKnown, StateFollowed
 from trainmover_executor.communicator.memory import flat_of
 from trainmover_executor.redundancy.followed import Followed
 from trainmover_executor.redundancy.follower import Follower, NotFollowedError
+from trainmover_executor.redundancy.layout import redundancy_of, replicas_of
 from trainmover_executor.runtime import Runtime
 from trainmover_executor.state.codec import TensorSpec
 from trainmover_executor.state.portable import PartedTree, pack_tree, part_tree, unpack_tree
@@ -55,10 +56,32 @@ class FollowerService:
         """Whether this rank's state is followed."""
         return self._followed is not None
 
-    def begin(self) -> None:
-        """Have this rank's state followed from the next vote on."""
-        self._followed = Followed(self._state)
-        self._followed.adopt(self._adopted)
+    def protect(self) -> None:
+        """See to it that this rank's state survives its machine, and say how.
+
+        Where nobody holds the same state it is followed, from the next vote on.
+        """
+        runtime = self._runtime
+        replicas = replicas_of(self._state.models, rank=runtime.rank)
+        kind, obstacle = redundancy_of(
+            runtime.spec.redundancy,
+            rank=runtime.rank,
+            replicas=replicas,
+            layout=runtime.membership.layout,
+            obstacle=Followed.obstacle(self._state),
+        )
+        if kind == "follower":
+            self._followed = Followed(self._state)
+            self._followed.adopt(self._adopted)
+        runtime.report(
+            JobLayoutKnown(
+                machine=runtime.spec.machine,
+                rank=runtime.rank,
+                replicas=replicas,
+                redundancy=kind,
+                obstacle=obstacle,
+            )
+        )
 
     # -- the vote --------------------------------------------------------------------------------
 

@@ -53,6 +53,9 @@ _EXCUSES: Final = {
     "slow_receiver": frozenset({"degraded"}),
 }
 _FROM_STEP: Final = 64
+_LONG_S: Final = 4.0
+_MANY, _FEW = 16, 6
+"""Machines of a job at the most; jobs of long steps say much, and are kept small."""
 
 
 def _rng(name: str, seed: int) -> np.random.Generator:
@@ -69,7 +72,7 @@ def troubled_job(name: str, seed: int) -> tuple[SimulatedJob, int]:
     rng = _rng(name, seed)
     short = name == "compute_20_short_steps"
     step_s = _between(rng, 0.05, 0.2) if short else _between(rng, 0.2, 30.0)
-    shape = _shape(name, rng)
+    shape = _shape(name, rng, slots=_MANY if step_s < _LONG_S else _FEW)
     step = int(rng.integers(_FROM_STEP, _FROM_STEP + 16))
     if name == "two_at_once":
         injections = _two(shape, step, rng)
@@ -94,7 +97,7 @@ def troubled_job(name: str, seed: int) -> tuple[SimulatedJob, int]:
     return job, step + (140 if name == "compute_10" else 70) * (4 if short else 1)
 
 
-def _shape(name: str, rng: np.random.Generator) -> Shape:
+def _shape(name: str, rng: np.random.Generator, *, slots: int) -> Shape:
     if name in {"slow_sender", "slow_receiver"}:
         choice: tuple[Shape, ...] = _MESHES  # a ring has one link on each side: see slow_link
     elif name == "slow_link":
@@ -103,6 +106,7 @@ def _shape(name: str, rng: np.random.Generator) -> Shape:
         choice = _REPLICAS
     else:
         choice = (*_REPLICAS, *_HYBRIDS)
+    choice = tuple(shape for shape in choice if shape.slots <= slots)
     return choice[int(rng.integers(len(choice)))]
 
 

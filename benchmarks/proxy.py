@@ -1,0 +1,91 @@
+"""A TCP proxy between ranks, whose connections can be narrowed or stopped in one direction."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+PREFACE = struct.Struct("<iiH64s")
+"""What a caller says first: its rank, the rank it calls, and where that listens."""
+
+_PIECE = 64 * 1024
+
+
+class Proxy:
+    """Forwards; ``narrow`` and ``stop`` act on what one rank sends another."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._rates: dict[tuple[int, int], float] = {}
+        self._changed = threading.Condition()
+        self._sockets: list[socket.socket] = []
+        self.pairs: set[tuple[int, int]] = set()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, name="proxy", daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._listener.close()
+        for sock in self._sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def narrow(self, source: int, target: int, *, bytes_per_s: float) -> None:
+        """What ``source`` sends ``target`` goes no faster than this; 0: not at all."""
+        with self._changed:
+            self._rates[source, target] = bytes_per_s
+            self._changed.notify_all()
+
+    def free(self) -> None:
+        """As quick as it can, everywhere."""
+        with self._changed:
+            self._rates.clear()
+            self._changed.notify_all()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                caller, _ = self._listener.accept()
+                threading.Thread(target=self._connect, args=(caller,), daemon=True).start()
+
+    def _connect(self, caller: socket.socket) -> None:
+        data = caller.recv(PREFACE.size, socket.MSG_WAITALL)
+        source, target, port, host = PREFACE.unpack(data)
+        callee = socket.create_connection((host.rstrip(b"\0").decode(), port))
+        self._sockets += [caller, callee]
+        self.pairs |= {(source, target), (target, source)}
+        for sock in (caller, callee):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for way in ((caller, callee, (source, target)), (callee, caller, (target, source))):
+            threading.Thread(target=self._forward, args=way, daemon=True).start()
+
+    def _forward(self, inside: socket.socket, outside: socket.socket, way: tuple[int, int]) -> None:
+        with contextlib.suppress(OSError):
+            while piece := inside.recv(_PIECE):
+                self._hold(way, len(piece))
+                outside.sendall(piece)
+        for sock in (inside, outside):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def _hold(self, way: tuple[int, int], count: int) -> None:
+        rate = self._rates.get(way)
+        if rate is None:
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._rates.get(way) != 0)
+            rate = self._rates.get(way)
+        if rate:
+            time.sleep(count / rate)

@@ -1,0 +1,176 @@
+"""Watch links: each rank learns within a round trip that the one before or after it is gone.
+
+A watch link carries nothing but notices. Its end without a goodbye is the death of the process at
+the other side; a latched error is passed on over all of them, so that no rank waits for a timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+
+from trainmover.errors import StaleEpochError, TrainMoverError
+from trainmover.events.machine import LinkLost
+from trainmover.topology import Frozen
+from trainmover_executor.clock import CollectiveClock
+from trainmover_executor.control import WorkerSpec
+from trainmover_executor.latch import Latch
+from trainmover_executor.links.book import LinkBook
+from trainmover_executor.links.endpoint import dial
+from trainmover_executor.links.handshake import WATCH_GROUP, Hail
+from trainmover_executor.links.watch import Notice, NoticeKind, WatchLink
+
+__all__ = ["Neighbours"]
+
+
+class Neighbours:
+    """The watch links of one rank; used on the control thread only.
+
+    Args:
+        spec: What this process was started as.
+        book: Knows the membership of now.
+        latch: Tripped when a neighbour is lost or aborts.
+        clock: Knows the running step, for reports.
+        secret: Proves links.
+        post: Sends a fact to the agent.
+
+    Attributes:
+        watching: Whether this rank takes part in training.
+        leaving: Set when this rank said goodbye: what ends now is no evidence.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        *,
+        book: LinkBook,
+        latch: Latch,
+        clock: CollectiveClock,
+        secret: bytes,
+        post: Callable[[Frozen], None],
+    ) -> None:
+        self._spec = spec
+        self._book = book
+        self._latch = latch
+        self._clock = clock
+        self._secret = secret
+        self._post = post
+        self._watches: dict[tuple[int, bool], WatchLink] = {}
+        self._abort_origin = spec.rank
+        self._tasks: asyncio.TaskGroup
+        self.watching = False
+        self.leaving = False
+
+    def begin(self, tasks: asyncio.TaskGroup) -> None:
+        """The loop runs; ``tasks`` lives as long as it does."""
+        self._tasks = tasks
+
+    def forget(self) -> None:
+        """In a forked child: let go of the sockets without ending our parent's links."""
+        for watch in self._watches.values():
+            with contextlib.suppress(OSError):
+                os.close(watch.socket.detach())
+
+    # -- who is watched --------------------------------------------------------------------------
+
+    def watch_anew(self, changed: frozenset[int]) -> None:
+        """The processes of ranks ``changed`` changed: watch the neighbours of now."""
+        self.watching = True
+        membership = self._book.membership
+        world = membership.layout.world_size
+        self.part(changed, membership.epoch)  # a joiner may have called before we got here
+        following = (self._spec.rank + 1) % world
+        if world > 1 and (following, True) not in self._watches:
+            self._tasks.create_task(self._dial(following, membership.endpoint_of(following)))
+
+    def part(self, ranks: frozenset[int], before_epoch: int) -> None:
+        """Say goodbye to those of ``ranks`` that were watched before an epoch."""
+        for key, watch in list(self._watches.items()):
+            if key[0] in ranks and watch.epoch < before_epoch:
+                del self._watches[key]
+                self._part(watch)
+
+    def accept(self, sock: socket.socket, hail: Hail) -> None:
+        """A neighbour called."""
+        self._add(sock, peer=hail.source, epoch=hail.epoch, outbound=False)
+
+    async def _dial(self, peer: int, endpoint: str) -> None:
+        epoch = self._book.epoch
+        hail = Hail(
+            job=self._spec.job, epoch=epoch, group=WATCH_GROUP, source=self._spec.rank, target=peer
+        )
+        try:
+            sock = await dial(endpoint, hail, secret=self._secret)
+        except StaleEpochError:
+            return  # the peer is ahead; we dial again when we get there
+        except (OSError, TrainMoverError) as error:
+            if epoch == self._book.epoch and not self.leaving:
+                self._blame(peer, "refused")
+                self._latch.trip(f"rank {peer} cannot be reached at {endpoint}: {error}")
+            return
+        if epoch == self._book.epoch:
+            self._add(sock, peer=peer, epoch=epoch, outbound=True)
+        else:
+            sock.close()
+
+    def _add(self, sock: socket.socket, *, peer: int, epoch: int, outbound: bool) -> None:
+        previous = self._watches.pop((peer, outbound), None)
+        if previous is not None:
+            self._part(previous)
+        watch = WatchLink(sock, peer=peer, epoch=epoch, heard=self._heard, lost=self._lost)
+        self._watches[peer, outbound] = watch
+        self._tasks.create_task(self._listen(watch, (peer, outbound)))
+
+    async def _listen(self, watch: WatchLink, key: tuple[int, bool]) -> None:
+        await watch.listen()
+        if self._watches.get(key) is watch:
+            del self._watches[key]
+
+    def _part(self, watch: WatchLink) -> None:
+        watch.tell(Notice(NoticeKind.GOODBYE, self._book.epoch, self._spec.rank))
+        watch.close()
+
+    # -- what is heard and said ------------------------------------------------------------------
+
+    def say_goodbye(self) -> None:
+        """This rank ends: that is no failure."""
+        self.leaving = True
+        self._tell(Notice(NoticeKind.GOODBYE, self._book.epoch, self._spec.rank))
+
+    def pass_on(self, epoch: int, reason: str) -> None:
+        """The latch was tripped at ``epoch``: the neighbours are to know."""
+        origin, self._abort_origin = self._abort_origin, self._spec.rank
+        self._tell(Notice(NoticeKind.ABORT, epoch, origin, reason))
+
+    def _tell(self, notice: Notice) -> None:
+        for watch in self._watches.values():
+            watch.tell(notice)
+
+    def _heard(self, notice: Notice) -> None:
+        if notice.epoch == self._book.epoch:
+            self._abort_origin = notice.origin
+            self._latch.trip(notice.reason)
+
+    def _lost(self, watch: WatchLink) -> None:
+        if self.leaving or watch.epoch < self._book.seated_at(watch.peer):
+            return  # the process that ended has been replaced already
+        self._blame(watch.peer, "reset")
+        self._latch.trip(f"rank {watch.peer} is gone: its watch link ended without a goodbye")
+
+    def _blame(self, peer: int, kind: str) -> None:
+        self._post(
+            LinkLost.model_validate(
+                {
+                    "machine": self._spec.machine,
+                    "rank": self._spec.rank,
+                    "peer_rank": peer,
+                    "peer_machine": self._book.membership.machine_of(peer),
+                    "epoch": self._book.epoch,
+                    "step": self._clock.step,
+                    "kind": kind,
+                }
+            )
+        )
