@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from tests.docs.pages import PAGES, ROOT, anchors, links, named, prose
 
-
 PENDING = {"benchmarks/results/detection.md"}
 """Figures that are still being measured."""
 
