@@ -47,12 +47,15 @@ def measure(parts: list[str], options: argparse.Namespace) -> dict[str, Any]:
     minutes, wrong = 0.0, []
     if "simulated" in parts:
         scores, mistakes = detection_simulated.troubles(
-            options.classes or list(CLASSES), seeds=range(options.seeds), workers=options.workers
+            options.classes or list(CLASSES),
+            seeds=range(options.first_seed, options.first_seed + options.seeds),
+            workers=options.workers,
         )
         classes |= {name: row(score) for name, score in scores.items()}
         show(mistakes)
     if "real" in parts:
-        real = asyncio.run(detection_real.measure(times=options.times))
+        chosen = options.real_classes or detection_real.CLASSES
+        real = asyncio.run(detection_real.measure(chosen, times=options.times))
         classes |= {f"real_{name}": row(score) for name, score in real.items()}
     if classes:
         result["classes"] = classes
@@ -72,9 +75,14 @@ def measure(parts: list[str], options: argparse.Namespace) -> dict[str, Any]:
     if "instrumentation" in parts:
         blocks = ("--blocks", str(options.blocks))
         figures = run_program("clocked", *blocks, ranks=2)
-        # Processor time: on a host that does other work, seconds tell little about so few percent.
-        result["instrumentation_step_ratio"] = spread(figures["processor"])["median"]
-        result["instrumentation"] = {name: spread(of) for name, of in figures.items()}
+        # A host that does other work drowns so few permille in the comparison of steps.
+        result["instrumentation_step_ratio"] = round(figures["in_place"], 5)
+        result["instrumentation"] = {
+            "us_per_step": round(figures["in_place_us"], 1),
+            "step_ms": round(figures["step_ms"], 2),
+            "compared_seconds": spread(figures["seconds"]),
+            "compared_processor": spread(figures["processor"]),
+        }
     if "load" in parts:
         loads = [detection_load.measure(ranks, seconds=8) for ranks in RANKS]
         held = [load["ranks"] for load in loads if load["cpu_per_second"] <= 1.0]
@@ -92,8 +100,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", choices=PARTS, help="this part; all if omitted")
     parser.add_argument("--classes", action="append", help="of simulated troubles; all if omitted")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=23, help="jobs of each simulated class")
     parser.add_argument("--healthy-jobs", type=int, default=50, help="20 simulated minutes each")
+    parser.add_argument("--real-classes", action="append", choices=detection_real.CLASSES)
     parser.add_argument("--times", type=int, default=4, help="real troubles of each class")
     parser.add_argument("--real-minutes", type=float, default=30.0)
     parser.add_argument("--blocks", type=int, default=60)

@@ -118,4 +118,7 @@ def healthy(*, jobs: int, workers: int) -> tuple[float, list[str]]:
         for took, mistakes in pool.imap_unordered(one_healthy, range(jobs)):
             minutes += took
             wrong += mistakes
+            for mistake in mistakes:
+                print("WRONG:", mistake, file=sys.stderr)
+            print(f"{minutes:g} minutes, {len(wrong)} wrong", file=sys.stderr, flush=True)
     return minutes, wrong

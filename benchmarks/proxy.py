@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 import time
+from collections import Counter
 from types import TracebackType
 from typing import Self
 
@@ -25,7 +26,7 @@ class Proxy:
         self._rates: dict[tuple[int, int], float] = {}
         self._changed = threading.Condition()
         self._sockets: list[socket.socket] = []
-        self.pairs: set[tuple[int, int]] = set()
+        self._bytes: Counter[tuple[int, int]] = Counter()
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
@@ -48,6 +49,11 @@ class Proxy:
             self._rates[source, target] = bytes_per_s
             self._changed.notify_all()
 
+    def busy(self) -> list[tuple[int, int]]:
+        """(source, target) of the links that carry the job's large messages."""
+        most = max(self._bytes.values(), default=0)
+        return sorted(way for way, count in self._bytes.items() if count > most / 2)
+
     def free(self) -> None:
         """As quick as it can, everywhere."""
         with self._changed:
@@ -65,7 +71,6 @@ class Proxy:
         source, target, port, host = PREFACE.unpack(data)
         callee = socket.create_connection((host.rstrip(b"\0").decode(), port))
         self._sockets += [caller, callee]
-        self.pairs |= {(source, target), (target, source)}
         for sock in (caller, callee):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for way in ((caller, callee, (source, target)), (callee, caller, (target, source))):
@@ -74,6 +79,7 @@ class Proxy:
     def _forward(self, inside: socket.socket, outside: socket.socket, way: tuple[int, int]) -> None:
         with contextlib.suppress(OSError):
             while piece := inside.recv(_PIECE):
+                self._bytes[way] += len(piece)
                 self._hold(way, len(piece))
                 outside.sendall(piece)
         for sock in (inside, outside):

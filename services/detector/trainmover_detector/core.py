@@ -118,8 +118,9 @@ class DetectorCore:
                 for guarded in self._detectors:
                     guarded.observe(window)
         match fact:
-            case MigrationCommitted(membership=membership):
-                return self._close_left(membership)
+            case MigrationCommitted(membership=membership, moves=moves):
+                back = {move.joiner for move in moves}
+                return [*self._close_left(membership), *self._close_deaths(back, membership)]
             case MachineRegistered(machine=machine):
                 if not self._seats.seats(machine.name):
                     failed = [
@@ -214,6 +215,16 @@ class DetectorCore:
             elif link is not None and one.opened.epoch < membership.epoch:
                 said.append(self._close(key, f"its ends may have moved at {membership.epoch}"))
         return said
+
+    def _close_deaths(self, back: set[str], membership: Membership) -> list[Frozen]:
+        """A machine that was started over took its own slot again."""
+        return [
+            self._close(key, f"{one.opened.machine} is back since epoch {membership.epoch}")
+            for key, one in list(self._open.items())
+            if (one.opened.machine or "") in back
+            and one.opened.epoch < membership.epoch
+            and _is_death(one.opened)
+        ]
 
     def _close_all(self, reason: str) -> list[Frozen]:
         return [self._close(key, reason) for key in list(self._open)]

@@ -229,7 +229,10 @@ class HangDetector:
         if (found := find_mismatch(now, membership)) is not None:
             return [found]
         waits = find_waits(now)
-        roots = [rank for rank in waits.roots if self._is_due(rank, now, now_s)]
+        # Whoever is in an operation that all have entered communicates; it does not hold them up.
+        inside = set(now.open["rank"].tolist()) - now.stale
+        outside = [rank for rank in waits.roots if rank not in inside]
+        roots = [rank for rank in outside if self._is_due(rank, now, now_s)]
         if roots and len(roots) * 3 > max(6, len(now.pulses)) and still_s < 3 * self.patience_s():
             return []  # so many at once are rather news that has not come yet
         if roots:
@@ -241,7 +244,7 @@ class HangDetector:
                 self._hang(machine, ranks, now, waits, still_s)
                 for machine, ranks in by_machine.items()
             ]
-        if waits.roots or not self._all_stuck(now):
+        if outside or not self._all_stuck(now):
             return []
         return self._link_hangs(now, waits, membership, still_s)
 

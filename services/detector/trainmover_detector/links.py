@@ -10,6 +10,7 @@ The kernel's round-trip times show what only delays and does not narrow a connec
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -22,6 +23,9 @@ from trainmover.topology import Membership
 __all__ = ["LinksConfig", "LinksDetector"]
 
 _KEPT: Final = 12
+_ROW: Final = 2
+"""A side of a machine shows in connections with so many others."""
+_MOST_OF: Final = 0.5
 
 Records = npt.NDArray[np.void]
 Floats = npt.NDArray[np.float64]
@@ -123,6 +127,23 @@ def _key(rows: Records) -> bytes:
     return b"".join(rows[field].tobytes() for field in ("rank", "peer", "group"))
 
 
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """The delays of a job's connections.
+
+    Attributes:
+        cells: All connections that are known.
+        hot: Those that were slow in each of the latest readings, with their ratio.
+        warm: Those that were in the latest one.
+        lasting: Those that were for twice as many readings as hot ones.
+    """
+
+    cells: set[Cell]
+    hot: dict[Cell, float]
+    warm: set[Cell]
+    lasting: set[Cell]
+
+
 class LinksDetector:
     """Names connections, and sides of machines, that are slow."""
 
@@ -195,31 +216,38 @@ class LinksDetector:
         least = np.maximum(config.ratio * usual, config.own_ratio * past)
         ratio = middle / max(usual, 1e-12)
         cost = np.median(shares, axis=0) * (1 - 1 / np.maximum(ratio, 1.0))
+        cells = np.stack([sources, targets], axis=1).tolist()
         hot: dict[Cell, float] = {}
         for index in np.flatnonzero((delays >= least).all(axis=0) & (cost >= config.least_share)):
-            cell = (int(sources[index]), int(targets[index]))
-            hot[cell] = max(float(ratio[index]), hot.get(cell, 0.0))
+            source, target = cells[index]
+            hot[source, target] = max(float(ratio[index]), hot.get((source, target), 0.0))
         found: list[Verdict] = []
         if hot:
-            cells = set(zip(sources.tolist(), targets.tolist(), strict=True))
-            found += self._place(hot, cells, membership, usual)
+            warm = {(a, b) for (a, b), one in zip(cells, delays[0] >= least, strict=True) if one}
+            long = (ends.latest(2 * config.samples)[0][:, known] >= least).all(axis=0)
+            lasting = {(cells[index][0], cells[index][1]) for index in np.flatnonzero(long)}
+            matrix = _Matrix({(a, b) for a, b in cells}, hot, warm, lasting)
+            found += self._place(matrix, membership, usual)
         found += self._far(membership, sources, targets, trips)
         return self._settle(found)
 
-    def _place(
-        self, hot: dict[Cell, float], cells: set[Cell], membership: Membership, usual: float
-    ) -> list[Verdict]:
+    def _place(self, matrix: _Matrix, membership: Membership, usual: float) -> list[Verdict]:
         """Whole rows and columns first; what is left are single connections."""
         verdicts: list[Verdict] = []
-        left = dict(hot)
+        left, hot = dict(matrix.hot), matrix.hot
         for side, index in (("sending", 0), ("receiving", 1)):
             machines = sorted({membership.machine_of(cell[index]) for cell in hot})
             for machine in machines:
-                whole = {c for c in cells if membership.machine_of(c[index]) == machine}
+                whole = {c for c in matrix.cells if membership.machine_of(c[index]) == machine}
                 peers = {membership.machine_of(cell[1 - index]) for cell in whole}
-                if len(peers) >= 2 and whole <= hot.keys():
+                if len(peers) < _ROW:
+                    continue
+                if whole <= hot.keys():
                     verdicts.append(self._side(machine, side, whole, hot, usual))
                     left = {cell: ratio for cell, ratio in left.items() if cell not in whole}
+                elif len(whole & matrix.warm) > _MOST_OF * len(whole):
+                    # It looks like the whole side, and some links have less to tell so far.
+                    left = {c: r for c, r in left.items() if c not in whole or c in matrix.lasting}
         return verdicts + [
             self._link(cell, ratio, membership, usual) for cell, ratio in sorted(left.items())
         ]

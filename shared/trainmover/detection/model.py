@@ -36,7 +36,7 @@ Records = npt.NDArray[np.void]
 
 @dataclass(frozen=True, slots=True)
 class CollectiveWindow:
-    """What one machine sent in one batch.
+    """What one machine sent in one batch; the service hands on what is about its own ranks alone.
 
     Attributes:
         machine: Who sent it.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import numpy as np
 
 from trainmover.detection.model import CollectiveWindow
@@ -72,13 +74,19 @@ class Seats:
         if slot is not None and membership.members[slot].generation != batch.generation:
             return None  # believed dead, it may still send: it must not count as its successor
         whole = slot is not None and batch.epoch == membership.epoch
+        sections = Sections()
+        if whole and slot is not None:
+            said = batch.more
+            if said.records is not batch.records:
+                said = replace(said, records=batch.records)
+            sections = _about(said, membership.layout.ranks_of(slot))
         return CollectiveWindow(
             machine=batch.machine,
             epoch=membership.epoch,
             membership=membership,
-            records=batch.records if whole else batch.records[:0],
+            records=sections.records,
             received_s=now_s,
-            more=batch.more if whole else Sections(),
+            more=sections,
             groups=batch.groups if whole else {},
             dropped=batch.dropped,
         )
@@ -91,3 +99,16 @@ class Seats:
             CollectiveWindow(machine, self.epoch, self.membership, np.zeros(0, RECORD), heard_s)
             for machine, heard_s in early.items()
         ]
+
+
+def _about(sections: Sections, ranks: range) -> Sections:
+    """Without what a machine says about ranks of others: nobody speaks for them."""
+    foreign = {}
+    for each in fields(sections):
+        array = sections.named(each.name)
+        if len(array):
+            of = array["rank"]
+            own = (of >= ranks.start) & (of < ranks.stop)
+            if not own.all():
+                foreign[each.name] = array[own]
+    return replace(sections, **foreign) if foreign else sections

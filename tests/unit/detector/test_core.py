@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from trainmover.events.incident import (
     IncidentUpdated,
 )
 from trainmover.plan import Move, Plan
-from trainmover.telemetry import RECORD, Batch
+from trainmover.telemetry import RECORD, STEP, Batch, Sections
 from trainmover.topology import Machine
 from trainmover_detector.backlog import Backlog
 from trainmover_detector.core import DetectorCore
@@ -49,7 +51,9 @@ def slow(machine="w-1", **changes):
 
 
 def batch(machine="w-1", *, epoch=1, generation=0, count=2):
-    return Batch("demo", machine, generation, epoch, np.zeros(count, RECORD))
+    records = np.zeros(count, RECORD)
+    records["rank"] = int(machine[2:]) if machine.startswith("w-") else 0
+    return Batch("demo", machine, generation, epoch, records)
 
 
 def exited(machine_="w-1", generation=0):
@@ -279,3 +283,38 @@ def test_ids_go_on_where_they_ended(seats):
         60.0,
     )
     assert [o.id for o in said] == ["i-0042"]
+
+
+def test_nobody_speaks_for_the_ranks_of_others(seats):
+    """A machine that lies about others is not heard; about its own ranks it is."""
+    steps = np.zeros(3, STEP)
+    steps["rank"], steps["wait_ns"] = [0, 1, -1], [5, 6, 7]
+    told = replace(batch("w-0", count=2), more=Sections(steps=steps))
+    told.records["rank"] = [0, 1]
+    listener = Loud()
+    core = DetectorCore([Guarded("listener", listener)])
+    core.on_fact(migration.JobFormed(membership=seats()), 0.0)
+    core.on_batch(told, 1.0)
+    (window,) = listener.windows
+    assert window.records["rank"].tolist() == [0]
+    assert window.steps["wait_ns"].tolist() == [5]
+    assert len(window.more.records) == 1
+
+
+def test_the_death_of_a_machine_that_is_back_is_closed(seats):
+    """Restarted in place, it takes its own slot again; claims about others stay."""
+    dead = [slow(kind="machine_failed", advice="recover"), slow("w-2")]
+    detector = Loud(*dead)
+    core = DetectorCore([Guarded("loud", detector)])
+    core.on_fact(formed(seats), 0.0)
+    first, _ = core.tick(1.0)
+    detector.verdicts = ()
+    back = committed(seats).model_copy(
+        update={
+            "membership": seats(epoch=2),
+            "moves": (Move(slot=1, leaver="w-1", joiner="w-1"),),
+        }
+    )
+    (closed,) = core.on_fact(back, 2.0)
+    assert isinstance(closed, IncidentClosed)
+    assert closed.id == first.id
