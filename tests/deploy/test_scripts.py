@@ -97,6 +97,7 @@ def run_sbatch(folder: Path, *arguments: str, nodes: int = 3) -> subprocess.Comp
 
 
 @pytest.mark.job
+@pytest.mark.timeout(450)
 def test_the_slurm_script_trains_with_a_standby(tmp_path: Path) -> None:
     program = ("-m", "trainmover_executor.programs.gpt", "--steps", "30")
     done = run_sbatch(tmp_path, *program, "--width", "32", "--layers", "1")
@@ -107,6 +108,7 @@ def test_the_slurm_script_trains_with_a_standby(tmp_path: Path) -> None:
 
 
 @pytest.mark.job
+@pytest.mark.timeout(450)
 def test_the_slurm_script_fails_with_the_job(tmp_path: Path) -> None:
     program = tmp_path / "broken.py"
     program.write_text("raise SystemExit('no data')\n")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import pty
 import subprocess
 import sys
 import threading
@@ -387,3 +389,29 @@ async def test_status_names_what_waits_for_an_operator(job: Job) -> None:
     shown = job.run("status")
     assert "m-0001 waits to move worker-1 away" in shown.stdout
     assert "trainmover reject m-0001" in shown.stdout
+
+
+async def test_watch_redraws_on_a_terminal(job: Job) -> None:
+    await job.tell(*FORMED, MOVE.proposed())
+    job.register()
+    ours, theirs = pty.openpty()
+    watch = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "trainmover.cli", "watch"),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TRAINMOVER_HOME": str(job.home), "TERM": "xterm", "COLUMNS": "120"},
+    )
+    os.close(theirs)
+    seen = b""
+    while b"waits for you" not in seen:
+        seen += await asyncio.to_thread(os.read, ours, 65536)
+    await job.tell(JobFinished(epoch=1, step=99))
+    with contextlib.suppress(OSError):  # the other end is closed
+        while data := await asyncio.to_thread(os.read, ours, 65536):
+            seen += data
+    os.close(ours)
+    assert await watch.wait() == ExitCode.OK
+    assert b"\x1b[" in seen
+    last = b"".join(seen.split(b"waits for you")[-2:])
+    assert b"finished" in last
