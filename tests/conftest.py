@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
 from trainmover.bus.embedded import EmbeddedServer
 from trainmover.testing import running_server
@@ -15,6 +16,14 @@ from trainmover.testing import running_server
 def _ctrl_c_reaches_children() -> None:
     """A shell starts background jobs with SIGINT ignored, and every child inherits that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """Commands that a test calls in this process log to its captured stderr, and that closes."""
+    yield
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
 
 
 @pytest.fixture(scope="session")
