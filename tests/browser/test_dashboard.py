@@ -120,12 +120,12 @@ def test_an_operator_approves_with_the_token(browser: Any, address: str, planner
     page.fill("#by", "ada")
     page.fill("#reason", "fans are out")
     page.click("#ask-yes")
-    page.wait_for_function("document.getElementById('ask-error').textContent.includes('token')")
+    playwright.expect(page.locator("#ask-error")).to_contain_text("token")
     assert planner.asked == []
     page.fill("#token", TOKEN)
     page.click("#ask-yes")
     page.wait_for_selector("#ask", state="hidden")
-    page.wait_for_function("document.getElementById('history').textContent.includes('committed')")
+    playwright.expect(page.locator("#history")).to_contain_text("committed")
     ((verb, body),) = planner.asked
     assert (verb, body["requested_by"], body["reason"]) == ("approve", "ada", "fans are out")
     page.click("#history a")

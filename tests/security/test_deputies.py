@@ -111,13 +111,14 @@ async def test_an_answer_that_comes_as_a_command_or_a_fact_is_dead(
         async with asyncio.TaskGroup() as group:
             reading = group.create_task(collect(queue, 1))
             await until_dead(secured, f"foreign {target}")
-            await answer_to(ops, f"tm.v1.{JOB}.job.failed")
             async with aclosing(planner.events(JOB, from_start=True)) as facts:
+                hearing = group.create_task(collect(facts, 1))
+                await answer_to(ops, f"tm.v1.{JOB}.job.failed")
+                await until_dead(secured, f"malformed tm.v1.{JOB}.job.failed")
                 over = new_event(job=JOB, source="/planner", payload=JobFinished(epoch=1, step=1))
                 await planner.publish(over)
-                [fact] = await collect(facts, 1)
+                [fact] = await hearing
             assert fact.payload.id == over.id
-            await until_dead(secured, f"malformed tm.v1.{JOB}.job.failed")
             await planner.send_command(JOB, "worker-1", Stop(reason="sent"), id="b")
         [command] = reading.result()
         await command.ack()
