@@ -31,7 +31,8 @@ class LivenessConfig(DetectorConfig):
     """Settings of ``liveness``.
 
     Attributes:
-        lease_s: A machine that sends nothing for so long, while others do, has failed.
+        lease_s: A machine that sends nothing for so long, while others do and no step is
+            committed, has failed.
         hush_s: Silence that makes one broken link enough evidence.
         outage_s: When nobody sends anything for so long, it is the bus or this process.
     """
@@ -58,6 +59,8 @@ class LivenessDetector:
         self._latest_s: float | None = None
         self._ticked_s: float | None = None
         self._calm_since_s = 0.0
+        self._step = -1
+        self._stepped_s = 0.0
         self._accused: dict[str, dict[str, LinkLost]] = {}
         self._witnesses: set[str] = set()
         self._finished: set[str] = set()
@@ -66,6 +69,11 @@ class LivenessDetector:
     def observe(self, window: CollectiveWindow) -> Iterable[Verdict]:
         """A sign of life, with or without records."""
         self._heard(window.machine, window.received_s)
+        membership = self._membership
+        if membership is not None and window.epoch == membership.epoch and len(window.steps):
+            newest = int(window.steps["step"].max())
+            if newest > self._step:
+                self._step, self._stepped_s = newest, window.received_s
         return ()
 
     def notice(self, evidence: Evidence) -> Iterable[Verdict]:
@@ -197,6 +205,10 @@ class LivenessDetector:
         for machine in sorted(names):
             heard_s = self._heard_s.get(machine)
             since_s = max(heard_s or seated_s.get(machine, now_s), self._calm_since_s)
+            if self._seats(machine):
+                # No step is committed without the vote of every member: whose peers get on is
+                # alive, and has lost nothing but the bus.
+                since_s = max(since_s, self._stepped_s)
             leases = 1 if heard_s is not None else _NEVER_HEARD_LEASES
             silent_s = now_s - since_s
             if silent_s < leases * self._lease_s or not self._others_talk(machine, now_s):

@@ -6,7 +6,7 @@ import pytest
 from trainmover.detection import CollectiveWindow, Evidence
 from trainmover.events.executor import StepBroken, WorkerFinished
 from trainmover.events.machine import LinkLost, MachineRegistered, WorkerExited
-from trainmover.telemetry import RECORD
+from trainmover.telemetry import RECORD, STEP, Sections
 from trainmover.topology import Machine
 from trainmover_detector.liveness import LivenessDetector
 
@@ -19,11 +19,22 @@ class Watch:
         self.membership = membership
         self.detector.membership_changed(membership)
         self.now_s = 1000.0
+        self.step = 0
+        self.advancing = False
 
     def hear(self, *machines):
+        steps = np.zeros(1 if self.advancing else 0, STEP)
+        if self.advancing:
+            self.step += 1
+            steps["step"] = self.step
         for machine in machines:
             window = CollectiveWindow(
-                machine, self.membership.epoch, self.membership, np.zeros(0, RECORD), self.now_s
+                machine,
+                self.membership.epoch,
+                self.membership,
+                np.zeros(0, RECORD),
+                self.now_s,
+                Sections(steps=steps),
             )
             assert list(self.detector.observe(window)) == []
 
@@ -207,3 +218,13 @@ def test_new_epochs_do_not_put_off_the_verdict_on_a_machine_never_heard(seats):
         watch.membership = seats(epoch=epoch)
         watch.detector.membership_changed(watch.membership)
     assert {verdict.machine for verdict in said} == {"w-1"}
+
+
+def test_who_votes_is_alive_however_silent(watch):
+    """A client of a bus of three servers may need seconds to find another one."""
+    watch.advancing = True
+    assert watch.run(30, "w-0", "w-1", "w-2") == []
+    watch.advancing = False
+    (verdict,) = watch.run(5, "w-0", "w-1", "w-2")
+    assert verdict.machine == "w-3"
+    assert 3.0 <= verdict.evidence["silent_s"] < 3.7

@@ -46,6 +46,9 @@ T = TypeVar("T")
 
 _log = get_logger(__name__)
 _LAST_FACTS_S: Final = 2.0
+_LAST_FACTS_OF_WORK_DONE_S: Final = 10.0
+"""That the program ended normally must not be lost: the machine would pass for a dead one. A bus of
+three servers that lost its leader is back in about half of that."""
 _END_S: Final = 5.0
 _RETRY_S: Final = 1.0
 _TRACES: Final = 64
@@ -168,7 +171,8 @@ class Agent:
                 self._exit_code = _SIGTERM_EXIT
 
     async def _say_the_last(self) -> None:
-        left = await self._outbox.drain(timeout_s=_LAST_FACTS_S)
+        patience_s = _LAST_FACTS_S if self._exit_code else _LAST_FACTS_OF_WORK_DONE_S
+        left = await self._outbox.drain(timeout_s=patience_s)
         if left or self._outbox.dropped:
             _log.warning(
                 "facts.undelivered",
