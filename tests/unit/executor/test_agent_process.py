@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
+import socket
 import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ from trainmover.errors import ConfigError, InvalidIdError
 from trainmover.events.machine import MachineRegistered
 from trainmover.topology import Layout, Member, Membership
 from trainmover_executor.agent.options import parse
+from trainmover_executor.agent.service import _private_folder
 from trainmover_executor.control import Done, Hello
 
 ME = "worker-0"
@@ -157,3 +161,19 @@ def test_a_label_needs_a_value() -> None:
 def test_a_machine_name_must_fit_a_subject() -> None:
     with pytest.raises(InvalidIdError, match=r"worker\.0"):
         parse(["--job", "demo", "--machine", "worker.0", "--nnodes", "1", "--", "train.py"])
+
+
+# -- places -----------------------------------------------------------------------------------
+
+
+def test_a_long_tmpdir_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths of unix sockets are short."""
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    folder = _private_folder()
+    try:
+        with socket.socket(socket.AF_UNIX) as door:
+            door.bind(str(folder / "123456.sock"))
+    finally:
+        shutil.rmtree(folder)

@@ -23,6 +23,7 @@ from trainmover.commands import Command, Prepare, Recover
 from trainmover.errors import (
     BusError,
     BusUnavailableError,
+    ConfigError,
     MalformedEventError,
     PermissionDeniedError,
 )
@@ -45,6 +46,7 @@ __all__ = ["Agent"]
 T = TypeVar("T")
 
 _log = get_logger(__name__)
+_LONGEST_SOCKET_PATH: Final = 107
 _LAST_FACTS_S: Final = 2.0
 _LAST_FACTS_OF_WORK_DONE_S: Final = 10.0
 """That the program ended normally must not be lost: the machine would pass for a dead one. A bus of
@@ -65,6 +67,22 @@ def _newest_generation() -> int:
     return int(10 * (time.time() - _BIRTHDAY_S))
 
 
+def _private_folder() -> Path:
+    """A folder of our own for sockets; the path of a socket has 107 bytes at most (unix(7)).
+
+    Raises:
+        ConfigError: There is no place whose path is short enough.
+    """
+    for parent in (tempfile.gettempdir(), "/tmp", "/dev/shm"):  # noqa: S108 - mkdtemp is private
+        room = _LONGEST_SOCKET_PATH - len(os.fsencode(parent)) - len("/tm-12345678/123456.sock")
+        if room >= 0 and os.access(parent, os.W_OK | os.X_OK):
+            return Path(tempfile.mkdtemp(prefix="tm-", dir=parent))
+    raise ConfigError(
+        f"TMPDIR ({tempfile.gettempdir()}) is too long a path for a unix socket, and neither /tmp "
+        "nor /dev/shm can be written to. Set TMPDIR to a folder with a short path."
+    )
+
+
 class Agent:
     """One machine's agent.
 
@@ -77,7 +95,7 @@ class Agent:
     def __init__(self, bus: Bus, options: AgentOptions, *, generation: int | None = None) -> None:
         self._bus = bus
         self._options = options
-        self._scratch = Path(tempfile.mkdtemp(prefix="tm-"))
+        self._scratch = _private_folder()
         if options.log_dir is not None:
             options.log_dir.mkdir(parents=True, exist_ok=True)
         self._listeners = Listeners(host=options.host, ranks=options.ranks, towards=options.nats)

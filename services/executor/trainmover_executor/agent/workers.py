@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -52,6 +53,7 @@ class WorkerPool:
     ) -> None:
         self._options = options
         self._scratch = scratch
+        self._sockets = itertools.count()
         self._listeners = listeners
         self._heard = heard
         self._exited = exited
@@ -81,7 +83,7 @@ class WorkerPool:
         options = self._options
         listener = self._listeners.take(order.socket_of, order.local_rank)
         host, port = listener.getsockname()[:2]
-        control = self._scratch / f"{order.key}.sock"
+        control = self._scratch / f"{next(self._sockets)}.sock"
         self._links[order.key] = ControlLink(order.key, control, heard=self._heard)
         spec = WorkerSpec(
             job=options.job,
