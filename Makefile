@@ -1,6 +1,7 @@
 # Everything runs from .venv; `make demo` and `make test` work on a fresh clone.
 PYTHON ?= python3
 PIP_ARGS ?=
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -24,8 +25,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install ## Move a slow machine, kill another, compare with an undisturbed run (3 minutes)
 	$(BIN)/trainmover demo $(ARGS)
 
-test: install ## Run the tests
-	$(BIN)/python -m pytest $(ARGS)
+test: install ## Run the tests, two files at a time
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: install ## Format, lint, types, import contracts
 	$(BIN)/ruff format --check .
