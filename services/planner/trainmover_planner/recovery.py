@@ -44,7 +44,6 @@ def wakes_s(state: State) -> list[float]:
         return []
     settings = state.settings
     times = [death.at_s + settings.truth_s for death in deaths_of(state, state.membership)]
-    times += [at_s + settings.regroup_s for _, at_s in state.broken.values()]
     times += exhausted.wakes_s(state) + restarts_until_s(state)
     times += [at_s + state.regroup_s for _, at_s in state.broken.values()]
     if state.retry_s is not None:
