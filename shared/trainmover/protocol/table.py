@@ -9,6 +9,7 @@ from typing import Final
 
 from trainmover.errors import ProtocolError
 from trainmover.plan import MigrationKind
+from trainmover.protocol.chart import Arrow, Chart
 
 __all__ = [
     "OPEN",
@@ -156,8 +157,5 @@ class Deadlines:
 def mermaid(kind: MigrationKind) -> str:
     """The table as a Mermaid state diagram, for the documentation."""
     rows = [row for row in TABLE if kind in row.kinds]
-    lines = ["stateDiagram-v2", f"    [*] --> {Phase.PROPOSED}"]
-    lines += [f"    {row.source} --> {row.target}: {row.signal}" for row in rows]
-    ends = sorted({row.target for row in rows} - {row.source for row in rows})
-    lines += [f"    {phase} --> [*]" for phase in ends]
-    return "\n".join(lines) + "\n"
+    arrows = tuple(Arrow(row.source, row.target, row.signal) for row in rows)
+    return Chart(f"a {kind} migration", start=Phase.PROPOSED, arrows=arrows).mermaid()
