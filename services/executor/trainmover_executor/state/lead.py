@@ -38,6 +38,9 @@ _DUTY: Final = 0.25
 _STALL_TIMEOUT_S: Final = 10.0
 """A joiner that takes longer than this to take a message in is given up; training goes on."""
 
+_LOOK_S: Final = 0.5
+"""How often a wait asks whether the migration is still on: nobody announces that it is not."""
+
 _BROKEN: Final = (LinkBrokenError, StaleEpochError, StateCorruptError, ProtocolError)
 
 
@@ -81,8 +84,8 @@ class StateLead:
         self._lost = lost
         self._sent: set[str] = set()
         self._turn = threading.Lock()
-        self._stepping = threading.Event()
-        self._followed = threading.Condition()
+        self._changed = threading.Condition()
+        self._stepping = False
         self._steps_followed = 0
         self._over = threading.Event()
         self.obstacle = self._units.obstacle()
@@ -99,16 +102,18 @@ class StateLead:
         """Optimizer ``index`` is about to take a step that was voted for."""
         if self._over.is_set() or self.obstacle:
             return
-        self._stepping.set()
+        self._stepping = True
         self._turn.acquire()
         if not self._over.is_set() and not self.obstacle:
             self._hand_gradients(index)
 
     def after_optimizer(self) -> None:
         """The step has been taken."""
-        if self._turn.locked() and self._stepping.is_set():
-            self._stepping.clear()
+        if self._turn.locked() and self._stepping:
             self._turn.release()
+            with self._changed:
+                self._stepping = False
+                self._changed.notify_all()
 
     def finish(self, tree: dict[str, Any]) -> Transferred:
         """Hand over what is left at the switch: everything where following did not work.
@@ -141,8 +146,8 @@ class StateLead:
         """End it; the link is closed. Again does nothing."""
         self._over.set()
         self._link.shutdown()
-        with self._followed:
-            self._followed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
         self._link.close()
@@ -159,9 +164,9 @@ class StateLead:
             return
         except ProtocolError as error:
             self.obstacle = str(error)
-        with self._followed:
+        with self._changed:
             self._steps_followed += len(self._sent) == len(self._units.names)
-            self._followed.notify_all()
+            self._changed.notify_all()
 
     # -- the thread ------------------------------------------------------------------------------
 
@@ -193,10 +198,10 @@ class StateLead:
 
     def _await_followed_step(self) -> None:
         """Wait until one step has been followed by every unit, so that a comparison means it."""
-        with self._followed:
+        with self._changed:
             while self._steps_followed == 0 and not self.obstacle:
                 self._check_wanted()
-                self._followed.wait(timeout=0.5)
+                self._changed.wait(timeout=_LOOK_S)
 
     def _compare(self) -> None:
         for name in self._units.names:
@@ -214,8 +219,9 @@ class StateLead:
 
     @contextlib.contextmanager
     def _between_steps(self) -> Iterator[None]:
-        while self._stepping.is_set() and not self._over.is_set():
-            time.sleep(0.001)  # the training thread goes first; a lock alone is not fair
+        with self._changed:  # the training thread goes first; a lock alone is not fair
+            while self._stepping and not self._over.is_set():
+                self._changed.wait(timeout=_LOOK_S)
         with self._turn:
             self._check_wanted()
             yield
