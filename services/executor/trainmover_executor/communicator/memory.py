@@ -16,7 +16,7 @@ import torch
 
 from trainmover_executor.links.pump import PIECE_BYTES
 
-__all__ = ["Staging", "bytes_of", "fence", "flat_of", "on_host", "write_back"]
+__all__ = ["PieceBuffer", "bytes_of", "fence", "flat_of", "on_host", "write_back"]
 
 
 def on_host(tensor: torch.Tensor) -> bool:
@@ -69,7 +69,7 @@ def bytes_of(flat: torch.Tensor) -> memoryview:
     return raw.data
 
 
-class Staging:
+class PieceBuffer:
     """The one piece of memory that a communicator receives into before it reduces."""
 
     __slots__ = ("_bytes",)

@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from trainmover.telemetry import OPS
-from trainmover_executor.communicator.memory import Staging, bytes_of
+from trainmover_executor.communicator.memory import PieceBuffer, bytes_of
 from trainmover_executor.communicator.reduction import Reduction
 from trainmover_executor.links.book import LinkBook
 from trainmover_executor.links.link import Link
@@ -41,7 +41,7 @@ class GroupWire:
         self._rank = self._ranks.index(book.rank)
         self._size = len(self._ranks)
         self._timeout_s = timeout_s
-        self._staging = Staging()
+        self._piece = PieceBuffer()
         self._sequence = 0
         self._sent: dict[int, int] = {}
         self._received: dict[int, int] = {}
@@ -94,7 +94,7 @@ class GroupWire:
             link = self._link(source % self._size)
             size = into.numel() * into.element_size() if into is not None else 0
             if reduction is not None and into is not None:
-                incoming = (link, size, self._staging.bytes)
+                incoming = (link, size, self._piece.bytes)
                 consume = _combiner(into, reduction)
             else:
                 view = bytes_of(into) if into is not None else _EMPTY
