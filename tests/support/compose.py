@@ -68,7 +68,7 @@ class Stack:
             "TRAINMOVER_JOB": "gpt",
             "TRAINMOVER_PROGRAM": PROGRAM,
             # A busy test machine makes stragglers of its own.
-            "TRAINMOVER_PLANNER_OPTIONS": "--no-automation",
+            "TRAINMOVER_PLANNER_OPTIONS": "--automation=paused",
         }
         self._keys = Path(tempfile.mkdtemp(prefix="trainmover-keys-"))
 

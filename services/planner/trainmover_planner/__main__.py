@@ -7,6 +7,7 @@ from typing import get_args
 
 from trainmover.bus.protocol import Bus
 from trainmover.errors import TrainMoverError
+from trainmover.events.operator import AutomationMode
 from trainmover.lease import Lease
 from trainmover.policies import OnWorkerCrash, WhenExhausted
 from trainmover.protocol.table import Deadlines
@@ -22,12 +23,11 @@ def main() -> None:
     add_common_options(parser)
     group = parser.add_argument_group("policy")
     group.add_argument(
-        "--no-automation", action="store_true", help="move no straggler without being asked"
-    )
-    group.add_argument(
-        "--approve-moves",
-        action="store_true",
-        help="propose to move a straggler, and wait for an operator to approve it",
+        "--automation",
+        choices=get_args(AutomationMode),
+        default=defaults.automation,
+        help="what policy does about a straggler: move it, propose to and wait for an operator's "
+        "approval, or nothing; operators may change it (default %(default)s)",
     )
     group.add_argument(
         "--keep-reserve",
@@ -76,8 +76,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     settings = Settings(
-        automation=not arguments.no_automation,
-        approval=arguments.approve_moves,
+        automation=arguments.automation,
         keep_reserve=arguments.keep_reserve,
         cooldown_s=arguments.cooldown,
         form_quiet_s=arguments.form_quiet,

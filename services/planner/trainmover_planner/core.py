@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trainmover.events.migration import JobFinished
-from trainmover.events.operator import AutomationMode
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.table import Phase
 from trainmover_planner import formation, policy, recovery, replan, requests
@@ -44,8 +43,7 @@ issued epochs that nothing on the bus tells of (INV-EPOCH-MONOTONE).
 def initial(job: str, settings: Settings | None = None) -> State:
     """A planner that knows nothing yet."""
     chosen = settings or Settings()
-    mode: AutomationMode = "approval" if chosen.approval else "automatic"
-    control = Control(mode=mode if chosen.automation else "paused", reason="as the planner started")
+    control = Control(mode=chosen.automation, reason="as the planner started")
     return State(job=job, settings=chosen, control=control)
 
 

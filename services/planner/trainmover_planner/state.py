@@ -49,8 +49,7 @@ class Settings:
     """What an operator can tune; durations in seconds.
 
     Attributes:
-        automation: Move stragglers without being asked.
-        approval: Ask an operator before each such move.
+        automation: What policy may do about stragglers, until an operator says otherwise.
         form_quiet_s: The job forms when no machine registered for this long.
         cooldown_s: Pause between automatic moves of the same slot.
         keep_reserve: Standbys that an automatic planned move must leave for crashes.
@@ -65,8 +64,7 @@ class Settings:
         restart_within_s: How long to wait for it then, before a standby takes the slot.
     """
 
-    automation: bool = True
-    approval: bool = False
+    automation: AutomationMode = "automatic"
     form_quiet_s: float = 2.0
     cooldown_s: float = 30.0
     keep_reserve: int = 0

@@ -117,7 +117,7 @@ def run(
                 f"--when-exhausted={when_exhausted}",
                 f"--exhausted-after={exhausted_after}",
                 f"--on-worker-crash={on_worker_crash}",
-                *_automation(automation),
+                f"--automation={automation}",
             ),
             metrics_dir=None if metrics is None else metrics.absolute(),
             log_dir=(log_dir or registry.home() / "logs" / name).absolute(),
@@ -149,7 +149,7 @@ def up(
             nnodes_min=0,
             nnodes_max=0,
             program=(),
-            planner_options=_automation(automation),
+            planner_options=(f"--automation={automation}",),
             log_dir=(log_dir or registry.home() / "logs" / name).absolute(),
             nats=nats,
             security=_security(name, secure=False, security=security, nats=nats),
@@ -188,11 +188,6 @@ def thread_environment(ranks: int) -> dict[str, str]:
     if "OMP_NUM_THREADS" in os.environ:
         return {}
     return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // ranks))}
-
-
-def _automation(mode: AutomationMode) -> tuple[str, ...]:
-    options = {"automatic": (), "approval": ("--approve-moves",), "paused": ("--no-automation",)}
-    return options[mode]
 
 
 def _security(job: str, *, secure: bool, security: Path | None, nats: str | None) -> Path | None:

@@ -97,7 +97,7 @@ def test_a_reserve_is_kept_for_crashes(world_class):
 
 
 def test_no_automation(world_class):
-    world = world_class(automation=False)
+    world = world_class(automation="paused")
     world.form()
     world.straggler("w-2")
     assert world.plans() == []

@@ -13,7 +13,7 @@ from trainmover.events.incident import IncidentClosed
 @pytest.fixture
 def asking() -> World:
     """A planner that asks before it moves a straggler."""
-    world = World(approval=True, cooldown_s=5.0)
+    world = World(automation="approval", cooldown_s=5.0)
     world.form()
     return world
 
