@@ -1,4 +1,7 @@
-"""A TCP proxy between ranks, whose connections can be narrowed or stopped in one direction."""
+"""A TCP proxy between ranks, whose connections can be narrowed or stopped in one direction.
+
+Whom a connection joins it learns as the callee does: from the hail that every link begins with.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ from collections import Counter
 from types import TracebackType
 from typing import Self
 
-PREFACE = struct.Struct("<iiH64s")
-"""What a caller says first: its rank, the rank it calls, and where that listens."""
+from trainmover_executor.links.handshake import REQUEST_SIZE, Hail
+
+PREFACE = struct.Struct("<H64s")
+"""What a caller says before its hail: where the rank that it calls listens."""
 
 _PIECE = 64 * 1024
 
@@ -38,6 +43,8 @@ class Proxy:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # Closing a socket does not wake the thread that accepts from it.
+        self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for sock in self._sockets:
             with contextlib.suppress(OSError):
@@ -67,31 +74,38 @@ class Proxy:
                 threading.Thread(target=self._connect, args=(caller,), daemon=True).start()
 
     def _connect(self, caller: socket.socket) -> None:
-        data = caller.recv(PREFACE.size, socket.MSG_WAITALL)
-        source, target, port, host = PREFACE.unpack(data)
+        port, host = PREFACE.unpack(caller.recv(PREFACE.size, socket.MSG_WAITALL))
+        request = caller.recv(REQUEST_SIZE, socket.MSG_WAITALL)
+        hail, _ = Hail.parse(request, job="")
         callee = socket.create_connection((host.rstrip(b"\0").decode(), port))
         self._sockets += [caller, callee]
         for sock in (caller, callee):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for way in ((caller, callee, (source, target)), (callee, caller, (target, source))):
-            threading.Thread(target=self._forward, args=way, daemon=True).start()
+        callee.sendall(request)
+        out = back = None  # TrainMover's own groups: only the job's links are counted and narrowed
+        if not hail.group.startswith("_"):
+            out, back = (hail.source, hail.target), (hail.target, hail.source)
+        for ends in ((caller, callee, out), (callee, caller, back)):
+            threading.Thread(target=self._forward, args=ends, daemon=True).start()
 
-    def _forward(self, inside: socket.socket, outside: socket.socket, way: tuple[int, int]) -> None:
+    def _forward(
+        self, inside: socket.socket, outside: socket.socket, way: tuple[int, int] | None
+    ) -> None:
         with contextlib.suppress(OSError):
             while piece := inside.recv(_PIECE):
-                self._bytes[way] += len(piece)
-                self._hold(way, len(piece))
+                if way is not None:
+                    self._bytes[way] += len(piece)
+                    self._hold(way, len(piece))
                 outside.sendall(piece)
         for sock in (inside, outside):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
     def _hold(self, way: tuple[int, int], count: int) -> None:
-        rate = self._rates.get(way)
-        if rate is None:
+        if way not in self._rates:
             return
         with self._changed:
             self._changed.wait_for(lambda: self._rates.get(way) != 0)
             rate = self._rates.get(way)
         if rate:
-            time.sleep(count / rate)
+            time.sleep(count / rate)  # this is what makes it narrow

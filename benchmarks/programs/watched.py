@@ -14,9 +14,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,7 +22,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.proxy import PREFACE
-from trainmover_executor import Session, control_thread
+from trainmover_executor import Session
 from trainmover_executor.links import endpoint
 
 CONTROL = struct.Struct("<3d")
@@ -35,29 +33,18 @@ _WORK = 0.1
 
 
 def dial_through(proxy: str) -> None:
-    """Let every link of a group go through a proxy, which is told whom it connects."""
-    direct, connect = control_thread.dial, endpoint._connect
-    whom: ContextVar[Any] = ContextVar("whom", default=None)
+    """Let every link go through a proxy, whoever dials it."""
+    connect = endpoint._connect
 
     async def connected(address: str) -> socket.socket:
-        hail = whom.get()
-        if hail is None:
-            return await connect(address)
         sock = await connect(proxy)
         host, _, port = address.rpartition(":")
-        preface = PREFACE.pack(hail.source, hail.target, int(port), host.encode())
+        preface = PREFACE.pack(int(port), host.encode())
         await asyncio.get_running_loop().sock_sendall(sock, preface)
         return sock
 
-    async def dial(address: str, hail: Any, *, secret: bytes) -> socket.socket:
-        token = whom.set(None if hail.group.startswith("_") else hail)
-        try:
-            return await direct(address, hail, secret=secret)
-        finally:
-            whom.reset(token)
-
+    # Here every link begins, in whatever module ``dial`` is called.
     endpoint._connect = connected
-    control_thread.dial = dial
 
 
 class Rank:
@@ -120,7 +107,7 @@ def main() -> None:
         with step as batch:
             factor, _, hangs = rank.orders()
             while hangs and not session.is_shadow:
-                time.sleep(0.05)
+                time.sleep(0.05)  # the hang itself: the process lives and does nothing
                 hangs = rank.orders()[2]
             loss = model(batch).square().mean()
             spend(options.step * factor)
