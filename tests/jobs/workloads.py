@@ -101,10 +101,10 @@ class Pipeline:
         return torch.stack(losses).mean() if losses else torch.zeros(())
 
 
-def wait_at(gate: Path, rank: int) -> None:
-    """Say that this rank is there, and wait until the test opens the gate."""
+def wait_at(gate: Path, rank: int, *, held: bool) -> None:
+    """Say that this rank is there, and wait until the test opens the gate if it is ``held``."""
     gate.with_suffix(f".{rank}").touch()
-    while not gate.exists():
+    while held and not gate.exists():
         time.sleep(0.005)
 
 
@@ -161,8 +161,8 @@ def main() -> None:
     for step in session.steps(data, epochs=options.epochs, max_steps=options.steps):
         with step as batch:
             gate = None if session.is_shadow else gates.get(step.index)
-            if gate is not None and options.hold_rank in {None, rank}:
-                wait_at(gate, rank)
+            if gate is not None:
+                wait_at(gate, rank, held=options.hold_rank in {None, rank})
             if not session.is_shadow:
                 time.sleep(options.pace)
             optimizer.zero_grad()

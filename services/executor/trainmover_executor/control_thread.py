@@ -244,7 +244,7 @@ class ControlThread:
         elif isinstance(command, AbortMigration):
             self._phase_one.abort(command)
         elif isinstance(command, BreakStep) and command.epoch == self.book.epoch:
-            self._latch.trip(command.reason)
+            self._latch.trip(command.reason, epoch=command.epoch)
         elif isinstance(command, SaveCheckpoint):
             self._mailbox.save(command)
 
@@ -267,9 +267,8 @@ class ControlThread:
         except TrainMoverError as error:
             log.warning("link refused", error=str(error))
 
-    def _on_latch(self, reason: str) -> None:
-        epoch = self.book.epoch
-        self.book.break_off(reason)
+    def _on_latch(self, epoch: int, reason: str) -> None:
+        self.book.break_off(reason, epoch=epoch)
         self._loop.call_soon_threadsafe(self._neighbours.pass_on, epoch, reason)
 
     def _say_goodbye(self, last: bytes, done: threading.Event) -> None:

@@ -109,7 +109,8 @@ class Neighbours:
         except (OSError, TrainMoverError) as error:
             if epoch == self._book.epoch and not self.leaving:
                 self._blame(peer, "refused")
-                self._latch.trip(f"rank {peer} cannot be reached at {endpoint}: {error}")
+                reason = f"rank {peer} cannot be reached at {endpoint}: {error}"
+                self._latch.trip(reason, epoch=epoch)
             return
         if epoch == self._book.epoch:
             self._add(sock, peer=peer, epoch=epoch, outbound=True)
@@ -152,13 +153,16 @@ class Neighbours:
     def _heard(self, notice: Notice) -> None:
         if notice.epoch == self._book.epoch:
             self._abort_origin = notice.origin
-            self._latch.trip(notice.reason)
+            self._latch.trip(notice.reason, epoch=notice.epoch)
 
     def _lost(self, watch: WatchLink) -> None:
+        # Should that epoch end meanwhile, whoever watches the peer in the next one calls in vain.
+        epoch = self._book.epoch
         if self.leaving or watch.epoch < self._book.seated_at(watch.peer):
             return  # the process that ended has been replaced already
         self._blame(watch.peer, "reset")
-        self._latch.trip(f"rank {watch.peer} is gone: its watch link ended without a goodbye")
+        reason = f"rank {watch.peer} is gone: its watch link ended without a goodbye"
+        self._latch.trip(reason, epoch=epoch)
 
     def _blame(self, peer: int, kind: str) -> None:
         self._post(

@@ -142,7 +142,8 @@ class PhaseOne:
             self._mailbox.abort(command.epoch)
             called = self._book.reaches(STATE_GROUP, self._spec.rank)
             if command.epoch == self._book.epoch and not called:
-                self._latch.trip(f"migration {command.migration} was aborted: {command.reason}")
+                reason = f"migration {command.migration} was aborted: {command.reason}"
+                self._latch.trip(reason, epoch=command.epoch)
         elif command.epoch > self._book.epoch and self._mailbox.abort(command.epoch):
             self._book.drop_parked(command.epoch)
 
@@ -152,4 +153,8 @@ class PhaseOne:
         if plan.epoch <= self._book.epoch or owner != self._spec.machine:
             return  # stale, or another machine owns our slot now: our agent ends us (INV-ONE-OWNER)
         self._mailbox.recover(plan)
-        self._latch.trip(f"migration {plan.id} takes the job to epoch {plan.epoch}")
+        # The training thread may have taken the plan out already, and be at its epoch.
+        epoch = self._book.epoch
+        if epoch < plan.epoch:
+            reason = f"migration {plan.id} takes the job to epoch {plan.epoch}"
+            self._latch.trip(reason, epoch=epoch)

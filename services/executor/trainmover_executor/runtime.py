@@ -90,7 +90,7 @@ class Runtime:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.spec = spec
-        self.latch = Latch()
+        self.latch = Latch(epoch=spec.membership.epoch)
         self.clock = CollectiveClock(rank=spec.rank)
         self.mailbox = Mailbox()
         self.sandboxed = spec.role == "standby"
@@ -249,6 +249,7 @@ class Runtime:
         """
         changed = self.membership.changed_ranks(plan.membership)
         replaced = self.book.switch(plan.membership)
+        self.latch.carry_over(plan.epoch)
         self._rewind()
         self._control_thread.rewatch(changed)
         return replaced
@@ -268,12 +269,12 @@ class Runtime:
         self.drain()
         changed = self.membership.changed_ranks(membership)
         self.book.reset(membership)
-        self.latch.clear()
+        self.latch.begin(membership.epoch)
         self._rewind()
         if watch:
             self._control_thread.rewatch(changed)
         if self.mailbox.pending_recovery(after_epoch=membership.epoch):
-            # It arrived while the latch was being cleared: do not start what is superseded.
+            # It tripped the latch of the epoch before: do not start what is superseded.
             self.latch.trip("a newer plan is waiting")
 
     def rewatch(self) -> None:

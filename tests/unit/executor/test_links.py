@@ -282,6 +282,13 @@ class TestBook:
         assert theirs.recv(1) == b""
         theirs.close()
 
+    def test_an_epoch_that_is_over_breaks_off_nothing(self, fabric):
+        self.link_all(fabric)
+        book = fabric.book(0)
+        book.reset(membership(3, epoch=4))
+        book.break_off("a rank of epoch 1 is gone", epoch=1)
+        assert book.broken is None
+
     def test_a_reset_closes_the_past_and_keeps_the_future(self, fabric):
         self.link_all(fabric)
         book = fabric.book(0)

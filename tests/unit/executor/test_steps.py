@@ -285,16 +285,38 @@ class TestMailbox:
 
 
 class TestLatch:
-    def test_only_the_first_reason_counts_until_it_is_cleared(self):
-        latch = Latch()
-        heard: list[str] = []
-        latch.listen(heard.append)
+    def test_only_the_first_reason_of_an_epoch_counts(self):
+        latch = Latch(epoch=1)
+        heard: list[tuple[int, str]] = []
+        latch.listen(lambda epoch, reason: heard.append((epoch, reason)))
         latch.trip("first")
         latch.trip("second")
-        assert (latch.reason, heard) == ("first", ["first"])
-        latch.clear()
+        assert (latch.reason, heard) == ("first", [(1, "first")])
+        latch.begin(2)
+        assert not latch.is_set
         latch.trip("third")
-        assert heard == ["first", "third"]
+        assert heard == [(1, "first"), (2, "third")]
+
+    def test_what_broke_an_epoch_that_is_over_breaks_nothing(self):
+        latch = Latch(epoch=1)
+        latch.begin(2)
+        latch.trip("the joiner of epoch 1 cannot be reached", epoch=1)
+        assert not latch.is_set
+
+    def test_what_broke_an_epoch_that_is_just_beginning_stays_broken(self):
+        latch = Latch(epoch=1)
+        latch.trip("a plan takes the job to epoch 2")
+        latch.trip("rank 2 is gone again", epoch=2)
+        latch.begin(2)
+        assert latch.reason == "rank 2 is gone again"
+
+    def test_a_planned_switch_mends_nothing(self):
+        latch = Latch(epoch=1)
+        latch.trip("rank 2 is gone")
+        latch.carry_over(2)
+        assert latch.reason == "rank 2 is gone"
+        latch.begin(3)
+        assert not latch.is_set
 
     def test_outside_of_the_step_loop_the_error_is_raised(self):
         latch = Latch()

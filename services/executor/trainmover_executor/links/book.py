@@ -204,10 +204,15 @@ class LinkBook:
                 rows.append((self.rank, peer, id, round_trip_us, *counters, retransmits))
         return np.array(rows, LINK)
 
-    def break_off(self, reason: str) -> None:
-        """End all active links and pending calls; every operation on them fails at once."""
+    def break_off(self, reason: str, *, epoch: int | None = None) -> None:
+        """End all active links and pending calls; every operation on them fails at once.
+
+        Args:
+            reason: Why, for those who use them.
+            epoch: Whose links; nothing happens when they are gone. None: those of now.
+        """
         with self._changed:
-            if self._broken is not None:
+            if self._broken is not None or epoch not in {None, self.epoch}:
                 return
             self._broken = reason
             for link in self._active.values():
