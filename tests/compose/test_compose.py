@@ -238,25 +238,23 @@ def test_no_bit_changed(stack: Stack, tmp_path: Path, request: pytest.FixtureReq
     """Every loss of every rank, through all of that, is the undisturbed run's."""
     view = stack.until(lambda now: now.step >= 50, what="at step 50")
     stack.compose("kill")
-    disturbed = stack.metrics(tmp_path / "disturbed")
+    disturbed = stack.metrics(tmp_path / "disturbed").steps
     alone: Stack = request.getfixturevalue("undisturbed")
-    alone.until(lambda now: now.step >= view.step, what=f"at step {view.step}", timeout_s=600)
+    # A step more than is compared: a rank writes down what it committed in front of its next vote.
+    alone.until(lambda now: now.step > view.step, what=f"past step {view.step}", timeout_s=600)
     alone.compose("kill")
-    reference = alone.metrics(tmp_path / "undisturbed")
+    reference = alone.metrics(tmp_path / "undisturbed").steps
 
-    losses = [
-        {rank: {line.step: line.loss_hex for line in lines} for rank, lines in run.steps.items()}
-        for run in (disturbed, reference)
-    ]
-    assert list(losses[0]) == list(losses[1]) == list(SLOTS)
     compared = 0
     for rank in SLOTS:
-        assert len(losses[0][rank]) == len(disturbed.steps[rank]), "a step was written twice"
+        expected = {line.step: line.loss_hex for line in reference[rank] if line.step < view.step}
+        assert expected.keys() == set(range(view.step)), f"rank {rank} of the undisturbed run"
+        # Whoever computed it: also a machine that was cut off and could not know it was replaced.
+        written = [line for line in disturbed[rank] if line.step < view.step]
+        different = [line for line in written if line.loss_hex != expected[line.step]]
+        assert not different, f"rank {rank}"
         # What its peers committed, and a machine was killed before it could write down.
-        unwritten = set(range(view.step)) - losses[0][rank].keys()
+        unwritten = expected.keys() - {line.step for line in written}
         assert len(unwritten) <= sum(one.slot == rank for one in view.migrations.values())
-        for step in losses[0][rank].keys() & losses[1][rank].keys():
-            assert losses[0][rank][step] == losses[1][rank][step], (rank, step)
-            compared += 1
-    assert compared >= len(SLOTS) * (view.step - 1)
+        compared += len(written)
     print(f"{compared} losses equal over {len(view.migrations)} recoveries")
