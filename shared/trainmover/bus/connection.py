@@ -20,8 +20,9 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 
+from trainmover.bus.client import FrankClient, forbidden, refusal_of
 from trainmover.bus.credentials import Credentials
-from trainmover.errors import BusError, BusUnavailableError, PermissionDeniedError
+from trainmover.errors import BusError, BusUnavailableError
 from trainmover.observe import get_logger
 
 __all__ = ["Connection"]
@@ -33,57 +34,6 @@ _VIOLATION: Final = re.compile(
 _IDENTITY: Final = re.compile(r"authorization|ssl|tls|certificate", re.IGNORECASE)
 _CLOSE_S: Final = 0.7
 _RECONNECT_WAIT_S: Final = 0.1
-
-
-class _Client(Client):
-    """A client whose requests end at once when the server says they are forbidden.
-
-    Args:
-        demands_tls: Whether to refuse a server that offers no encryption.
-    """
-
-    def __init__(self, *, demands_tls: bool = False) -> None:
-        super().__init__()
-        self._demands_tls = demands_tls
-        self._open: dict[asyncio.Timeout, str] = {}
-        self._refused: dict[asyncio.Timeout, str] = {}
-
-    async def request(
-        self,
-        subject: str,
-        payload: bytes = b"",
-        timeout: float = 0.5,  # noqa: ASYNC109 - the signature is nats-py's
-        old_style: bool = False,
-        headers: dict[str, Any] | None = None,
-    ) -> Msg:
-        """Like the original; raises ``PermissionDeniedError`` when the subject is forbidden."""
-        try:
-            async with asyncio.timeout(None) as scope:
-                self._open[scope] = subject
-                return await super().request(subject, payload, timeout, old_style, headers)
-        except TimeoutError:
-            if scope in self._refused:
-                raise _forbidden("publish", subject) from None
-            raise
-        finally:
-            self._open.pop(scope, None)
-            self._refused.pop(scope, None)
-
-    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        # nats-py encrypts where the server asks for it: whoever sits in between could ask for
-        # nothing, be told our name, and pass our signature on.
-        if initial_connection and self._demands_tls and not info.get("tls_required"):
-            raise nats.errors.Error("the server offers no TLS")
-        await super()._process_info(info, initial_connection)
-
-    def refuse(self, subject: str) -> bool:
-        """End the requests that wait for an answer from ``subject``; tells whether any did."""
-        hit = [scope for scope, waiting in self._open.items() if waiting.lower() == subject]
-        for scope in hit:
-            del self._open[scope]
-            self._refused[scope] = subject
-            scope.reschedule(asyncio.get_running_loop().time())
-        return bool(hit)
 
 
 class Connection:
@@ -114,7 +64,7 @@ class Connection:
         self._connect_timeout_s = connect_timeout_s
         self._credentials = credentials
         self._options = dict(options or {})
-        self._client = _Client()
+        self._client = FrankClient()
         self._up = asyncio.Event()
         self._closing = True  # until it is open
         self._last_error = ""
@@ -176,7 +126,7 @@ class Connection:
             logging.getLogger("asyncio").addFilter(_is_worth_saying)  # the same one is kept once
         self._up.clear()
         # A client whose connect failed cannot be used again.
-        self._client = _Client(demands_tls="tls" in options)
+        self._client = FrankClient(demands_tls="tls" in options)
         self._last_error = self._identity_error = ""
         self._closer: asyncio.Task[object] | None = None
         self._closing = False
@@ -202,7 +152,7 @@ class Connection:
                 )
         except (TimeoutError, OSError, nats.errors.Error) as error:
             await self._abandon()
-            if refusal := _refusal(self._identity_error, self.url, credentials):
+            if refusal := refusal_of(self._identity_error, self.url, credentials):
                 raise refusal from error
             raise BusUnavailableError(
                 f"no bus at {self.url} ({self._last_error or 'no answer'}). "
@@ -324,7 +274,7 @@ class Connection:
                 raise
         if subject.lower() in self._refused_subscriptions:
             await self.unsubscribe(subscription)
-            raise _forbidden("subscribe to", subject)
+            raise forbidden("subscribe to", subject)
         return subscription
 
     async def subscribe_patiently(
@@ -409,33 +359,3 @@ class Connection:
 def _is_worth_saying(record: logging.LogRecord) -> bool:
     """Drop what asyncio says at the end of each connection that nats-py upgraded to TLS."""
     return "returning true from eof_received()" not in record.getMessage()
-
-
-def _refusal(text: str, url: str, credentials: Credentials) -> BusError | None:
-    """The true cause of a failed connection, where it is one of identity."""
-    if not text:
-        return None
-    if "authorization" not in text.lower():
-        if "offers no TLS" in text:
-            return PermissionDeniedError(
-                f"the bus at {url} does not encrypt, and {credentials.ca} says that ours does: is "
-                "the address right? Unset TRAINMOVER_NATS_CA for a bus without TLS."
-            )
-        given = (
-            f"{credentials.ca} does not vouch for it" if credentials.ca else "none is known here"
-        )
-        return PermissionDeniedError(
-            f"no trusted connection to the bus at {url}: its certificate needs an authority, and "
-            f"{given} ({text}). Set TRAINMOVER_NATS_CA to the authority's certificate."
-        )
-    return PermissionDeniedError(
-        f"the bus at {url} does not know this user (tried {credentials}). Set "
-        "TRAINMOVER_NATS_NKEY to the nkey file that 'trainmover setup' made for it."
-    )
-
-
-def _forbidden(verb: str, subject: str) -> PermissionDeniedError:
-    return PermissionDeniedError(
-        f"this bus user may not {verb} {subject!r}: use the credentials of a role that may "
-        "(TRAINMOVER_NATS_NKEY)."
-    )

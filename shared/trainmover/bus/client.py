@@ -1,0 +1,97 @@
+"""The nats-py client, where it would leave people to guess: what is forbidden, and to whom."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from trainmover.bus.credentials import Credentials
+from trainmover.errors import BusError, PermissionDeniedError
+
+__all__ = ["FrankClient", "forbidden", "refusal_of"]
+
+
+class FrankClient(Client):
+    """A client whose requests end at once when the server says they are forbidden.
+
+    Args:
+        demands_tls: Whether to refuse a server that offers no encryption.
+    """
+
+    def __init__(self, *, demands_tls: bool = False) -> None:
+        super().__init__()
+        self._demands_tls = demands_tls
+        self._open: dict[asyncio.Timeout, str] = {}
+        self._refused: dict[asyncio.Timeout, str] = {}
+
+    async def request(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        timeout: float = 0.5,  # noqa: ASYNC109 - the signature is nats-py's
+        old_style: bool = False,
+        headers: dict[str, Any] | None = None,
+    ) -> Msg:
+        """Like the original; raises ``PermissionDeniedError`` when the subject is forbidden."""
+        try:
+            async with asyncio.timeout(None) as scope:
+                self._open[scope] = subject
+                return await super().request(subject, payload, timeout, old_style, headers)
+        except TimeoutError:
+            if scope in self._refused:
+                raise forbidden("publish", subject) from None
+            raise
+        finally:
+            self._open.pop(scope, None)
+            self._refused.pop(scope, None)
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        # nats-py encrypts where the server asks for it: whoever sits in between could ask for
+        # nothing, be told our name, and pass our signature on.
+        if initial_connection and self._demands_tls and not info.get("tls_required"):
+            raise nats.errors.Error("the server offers no TLS")
+        await super()._process_info(info, initial_connection)
+
+    def refuse(self, subject: str) -> bool:
+        """End the requests that wait for an answer from ``subject``; tells whether any did."""
+        hit = [scope for scope, waiting in self._open.items() if waiting.lower() == subject]
+        for scope in hit:
+            del self._open[scope]
+            self._refused[scope] = subject
+            scope.reschedule(asyncio.get_running_loop().time())
+        return bool(hit)
+
+
+def refusal_of(text: str, url: str, credentials: Credentials) -> BusError | None:
+    """The true cause of a failed connection, where it is one of identity."""
+    if not text:
+        return None
+    if "authorization" not in text.lower():
+        if "offers no TLS" in text:
+            return PermissionDeniedError(
+                f"the bus at {url} does not encrypt, and {credentials.ca} says that ours does: is "
+                "the address right? Unset TRAINMOVER_NATS_CA for a bus without TLS."
+            )
+        given = (
+            f"{credentials.ca} does not vouch for it" if credentials.ca else "none is known here"
+        )
+        return PermissionDeniedError(
+            f"no trusted connection to the bus at {url}: its certificate needs an authority, and "
+            f"{given} ({text}). Set TRAINMOVER_NATS_CA to the authority's certificate."
+        )
+    return PermissionDeniedError(
+        f"the bus at {url} does not know this user (tried {credentials}). Set "
+        "TRAINMOVER_NATS_NKEY to the nkey file that 'trainmover setup' made for it."
+    )
+
+
+def forbidden(verb: str, subject: str) -> PermissionDeniedError:
+    """The error of a subject that this user may not use."""
+    return PermissionDeniedError(
+        f"this bus user may not {verb} {subject!r}: use the credentials of a role that may "
+        "(TRAINMOVER_NATS_NKEY)."
+    )
