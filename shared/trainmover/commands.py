@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, field_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
+from trainmover.errors import MalformedEventError
 from trainmover.plan import Plan
 from trainmover.topology import Frozen, Membership
 
@@ -27,7 +28,7 @@ __all__ = [
     "Start",
     "Stop",
     "Warm",
-    "command_adapter",
+    "parse_command",
 ]
 
 
@@ -141,7 +142,19 @@ Command = Annotated[
     | Stop,
     Field(discriminator="verb"),
 ]
-command_adapter: TypeAdapter[Command] = TypeAdapter(Command)
+_adapter: TypeAdapter[Command] = TypeAdapter(Command)
+
+
+def parse_command(data: bytes | str) -> Command:
+    """The command that ``data`` says in JSON.
+
+    Raises:
+        MalformedEventError: It says none.
+    """
+    try:
+        return _adapter.validate_json(data)
+    except ValidationError as error:
+        raise MalformedEventError(f"command does not parse: {error}") from error
 
 
 class MigrateRequest(Frozen):

@@ -43,7 +43,18 @@ class PermissionDeniedError(BusError):
 
 
 class ConflictError(BusError):
-    """A compare-and-set lost against another writer."""
+    """A compare-and-set lost against another writer.
+
+    Args:
+        key: The key, with its bucket in front.
+        revision: What it was expected to be at; None for absent.
+    """
+
+    def __init__(self, key: str, *, revision: int | None) -> None:
+        wanted = "absent" if revision is None else f"at revision {revision}"
+        super().__init__(
+            f"{key} is no longer {wanted}: another writer was first. Read it again and decide anew."
+        )
 
 
 class LeaseLostError(TrainMoverError):

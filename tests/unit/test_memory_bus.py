@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from trainmover.bus import Bus
-from trainmover.bus.memory import MemoryBroker, MemoryBus
+from trainmover.bus.broker import MemoryBroker
+from trainmover.bus.memory import MemoryBus
 from trainmover.errors import BusError, BusUnavailableError
 from trainmover.events.machine import MachineLost
 from trainmover.observe import new_event

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from trainmover.commands import Prepare, Recover, command_adapter
+from trainmover.commands import Prepare, Recover, parse_command
 from trainmover.plan import Move, Plan
 from trainmover.topology import Layout, Member, Membership
 
@@ -63,4 +63,4 @@ def test_a_recovery_may_move_nobody():
 @pytest.mark.parametrize("kind", [Prepare, Recover])
 def test_a_plan_survives_the_wire(kind):
     command = kind(plan=Plan(**fields()))
-    assert command_adapter.validate_json(command.model_dump_json()) == command
+    assert parse_command(command.model_dump_json()) == command

@@ -9,187 +9,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from types import TracebackType
-from typing import Final, Generic, Self, TypeVar
-
-from pydantic import ValidationError
+from typing import Self, TypeVar
 
 from trainmover import observe, subjects
 from trainmover.bus import requests
-from trainmover.bus.protocol import Entry, RequestHandler
+from trainmover.bus.broker import DeadLetter, Log, MemoryBroker, Position, Received, Stored
+from trainmover.bus.protocol import TELEMETRY_BACKLOG, Entry, RequestHandler
 from trainmover.bus.streams import BUCKETS, fact_subjects
-from trainmover.commands import Command, command_adapter
+from trainmover.commands import Command, parse_command
 from trainmover.errors import BusError, BusUnavailableError, ConflictError, MalformedEventError
 from trainmover.events.envelope import Envelope, decode, encode
 from trainmover.events.sequence import Numbering, Screen
 from trainmover.topology import Frozen
 
-__all__ = ["DeadLetter", "MemoryBroker", "MemoryBus"]
+__all__ = ["MemoryBus"]
 
 T = TypeVar("T")
 
 _log = observe.get_logger(__name__)
-_TELEMETRY_BACKLOG: Final = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    subject: str
-    headers: Mapping[str, str]
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """A message that nobody could read, and why."""
-
-    subject: str
-    data: bytes
-    reason: str
-    kind: str
-
-
-class _Log:
-    """An append-only list of messages with deduplication."""
-
-    def __init__(self) -> None:
-        self.messages: list[_Stored] = []
-        self._ids: set[str] = set()
-
-    def append(self, message: _Stored, *, id_: str | None) -> None:
-        if id_ is None or id_ not in self._ids:
-            self.messages.append(message)
-        if id_ is not None:
-            self._ids.add(id_)
-
-
-@dataclass(slots=True)
-class _Position:
-    """A durable place in a log: what comes next, what is out, what must come again."""
-
-    next: int = 0
-    again: list[int] = field(default_factory=list)
-    attempts: dict[int, int] = field(default_factory=dict)
-    timers: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
-    one_by_one: bool = False
-
-
-class MemoryBroker:
-    """What several ``MemoryBus`` of one process share.
-
-    Tests may use ``reachable``, ``inject`` and ``dead_letters``; the rest is for ``MemoryBus``.
-
-    Args:
-        ack_wait_s: A message that is not acknowledged for this many seconds comes again.
-
-    Attributes:
-        dead_letters: Messages that could not be read, oldest first.
-    """
-
-    def __init__(self, *, ack_wait_s: float = 10.0) -> None:
-        self.dead_letters: list[DeadLetter] = []
-        self._ack_wait_s = ack_wait_s
-        self._reachable = True
-        self.facts = _Log()
-        self.commands = _Log()
-        self.positions: dict[str, _Position] = {}
-        self.handlers: dict[str, RequestHandler] = {}
-        self.listeners: dict[asyncio.Queue[tuple[str, bytes] | None], str] = {}
-        self.buckets: dict[str, dict[str, Entry]] = {}
-        self.revision = 0
-        self.wakers: set[asyncio.Event] = set()
-
-    @property
-    def reachable(self) -> bool:
-        """Whether clients can reach the broker; set it to play an outage."""
-        return self._reachable
-
-    @reachable.setter
-    def reachable(self, value: bool) -> None:
-        self._reachable = value
-        self.wake()
-
-    def inject(self, subject: str, headers: Mapping[str, str], data: bytes) -> None:
-        """Store a raw message as a foreign client would, well-formed or not."""
-        log = self.commands if ".cmd." in subject else self.facts
-        log.append(_Stored(subject, dict(headers), data), id_=None)
-        self.wake()
-
-    def wake(self) -> None:
-        """Let every reader look again."""
-        for waker in self.wakers:
-            waker.set()
-
-    def take(
-        self, log: _Log, position: _Position, wanted: Callable[[str], bool]
-    ) -> tuple[int, int] | None:
-        """(index, attempt) of the message that is due at ``position`` and now counts as out."""
-        if position.one_by_one and position.timers:
-            return None
-        index: int | None = None
-        if position.again:
-            index = position.again.pop(0)
-        while index is None and position.next < len(log.messages):
-            if wanted(log.messages[position.next].subject):
-                index = position.next
-            position.next += 1
-        if index is None:
-            return None
-        attempt = position.attempts[index] = position.attempts.get(index, 0) + 1
-        self.await_ack(position, index)
-        return index, attempt
-
-    def await_ack(self, position: _Position, index: int) -> None:
-        """Deliver a message again unless it is acknowledged in time."""
-        loop = asyncio.get_running_loop()
-        position.timers[index] = loop.call_later(self._ack_wait_s, self.again, position, index)
-
-    def again(self, position: _Position, index: int) -> None:
-        """Let a message that is out be delivered again."""
-        position.timers.pop(index).cancel()
-        position.again.append(index)
-        position.again.sort()
-        self.wake()
-
-
-@dataclass(frozen=True, slots=True)
-class _Received(Generic[T]):
-    """A message; without a position, acknowledging means nothing."""
-
-    payload: T
-    trace: Mapping[str, str]
-    attempt: int
-    index: int
-    broker: MemoryBroker
-    position: _Position | None
-    message: _Stored
-
-    async def ack(self) -> None:
-        if self.position is not None and (timer := self.position.timers.pop(self.index, None)):
-            timer.cancel()
-            self.broker.wake()
-
-    async def extend(self) -> None:
-        if self.position is not None and self.index in self.position.timers:
-            self.position.timers.pop(self.index).cancel()
-            self.broker.await_ack(self.position, self.index)
-
-    async def nak(self, *, delay_s: float = 0.0) -> None:
-        position = self.position
-        if position is not None and (timer := position.timers.pop(self.index, None)):
-            timer.cancel()
-            loop = asyncio.get_running_loop()
-            position.timers[self.index] = loop.call_later(
-                delay_s, self.broker.again, position, self.index
-            )
-
-    async def reject(self, reason: str) -> None:
-        await self.ack()
-        if self.position is not None:
-            letter = DeadLetter(self.message.subject, self.message.data, reason, "refused")
-            self.broker.dead_letters.append(letter)
 
 
 class MemoryBus:
@@ -248,7 +88,7 @@ class MemoryBus:
         ):
             headers, data = encode(replace(event, trace=trace, sequence=sequence))
             await self._check(f"publish {event.subject}")
-            stored = _Stored(event.subject, headers, data)
+            stored = Stored(event.subject, headers, data)
             self.broker.facts.append(stored, id_=f"{event.source}#{event.id}")
         self.broker.wake()
 
@@ -261,21 +101,21 @@ class MemoryBus:
         durable: str | None = None,
         from_start: bool = True,
         one_by_one: bool = False,
-    ) -> AsyncIterator[_Received[Envelope]]:
+    ) -> AsyncIterator[Received[Envelope]]:
         """Facts of ``job`` in stream order; see ``Bus.events``."""
         await self._check("read facts")
         log = self.broker.facts
         start = 0 if from_start else len(log.messages)
         if durable is None:
-            position = _Position(next=start)
+            position = Position(next=start)
         else:
             name = f"facts:{job}:{subjects.validate_id(durable, what='position')}"
-            position = self.broker.positions.setdefault(name, _Position(next=start))
+            position = self.broker.positions.setdefault(name, Position(next=start))
             position.one_by_one = one_by_one
         wanted = _matcher(fact_subjects(job, entity=entity, fact=fact))
         screen = Screen()
 
-        def parse(message: _Stored, attempt: int) -> Envelope:
+        def parse(message: Stored, attempt: int) -> Envelope:
             event = decode(message.subject, message.headers, message.data)
             if attempt == 1:  # what comes again was screened before
                 screen.check(event)
@@ -297,17 +137,21 @@ class MemoryBus:
         subject = subjects.command(job, machine)
         with observe.publishing("tm.v1.{job}.cmd.{machine}") as trace:
             await self._check(f"send {command.verb} to {machine}")
-            stored = _Stored(subject, trace, command.model_dump_json().encode())
+            stored = Stored(subject, trace, command.model_dump_json().encode())
             self.broker.commands.append(stored, id_=f"{job}/{machine}#{id}")
         self.broker.wake()
 
-    async def commands(self, job: str, machine: str) -> AsyncIterator[_Received[Command]]:
+    async def commands(self, job: str, machine: str) -> AsyncIterator[Received[Command]]:
         """Commands for one machine, redelivered until acknowledged."""
         await self._check("read commands")
         subject = subjects.command(job, machine)
-        position = self.broker.positions.setdefault(subject, _Position())
+        position = self.broker.positions.setdefault(subject, Position())
         wanted = _matcher([subject])
-        reading = self._read(self.broker.commands, position, wanted, _decode_command, shared=True)
+
+        def parse(message: Stored, _attempt: int) -> Command:
+            return parse_command(message.data)
+
+        reading = self._read(self.broker.commands, position, wanted, parse, shared=True)
         async with contextlib.aclosing(reading):
             async for delivery in reading:
                 yield delivery
@@ -319,7 +163,7 @@ class MemoryBus:
             return
         for queue, pattern in self.broker.listeners.items():
             if _matcher([pattern])(subject):
-                if queue.qsize() >= _TELEMETRY_BACKLOG:
+                if queue.qsize() >= TELEMETRY_BACKLOG:
                     queue.get_nowait()
                 queue.put_nowait((machine, data))
 
@@ -371,11 +215,7 @@ class MemoryBus:
         entries = await self._bucket(bucket)
         stored = entries.get(subjects.validate_key(key))
         if (stored.revision if stored else None) != revision:
-            wanted = "absent" if revision is None else f"at revision {revision}"
-            raise ConflictError(
-                f"{bucket}/{key} is no longer {wanted}: another writer was first. "
-                "Read it again and decide anew."
-            )
+            raise ConflictError(f"{bucket}/{key}", revision=revision)
         self.broker.revision += 1
         entries[key] = Entry(key=key, value=value, revision=self.broker.revision)
         return entries[key]
@@ -396,13 +236,13 @@ class MemoryBus:
 
     async def _read(
         self,
-        log: _Log,
-        position: _Position,
+        log: Log,
+        position: Position,
         wanted: Callable[[str], bool],
-        parse: Callable[[_Stored, int], T],
+        parse: Callable[[Stored, int], T],
         *,
         shared: bool,
-    ) -> AsyncGenerator[_Received[T], None]:
+    ) -> AsyncGenerator[Received[T], None]:
         broker = self.broker
         with self._waking() as changed:
             while self._open:
@@ -424,7 +264,7 @@ class MemoryBus:
                     broker.dead_letters.append(letter)
                     _log.warning("bus.dead_letter", subject=message.subject, reason=str(error))
                     continue
-                yield _Received(
+                yield Received(
                     payload=payload,
                     trace=observe.trace_headers(message.headers),
                     attempt=attempt,
@@ -450,10 +290,3 @@ def _matcher(patterns: list[str]) -> Callable[[str], bool]:
     joined = "|".join(re.escape(each).replace(r"\*", r"[^.]+") for each in patterns)
     pattern = re.compile(joined)
     return lambda subject: pattern.fullmatch(subject) is not None
-
-
-def _decode_command(message: _Stored, _attempt: int) -> Command:
-    try:
-        return command_adapter.validate_json(message.data)
-    except ValidationError as error:
-        raise MalformedEventError(f"command does not parse: {error}") from error

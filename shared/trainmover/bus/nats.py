@@ -3,72 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Self
 
-import nats.errors
-import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, Header, RawStreamMsg
+from nats.js.api import DeliverPolicy, Header
 from nats.micro import add_service
-from pydantic import ValidationError
 
 from trainmover import observe, subjects
-from trainmover.bus import dead, requests, streams
+from trainmover.bus import requests, streams
+from trainmover.bus.buckets import Buckets
 from trainmover.bus.connection import Connection
 from trainmover.bus.credentials import Credentials
-from trainmover.bus.protocol import Entry, RequestHandler
-from trainmover.bus.reading import OrderedReader, QueueReader, filtered
-from trainmover.commands import Command, command_adapter
-from trainmover.errors import BusUnavailableError, ConflictError, MalformedEventError
+from trainmover.bus.deliveries import Deliveries, Received
+from trainmover.bus.protocol import TELEMETRY_BACKLOG, Entry, RequestHandler
+from trainmover.bus.reading import OrderedReader, QueueReader
+from trainmover.commands import Command, parse_command
+from trainmover.errors import BusUnavailableError, MalformedEventError
 from trainmover.events.envelope import Envelope, decode, encode, percent_encode
 from trainmover.events.sequence import Numbering, Screen
 from trainmover.topology import Frozen
 
 __all__ = ["NatsBus"]
 
-T = TypeVar("T")
-
-_log = observe.get_logger(__name__)
-_TELEMETRY_BACKLOG: Final = 4096
-_WRONG_LAST_SEQUENCE: Final = frozenset({10071, 10164})
 _ADDRESSEE: Final = "tm-to"
 _INBOX: Final = "_INBOX."
-_REMOVED: Final = frozenset({"DEL", "PURGE"})
-
-
-@dataclass(frozen=True, slots=True)
-class _Received(Generic[T]):
-    """A message from a stream; without a connection, acknowledging means nothing."""
-
-    payload: T
-    attempt: int = 1
-    trace: Mapping[str, str] = field(default_factory=dict)
-    connection: Connection | None = None
-    reply: str = ""
-    bury: Callable[[MalformedEventError], Awaitable[None]] | None = None
-
-    async def ack(self) -> None:
-        if self.connection is not None:
-            await self.connection.send(self.reply, Msg.Ack.Ack)
-
-    async def nak(self, *, delay_s: float = 0.0) -> None:
-        if self.connection is not None:
-            delay = b' {"delay": %d}' % int(delay_s * 1e9) if delay_s > 0 else b""
-            await self.connection.send(self.reply, Msg.Ack.Nak + delay)
-
-    async def extend(self) -> None:
-        if self.connection is not None:
-            await self.connection.send(self.reply, Msg.Ack.Progress)
-
-    async def reject(self, reason: str) -> None:
-        if self.connection is not None and self.bury is not None:
-            await self.bury(MalformedEventError(reason, kind="refused"))
-            await self.connection.send(self.reply, Msg.Ack.Term)
 
 
 class NatsBus:
@@ -111,10 +73,10 @@ class NatsBus:
             self._connection.on_lost(on_disconnect)
         if on_reconnect is not None:
             self._connection.on_back(on_reconnect)
-        self._ack_wait_s = ack_wait_s
+        self._deliveries = Deliveries(self._connection, ack_wait_s=ack_wait_s)
+        self._buckets = Buckets(self._connection)
         self._numbering = Numbering()
         self._entered = False
-        self._readers: set[OrderedReader | QueueReader] = set()
         self._queues: set[asyncio.Queue[Msg | None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -128,8 +90,7 @@ class NatsBus:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for reader in tuple(self._readers):
-            reader.close()
+        self._deliveries.close()
         for queue in tuple(self._queues):
             queue.put_nowait(None)
         await self._connection.close()
@@ -195,26 +156,22 @@ class NatsBus:
         durable: str | None = None,
         from_start: bool = True,
         one_by_one: bool = False,
-    ) -> AsyncIterator[_Received[Envelope]]:
+    ) -> AsyncIterator[Received[Envelope]]:
         """Facts of ``job`` in stream order; see ``Bus.events``."""
         filters = streams.fact_subjects(job, entity=entity, fact=fact)
         reader: OrderedReader | QueueReader
         if durable is None:
-            reader = OrderedReader(
-                self._connection,
-                stream=subjects.EVENT_STREAM,
-                filters=filters,
-                from_start=from_start,
+            reader = self._deliveries.in_order(
+                subjects.EVENT_STREAM, filters, from_start=from_start
             )
         else:
             policy = DeliverPolicy.ALL if from_start else DeliverPolicy.NEW
             # A position belongs to its job: two jobs may use the same name.
             name = f"facts:{job.replace('*', '')}:{subjects.validate_id(durable, what='position')}"
             pending = 1 if one_by_one else None
-            reader = self._queue_reader(
+            reader = self._deliveries.queued(
                 subjects.EVENT_STREAM, name, filters, policy, max_ack_pending=pending
             )
-        acknowledged = durable is not None
         screen = Screen()
 
         def parse(message: Msg) -> Envelope:
@@ -223,8 +180,8 @@ class NatsBus:
                 screen.check(event)
             return event
 
-        async for message, payload in self._decoded(reader, parse, acknowledged):
-            yield self._received(message, payload, acknowledged=acknowledged)
+        async for delivery in self._deliveries.of(reader, parse):
+            yield delivery
 
     async def event_count(self, job: str) -> int:
         """Number of facts of ``job`` stored now."""
@@ -249,9 +206,9 @@ class NatsBus:
                     subject, command.model_dump_json().encode(), headers=headers
                 )
 
-    async def commands(self, job: str, machine: str) -> AsyncIterator[_Received[Command]]:
+    async def commands(self, job: str, machine: str) -> AsyncIterator[Received[Command]]:
         """Commands for one machine, redelivered until acknowledged."""
-        reader = self._queue_reader(
+        reader = self._deliveries.queued(
             subjects.COMMAND_STREAM,
             f"agent:{job}:{machine}",  # ':' cannot be in a name: no two machines share a queue
             [subjects.command(job, machine)],
@@ -260,10 +217,10 @@ class NatsBus:
         addressee = f"{job}/{machine}"
 
         def parse(message: Msg) -> Command:
-            return _decode_command(message, addressee)
+            return _parse_command(message, addressee)
 
-        async for message, payload in self._decoded(reader, parse, acknowledged=True):
-            yield self._received(message, payload, acknowledged=True)
+        async for delivery in self._deliveries.of(reader, parse):
+            yield delivery
 
     async def send_telemetry(self, job: str, machine: str, data: bytes) -> None:
         """Send a telemetry batch; dropped while the server is unreachable."""
@@ -274,7 +231,7 @@ class NatsBus:
         queue: asyncio.Queue[Msg | None] = asyncio.Queue()
 
         async def receive(message: Msg) -> None:
-            if queue.qsize() >= _TELEMETRY_BACKLOG:
+            if queue.qsize() >= TELEMETRY_BACKLOG:
                 queue.get_nowait()
             queue.put_nowait(message)
 
@@ -317,7 +274,7 @@ class NatsBus:
                 # Who may read facts can have the server deliver one here, and one could pass for a
                 # request; and an answer must not end up where its asker may not write.
                 error = f"request {verb!r} asks for an answer on {message.reply!r}: not an inbox"
-                await self._bury(message, MalformedEventError(error, kind="foreign"))
+                await self._deliveries.bury(message, MalformedEventError(error, kind="foreign"))
                 return
             with observe.continued(message.headers, f"process tm.v1.{{job}}.request.{verb}"):
                 reply = await requests.answer(handler, verb, message.data)
@@ -328,134 +285,21 @@ class NatsBus:
 
     async def get(self, bucket: str, key: str) -> Entry | None:
         """Current value of a key, or None."""
-        message = await self._stored(bucket, key)
-        if message is None or (message.headers or {}).get("KV-Operation") in _REMOVED:
-            return None
-        return Entry(key=key, value=message.data or b"", revision=message.seq or 0)
+        return await self._buckets.get(bucket, key)
 
     async def keys(self, bucket: str) -> list[str]:
         """All keys of a bucket, sorted."""
-        prefix = f"$KV.{bucket}."
-        async with self._connection.calling(f"list bucket {bucket}"):
-            info = await self._connection.jetstream().stream_info(
-                f"KV_{bucket}", subjects_filter=f"{prefix}>"
-            )
-        names = sorted(subject.removeprefix(prefix) for subject in info.state.subjects or {})
-        return [name for name in names if await self.get(bucket, name) is not None]
+        return await self._buckets.keys(bucket)
 
     async def put(self, bucket: str, key: str, value: bytes, *, revision: int | None) -> Entry:
         """Compare and set; see ``Bus.put``."""
-        expected = revision or 0
-        if revision is None:
-            stored = await self._stored(bucket, key)
-            if stored is not None and (stored.headers or {}).get("KV-Operation") in _REMOVED:
-                expected = stored.seq or 0
-        headers = {Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(expected)}
-        async with self._connection.calling(f"write {key} to bucket {bucket}"):
-            try:
-                ack = await self._connection.jetstream().publish(
-                    _kv_subject(bucket, key), value, headers=headers
-                )
-            except nats.js.errors.BadRequestError as error:
-                if error.err_code not in _WRONG_LAST_SEQUENCE:
-                    raise
-                wanted = "absent" if revision is None else f"at revision {revision}"
-                raise ConflictError(
-                    f"{bucket}/{key} is no longer {wanted}: another writer was first. "
-                    "Read it again and decide anew."
-                ) from error
-        return Entry(key=key, value=value, revision=ack.seq)
-
-    async def _stored(self, bucket: str, key: str) -> RawStreamMsg | None:
-        async with self._connection.calling(f"read {key} of bucket {bucket}"):
-            try:
-                # Not a direct get, which nobody should need the permission for: its answer is the
-                # bare message, and whoever asks may have the server put that anywhere.
-                return await self._connection.jetstream().get_last_msg(
-                    f"KV_{bucket}", _kv_subject(bucket, key)
-                )
-            except nats.js.errors.NotFoundError:
-                return None
-
-    def _queue_reader(
-        self,
-        stream: str,
-        durable: str,
-        filters: list[str],
-        policy: DeliverPolicy,
-        *,
-        max_ack_pending: int | None = None,
-    ) -> QueueReader:
-        config = ConsumerConfig(
-            name=durable,
-            durable_name=durable,
-            deliver_policy=policy,
-            ack_policy=AckPolicy.EXPLICIT,
-            ack_wait=self._ack_wait_s,
-            max_ack_pending=max_ack_pending,
-            **filtered(filters),
-        )
-        return QueueReader(self._connection, stream=stream, config=config)
-
-    def _received(self, message: Msg, payload: T, *, acknowledged: bool) -> _Received[T]:
-        return _Received(
-            payload=payload,
-            attempt=message.metadata.num_delivered or 1,
-            trace=observe.trace_headers(message.headers),
-            connection=self._connection if acknowledged else None,
-            reply=message.reply,
-            bury=lambda error: self._bury(message, error),
-        )
-
-    async def _decoded(
-        self,
-        reader: OrderedReader | QueueReader,
-        parse: Callable[[Msg], T],
-        acknowledged: bool,
-    ) -> AsyncIterator[tuple[Msg, T]]:
-        self._readers.add(reader)
-        try:
-            async with contextlib.aclosing(reader.messages()) as messages:
-                async for message in messages:
-                    try:
-                        payload = parse(message)
-                    except MalformedEventError as error:
-                        await self._bury(message, error)
-                        if acknowledged:
-                            await self._connection.send(message.reply, Msg.Ack.Term)
-                        continue
-                    yield message, payload
-        finally:
-            self._readers.discard(reader)
-
-    async def _bury(self, message: Msg, error: MalformedEventError) -> None:
-        """Put a message that must not count where people look for such messages."""
-        _log.warning("bus.dead_letter", subject=message.subject, kind=error.kind, reason=str(error))
-        stored: tuple[str, int] | None = None
-        with contextlib.suppress(nats.errors.NotJSMessageError):
-            here = message.metadata
-            stored = (here.stream, here.sequence.stream)
-        letter = dead.letter(
-            subject=message.subject,
-            headers=message.headers,
-            data=message.data,
-            error=error,
-            stored=stored,
-        )
-        await self._connection.send(subjects.DEAD_LETTER, letter.data, letter.headers)
+        return await self._buckets.put(bucket, key, value, revision=revision)
 
 
-def _decode_command(message: Msg, addressee: str) -> Command:
+def _parse_command(message: Msg, addressee: str) -> Command:
     named = (message.headers or {}).get(_ADDRESSEE)
     if named != addressee:
         # The server delivers stored messages wherever a consumer asks for: a command for another
         # machine could be sent here by somebody who may not write commands.
         raise MalformedEventError(f"command for {named!r} came to {addressee!r}", kind="foreign")
-    try:
-        return command_adapter.validate_json(message.data)
-    except ValidationError as error:
-        raise MalformedEventError(f"command does not parse: {error}") from error
-
-
-def _kv_subject(bucket: str, key: str) -> str:
-    return f"$KV.{bucket}.{subjects.validate_key(key)}"
+    return parse_command(message.data)

@@ -9,18 +9,21 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Final, Protocol, Self, TypeVar
 
 from trainmover.commands import Command
 from trainmover.events.envelope import Envelope
 from trainmover.topology import Frozen
 
-__all__ = ["Bus", "Delivery", "Entry", "RequestHandler"]
+__all__ = ["TELEMETRY_BACKLOG", "Bus", "Delivery", "Entry", "RequestHandler"]
 
 T_co = TypeVar("T_co", covariant=True)
 
 RequestHandler = Callable[[str, bytes], Awaitable[bytes]]
 """Answers one request: (verb, body) -> reply body."""
+
+TELEMETRY_BACKLOG: Final = 4096
+"""Batches kept for a reader that is slow; the oldest go first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from urllib.parse import unquote
 from nats.aio.msg import Msg
 
 from trainmover import subjects
+from trainmover.bus.broker import MemoryBroker
 from trainmover.bus.embedded import EmbeddedServer
-from trainmover.bus.memory import MemoryBroker, MemoryBus
+from trainmover.bus.memory import MemoryBus
 from trainmover.bus.nats import NatsBus
 from trainmover.bus.protocol import Bus
 

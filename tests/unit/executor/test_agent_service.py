@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from trainmover.bus.memory import MemoryBroker, MemoryBus
+from trainmover.bus.broker import MemoryBroker
+from trainmover.bus.memory import MemoryBus
 from trainmover.commands import BreakStep, Command, Prepare, Recover, Release, Start, Stop, Warm
 from trainmover.events.envelope import Envelope
 from trainmover.events.executor import PlanCommitted, PlanPrepared, StepProgress, WorkerFinished

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from trainmover import observe
-from trainmover.bus.memory import MemoryBroker, MemoryBus
+from trainmover.bus.broker import MemoryBroker
+from trainmover.bus.memory import MemoryBus
 from trainmover.commands import MigrateRequest, Prepare, Recover, Release, Start, Stop, Warm
 from trainmover.detection.registry import load
 from trainmover.events import executor, machine
