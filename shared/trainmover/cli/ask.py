@@ -85,8 +85,11 @@ async def see_through(
     timeout_s: float,
     format: output.Format,  # noqa: A002
 ) -> ExitCode:
-    """Follow an accepted move to its end and write what became of it."""
-    assert accepted.migration is not None  # noqa: S101 - whoever calls us has a migration
+    """Follow an accepted move to its end and write what became of it; of a dry run, the plan."""
+    if accepted.migration is None:
+        data = plan_data(accepted.plan)
+        output.emit(data, format=format, render=lambda: plan_table(accepted.plan))
+        return ExitCode.OK
     output.note(f"migration {accepted.migration} accepted")
     if not wait:
         found: dict[str, Any] = {"id": accepted.migration, **plan_data(accepted.plan)}

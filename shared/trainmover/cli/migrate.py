@@ -70,10 +70,6 @@ def migrate(
             if not (yes or dry_run):
                 await _ask_first(bus, target.job, request)
             accepted = await ask.submit(bus, target.job, "migrate", request)
-            if dry_run or accepted.migration is None:
-                data = ask.plan_data(accepted.plan)
-                output.emit(data, format=format, render=lambda: ask.plan_table(accepted.plan))
-                return ExitCode.OK
             return await ask.see_through(
                 bus, target.job, accepted, wait=wait, timeout_s=timeout, format=format
             )

@@ -74,10 +74,6 @@ def approve(
         target = Target.find(job, nats)
         async with connect(target) as bus:
             accepted = await ask.submit(bus, target.job, "approve", request)
-            if dry_run or accepted.migration is None:
-                data = ask.plan_data(accepted.plan)
-                output.emit(data, format=format, render=lambda: ask.plan_table(accepted.plan))
-                return ExitCode.OK
             return await ask.see_through(
                 bus, target.job, accepted, wait=wait, timeout_s=timeout, format=format
             )
