@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from trainmover.detection import CollectiveWindow
-from trainmover.events.executor import JobLayoutKnown, StepBroken
-from trainmover.events.machine import LinkLost, MachineNoticed, WorkerExited
-from trainmover.telemetry import HEAD, PULSE, RECORD, STEP, Flag, Phase, Sections, span_of
+from trainmover.events.executor import JobLayoutKnown
+from trainmover.events.machine import MachineNoticed
+from trainmover.telemetry import HEAD, PULSE, RECORD, STEP, Phase, Sections, span_of
+from trainmover.testing.simulated_jobs.accounts import facts_of_crash, step_rows
 from trainmover.testing.simulated_jobs.injections import Healthy, Injection, Kind, Truth
 from trainmover.testing.simulated_jobs.network import Network
 from trainmover.testing.simulated_jobs.physics import NEVER, Load, Timeline, play
 from trainmover.testing.simulated_jobs.shape import Shape
+from trainmover.testing.simulated_jobs.work import Work
 from trainmover.topology import Frozen, Membership
 
 __all__ = ["Frame", "SimulatedJob"]
@@ -78,10 +80,8 @@ class SimulatedJob:
         self.membership = self.shape.membership()
         self.period_s = 0.5 if self.step_s < 2 else 1.0
         self._offsets = self.rng.uniform(0, 1e6, world)  # clocks have nothing in common
-        spread = self.rng.uniform(-1, 1, world)
-        self._bias = 1 + self.healthy.imbalance * spread
-        self._stages = 1 + 0.15 * np.array(
-            [self.shape.stage_of(rank) / max(1, self.shape.pp - 1) for rank in range(world)]
+        self._work = Work(
+            self.shape, self.healthy, step_s=self.step_s, network=self.network, rng=self.rng
         )
         self._network = Network(self.shape, rng=self.rng)
         self._now = self._told_s = self._linked_s = 0.0
@@ -109,7 +109,7 @@ class SimulatedJob:
             self._begin_injections()
             if self._step in self.healthy.epochs_at:
                 self._replace_somebody()
-            load = self._load()
+            load = self._work.of_step(self._step, self.injections)
             timeline = play(self.shape, load, start_s=self._now)
             records, ended = self._records(timeline)
             over = timeline.over_s
@@ -129,7 +129,7 @@ class SimulatedJob:
             if one.kind in {"crash", "silence"}:
                 self._silent.add(self.shape.machine_of(one.ranks[0]))
             if one.kind == "crash":
-                self._facts += self._crash(one)
+                self._facts += facts_of_crash(one, self.membership, step=self._step)
             if one.kind == "frozen":
                 self._frozen.update(dict.fromkeys(one.ranks, self._now + 0.3 * self.step_s))
             if one.kind == "notice":
@@ -137,35 +137,6 @@ class SimulatedJob:
                 self._facts.append(
                     MachineNoticed(machine=machine, kind="maintenance", reason="simulated")
                 )
-
-    def _crash(self, one: Injection) -> list[Frozen]:
-        rank, world, epoch = one.ranks[0], self.shape.world, self.membership.epoch
-        machine = self.membership.machine_of(rank)
-        exited = WorkerExited(
-            machine=machine, generation=0, rank=rank, epoch=epoch, exit_code=None, signal=9
-        )
-        facts: list[Frozen] = [exited] if one.factor < 3 else []
-        for near in {(rank - 1) % world, (rank + 1) % world}:
-            reporter = self.membership.machine_of(near)
-            if reporter != machine:
-                about = {"machine": reporter, "rank": near, "epoch": epoch}
-                facts.append(
-                    LinkLost.model_validate(
-                        {
-                            **about,
-                            "peer_rank": rank,
-                            "peer_machine": machine,
-                            "step": self._step,
-                            "kind": "reset",
-                        }
-                    )
-                )
-                facts.append(
-                    StepBroken.model_validate(
-                        {**about, "committed_step": self._step, "reason": "a peer is gone"}
-                    )
-                )
-        return facts
 
     def _replace_somebody(self) -> None:
         slot = int(self.rng.integers(self.shape.slots))
@@ -180,64 +151,6 @@ class SimulatedJob:
         self._steps.clear()
 
     # -- one step --------------------------------------------------------------------------------
-
-    def _load(self) -> Load:
-        load = self._noise()
-        for one in self.injections:
-            if one.strikes(self._step):
-                load = self._struck(load, one)
-        return load
-
-    def _noise(self) -> Load:
-        """What a healthy step asks of the ranks."""
-        world, healthy, rng, step = self.shape.world, self.healthy, self.rng, self._step
-        own = self.step_s * (1 - self.network)
-        compute = 0.95 * own * np.maximum(0.3, 1 + healthy.jitter * rng.standard_normal(world))
-        compute *= self._bias * (1 + healthy.drift * step)
-        compute *= 1 + healthy.batch_variation * rng.uniform(-1, 1)
-        if self.shape.pp > 1:
-            compute *= self._stages  # later stages have more to do, by design
-        compute = np.where(rng.random(world) < healthy.spikes, compute * rng.uniform(2, 4), compute)
-        outside = np.full(world, 0.02 * own)
-        if _due(step + 1, healthy.pauses_every):
-            compute[rng.integers(world)] += healthy.pause_steps * self.step_s
-        if _due(step, healthy.checkpoint_every):
-            outside[0] += healthy.checkpoint_s
-        if _due(step, healthy.evaluate_every):
-            outside += healthy.evaluate_s
-        if step in {at + more for at in healthy.epochs_at for more in range(3)}:
-            compute *= rng.uniform(1, 1.5, world)  # a joiner warms up, everybody a little
-        return Load(outside, np.full(world, 0.03 * own), compute, self.step_s * self.network)
-
-    def _struck(self, load: Load, one: Injection) -> Load:  # noqa: PLR0911 - one case each
-        """The load of a step that an injection strikes."""
-        ranks = np.zeros(self.shape.world, bool)
-        ranks[list(one.ranks)] = True
-        if one.kind in {"crash", "silence"}:
-            gone = self.shape.machine_of(one.ranks[0])
-            everyone = range(self.shape.world)
-            ranks = np.array([self.shape.machine_of(rank) == gone for rank in everyone])
-        own = self.step_s * (1 - self.network)
-        match one.kind:
-            case "compute" | "host":
-                return replace(load, compute_s=load.compute_s * np.where(ranks, one.factor, 1))
-            case "loader":
-                return replace(load, loader_s=load.loader_s + ranks * (one.factor - 1) * own)
-            case "all_slow":
-                return replace(
-                    load,
-                    compute_s=load.compute_s * one.factor,
-                    loader_s=load.loader_s * one.factor,
-                )
-            case "slow_network" | "slow_link" | "slow_sender" | "slow_receiver":
-                # A ring is as fast as its slowest link.
-                return replace(load, network_s=load.network_s * one.factor)
-            case "hang" | "frozen" | "crash" | "silence":
-                return replace(load, compute_s=np.where(ranks, NEVER, load.compute_s))
-            case "link_hang" | "mismatch":
-                return replace(load, stuck_at=1)
-            case _:
-                return load
 
     def _records(self, line: Timeline) -> tuple[npt.NDArray[np.void], npt.NDArray[np.float64]]:
         """Records of a step, and when each operation ended in the job's time."""
@@ -273,7 +186,18 @@ class SimulatedJob:
         ended: npt.NDArray[np.float64],
     ) -> None:
         self._pending.append(records[ended > self._told_s])
-        self._steps.append(self._step_rows(line, load))
+        self._steps.append(
+            step_rows(
+                self.shape,
+                line,
+                load,
+                self.injections,
+                step=self._step,
+                took_s=line.over_s - self._now,
+                seed=self.seed,
+                rng=self.rng,
+            )
+        )
         self._network.carry(self._step, self.injections, network_s=load.network_s)
         for group in np.unique(line.group).tolist():
             of = line.group == group
@@ -285,39 +209,6 @@ class SimulatedJob:
                 self._messages[group] = self._messages.get(group, 0) + last
         self._now = line.over_s
         self._step += 1
-
-    def _step_rows(self, line: Timeline, load: Load) -> npt.NDArray[np.void]:
-        world, step = self.shape.world, self._step
-        rows = np.zeros(world, STEP)
-        rows["rank"], rows["step"] = np.arange(world), step
-        rows["duration_ns"] = int((line.over_s - self._now) * 1e9)
-        rows["wait_ns"] = (line.wait_s * 1e9).astype(np.int64)
-        rows["loader_ns"] = (load.loader_s * 1e9).astype(np.int64)
-        rows["outside_ns"] = (load.outside_s * 1e9).astype(np.int64)
-        worked = load.compute_s.copy()
-        flags = Flag.LOSS | Flag.CHECKSUM
-        if self.shape.pp > 1:
-            flags |= Flag.MESSAGES
-        rows["flags"] = flags
-        rows["ops"] = np.bincount(line.rank, minlength=world)
-        rows["signature"] = [1 + self.shape.stage_of(rank) for rank in range(world)]
-        rows["loss"] = 4.0 / (1 + 0.01 * step) + self.rng.normal(0, 0.02, world)
-        rows["checksum"] = hash((self.seed, step)) & 0xFFFF_FFFF
-        for one in self.injections:
-            if not one.strikes(step):
-                continue
-            ranks = list(one.ranks)
-            if one.kind == "host":
-                worked[ranks] /= one.factor  # time passed, work did not
-            elif one.kind == "nan":
-                rows["loss"] = np.where(
-                    np.isin(rows["rank"], ranks) | (step > one.step), np.nan, rows["loss"]
-                )
-                rows["nonfinite"] = np.where(np.isnan(rows["loss"]), 64, 0)
-            elif one.kind == "corruption" and (step - one.step) % 4 == 0:
-                rows["checksum"][ranks] += np.uint64(1)
-        rows["cpu_ns"] = (worked * 1.02 * 1e9).astype(np.int64)
-        return rows
 
     # -- what is sent ----------------------------------------------------------------------------
 
@@ -412,7 +303,3 @@ class SimulatedJob:
                 pulses["age_ns"][rank] = int((now - at) * 1e9)
                 pulses["state"][rank] = _STOPPED
         return pulses
-
-
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step > 0 and step % every == 0
