@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, Literal
 
 from tests.simulation.checks import Checks
 from tests.simulation.fabric import Fabric
@@ -354,38 +355,22 @@ def _cut_everybody(world: World) -> str | None:
     return "bus outage"
 
 
-def _kill_planner(world: World) -> str | None:
-    if not world.planner.process.alive:
+def _kill_service(world: World, name: Literal["planner", "detector"]) -> str | None:
+    service = getattr(world, name)
+    if not service.process.alive:
         return None
-    world.planner.kill()
-    world.later(0.1, 3.0, world.planner.start)
-    return "kill planner"
+    service.kill()
+    world.later(0.1, 3.0, service.start)
+    return f"kill {name}"
 
 
-def _freeze_planner(world: World) -> str | None:
-    process = world.planner.process
+def _freeze_service(world: World, name: Literal["planner", "detector"]) -> str | None:
+    process = getattr(world, name).process
     if not process.alive or process.frozen:
         return None
     process.freeze()
     world.later(0.2, 6.0, process.thaw)
-    return "freeze planner"
-
-
-def _kill_detector(world: World) -> str | None:
-    if not world.detector.process.alive:
-        return None
-    world.detector.kill()
-    world.later(0.1, 3.0, world.detector.start)
-    return "kill detector"
-
-
-def _freeze_detector(world: World) -> str | None:
-    process = world.detector.process
-    if not process.alive or process.frozen:
-        return None
-    process.freeze()
-    world.later(0.2, 6.0, process.thaw)
-    return "freeze detector"
+    return f"freeze {name}"
 
 
 def _migrate(world: World) -> str | None:
@@ -433,9 +418,9 @@ _GENTLE: Final = [
     _abort,
     _slow,
     _kill_standby,
-    _kill_planner,
-    _kill_detector,
-    _freeze_planner,
+    partial(_kill_service, name="planner"),
+    partial(_kill_service, name="detector"),
+    partial(_freeze_service, name="planner"),
     _add,
 ]
 _ALL: Final = [
@@ -448,10 +433,10 @@ _ALL: Final = [
     _cut_machine,
     _cut_service,
     _cut_everybody,
-    _kill_planner,
-    _freeze_planner,
-    _kill_detector,
-    _freeze_detector,
+    partial(_kill_service, name="planner"),
+    partial(_freeze_service, name="planner"),
+    partial(_kill_service, name="detector"),
+    partial(_freeze_service, name="detector"),
     _migrate,
     _abort,
     _slow,

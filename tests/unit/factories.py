@@ -15,6 +15,10 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 TRACE = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
 
 
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
 def seats(*names: str, epoch: int = 1) -> Membership:
     members = tuple(Member(machine=n, generation=0, endpoints=("127.0.0.1:1",)) for n in names)
     return Membership(epoch=epoch, layout=Layout(slots=len(names)), members=members)
@@ -130,3 +134,20 @@ class Move:
             steps_redone=0,
             migration=self.id,
         )
+
+
+FORMED = (
+    *(registered(f"worker-{number}") for number in range(3)),
+    migration.JobFormed(membership=seats("worker-0", "worker-1"), standbys=("worker-2",)),
+    ready("worker-2", 0),
+)
+"""A job of two machines, with a standby that is warm for the first slot."""
+
+MOVE = Move(
+    "m-0001",
+    slot=1,
+    leaver="worker-1",
+    joiner="worker-2",
+    after=seats("worker-0", "worker-2", epoch=2),
+)
+"""The standby takes the second slot of that job."""

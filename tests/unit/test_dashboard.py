@@ -29,18 +29,11 @@ from trainmover.testing import running_server
 from trainmover.topology import Frozen
 
 TOKEN = "correct horse battery staple"
-MOVE = make.Move(
-    "m-0001",
-    slot=1,
-    leaver="worker-1",
-    joiner="worker-2",
-    after=make.seats("worker-0", "worker-2", epoch=2),
-)
 FACTS = (
     *(make.registered(f"worker-{number}") for number in range(3)),
     JobFormed(membership=make.seats("worker-0", "worker-1"), standbys=("worker-2",)),
     make.straggler("worker-1", 1),
-    MOVE.proposed(),
+    make.MOVE.proposed(),
 )
 
 
@@ -109,7 +102,7 @@ async def test_the_stream_shows_facts_as_they_come(nats_url: str, tmp_path: Path
                     told = True
                     assert picture["incidents"][0]["machine"] == "worker-1"
                     assert [one["machine"] for one in picture["ranks"]] == ["worker-0", "worker-1"]
-                    await tell(bus, MOVE.preparing(), MOVE.committed())
+                    await tell(bus, make.MOVE.preparing(), make.MOVE.committed())
                 if states == {"m-0001": "committed"}:
                     break
             job = (await client.get("/api/job")).json()

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 import httpx
@@ -21,36 +21,18 @@ from tests.unit import factories as make
 from trainmover.bus.nats import NatsBus
 from trainmover.cli.exits import ExitCode
 from trainmover.events.incident import IncidentClosed
-from trainmover.events.migration import JobFormed
 from trainmover.exporter import JobCollector, false_alarms
 from trainmover.observe import new_event
 from trainmover.telemetry import RECORD, Batch
 from trainmover.topology import Frozen
 from trainmover.watching import Watched
 
-FORMED = (
-    *(make.registered(f"worker-{number}") for number in range(3)),
-    JobFormed(membership=make.seats("worker-0", "worker-1"), standbys=("worker-2",)),
-    make.ready("worker-2", 0),
-)
-MOVE = make.Move(
-    "m-0001",
-    slot=1,
-    leaver="worker-1",
-    joiner="worker-2",
-    after=make.seats("worker-0", "worker-2", epoch=2),
-)
-
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-def at(seconds: float) -> datetime:
-    return make.START + timedelta(seconds=seconds)
 
 
 def watched(*facts: Frozen) -> Watched:
     seen = Watched("j")
-    for number, fact in enumerate((*FORMED, *facts)):
+    for number, fact in enumerate((*make.FORMED, *facts)):
         seen.apply(make.said(fact, at_s=number))
     return seen
 
@@ -76,7 +58,7 @@ def of(samples: Samples, name: str, **labels: str) -> float:
 
 def test_the_job_its_machines_and_its_standbys() -> None:
     seen = watched(make.ready("worker-2", 1), make.progress("worker-0", 0, 12))
-    found = scrape(seen, now=at(20))
+    found = scrape(seen, now=make.at(20))
     assert of(found, "step") == 12
     assert of(found, "epoch") == 1
     assert of(found, "step_seconds") == 0.25
@@ -89,16 +71,16 @@ def test_the_job_its_machines_and_its_standbys() -> None:
 
 
 def test_a_standby_that_is_warm_for_one_slot_of_two_is_not_ready() -> None:
-    assert of(scrape(watched(), now=at(20)), "standbys_ready") == 0
+    assert of(scrape(watched(), now=make.at(20)), "standbys_ready") == 0
 
 
 def test_a_pause_is_counted_once_and_never_taken_back() -> None:
-    seen = watched(MOVE.proposed(), MOVE.preparing(), MOVE.committed())
-    early = scrape(seen, now=at(8))
+    seen = watched(make.MOVE.proposed(), make.MOVE.preparing(), make.MOVE.committed())
+    early = scrape(seen, now=make.at(8))
     assert of(early, "migrations_total", kind="planned", outcome="committed") == 1
     assert of(early, "migration_pause_seconds_count", kind="planned") == 0, "no rank reported yet"
-    seen.apply(make.said(MOVE.resumed("worker-0", 0, 0.02), at_s=9))
-    found = scrape(seen, now=at(9))
+    seen.apply(make.said(make.MOVE.resumed("worker-0", 0, 0.02), at_s=9))
+    found = scrape(seen, now=make.at(9))
     assert of(found, "migration_pause_seconds_count", kind="planned") == 1
     assert of(found, "migration_pause_seconds_sum", kind="planned") == 0.02
     assert of(found, "migration_pause_seconds_bucket", kind="planned", le="0.01") == 0
@@ -110,16 +92,16 @@ def test_a_pause_is_counted_once_and_never_taken_back() -> None:
 
 
 def test_a_rank_that_never_reports_is_not_waited_for_for_ever() -> None:
-    seen = watched(MOVE.proposed(), MOVE.committed())
-    found = scrape(seen, now=at(60))
+    seen = watched(make.MOVE.proposed(), make.MOVE.committed())
+    found = scrape(seen, now=make.at(60))
     assert of(found, "migration_phase_seconds_count", kind="planned", phase="proposed") == 1
 
 
 def test_what_waits_for_an_operator_is_counted() -> None:
-    found = scrape(watched(MOVE.proposed()), now=at(20))
+    found = scrape(watched(make.MOVE.proposed()), now=make.at(20))
     assert of(found, "approvals_waiting") == 1
     assert of(found, "migrations_under_way") == 0
-    over = scrape(watched(MOVE.proposed(), MOVE.aborted("wrong")), now=at(20))
+    over = scrape(watched(make.MOVE.proposed(), make.MOVE.aborted("wrong")), now=make.at(20))
     assert of(over, "approvals_waiting") == 0
     assert of(over, "migrations_total", kind="planned", outcome="aborted") == 1
 
@@ -129,12 +111,12 @@ def test_an_incident_whose_machine_kept_its_slot_was_a_false_alarm() -> None:
     closed = IncidentClosed(id="i-1", reason="keeps up again")
     wrong = watched(opened, closed)
     assert [one.id for one in false_alarms(wrong.view)] == ["i-1"]
-    assert of(scrape(wrong, now=at(20)), "false_alarms_total", kind="straggler") == 1
-    right = watched(opened, MOVE.proposed(), MOVE.committed(), closed)
+    assert of(scrape(wrong, now=make.at(20)), "false_alarms_total", kind="straggler") == 1
+    right = watched(opened, make.MOVE.proposed(), make.MOVE.committed(), closed)
     assert false_alarms(right.view) == []
     still = watched(opened)
-    assert of(scrape(still, now=at(20)), "incidents_open", kind="straggler") == 1
-    assert of(scrape(still, now=at(20)), "false_alarms_total", kind="straggler") == 0
+    assert of(scrape(still, now=make.at(20)), "incidents_open", kind="straggler") == 1
+    assert of(scrape(still, now=make.at(20)), "false_alarms_total", kind="straggler") == 0
 
 
 def test_lateness_has_a_series_for_each_rank() -> None:
@@ -144,7 +126,7 @@ def test_lateness_has_a_series_for_each_rank() -> None:
         records["rank"], records["duration_ns"] = rank, wait_ms * 1_000_000
         batch = Batch(job="j", machine=f"worker-{rank}", generation=0, epoch=1, records=records)
         seen.add(batch)
-    found = scrape(seen, now=at(20))
+    found = scrape(seen, now=make.at(20))
     late = of(found, "rank_lateness_seconds", rank="1", machine="worker-1")
     assert late == pytest.approx(0.04)
 
@@ -152,7 +134,7 @@ def test_lateness_has_a_series_for_each_rank() -> None:
 async def test_it_is_served_and_written(nats_url: str, tmp_path: Path) -> None:
     async with NatsBus(nats_url) as bus:
         await bus.setup()
-        for fact in (*FORMED, MOVE.proposed()):
+        for fact in (*make.FORMED, make.MOVE.proposed()):
             await bus.publish(new_event(job="j", source=make.source_of(fact), payload=fact))
     command = [sys.executable, "-m", "trainmover.cli", "metrics", "--job", "j", "--nats", nats_url]
     env = {**os.environ, "TRAINMOVER_HOME": str(tmp_path), "NO_COLOR": "1"}

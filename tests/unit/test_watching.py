@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime, timedelta
 
 import numpy as np
 from rich.console import Console, RenderableType
@@ -12,7 +11,6 @@ from tests.unit import factories as make
 from trainmover.bus.memory import MemoryBus
 from trainmover.events import operator
 from trainmover.events.machine import MachineLost
-from trainmover.events.migration import JobFormed
 from trainmover.observe import new_event
 from trainmover.picture import picture, plain_line
 from trainmover.protocol.requests import AutomationStatus, JobStatus
@@ -20,27 +18,10 @@ from trainmover.telemetry import RECORD, Batch, encode_batch
 from trainmover.topology import Frozen
 from trainmover.watching import Watched, follow
 
-FORMED = (
-    *(make.registered(f"worker-{number}") for number in range(3)),
-    JobFormed(membership=make.seats("worker-0", "worker-1"), standbys=("worker-2",)),
-    make.ready("worker-2", 0),
-)
-MOVE = make.Move(
-    "m-0001",
-    slot=1,
-    leaver="worker-1",
-    joiner="worker-2",
-    after=make.seats("worker-0", "worker-2", epoch=2),
-)
-
-
-def at(seconds: float) -> datetime:
-    return make.START + timedelta(seconds=seconds)
-
 
 def watched(*facts: Frozen) -> Watched:
     seen = Watched("j")
-    for number, fact in enumerate((*FORMED, *facts)):
+    for number, fact in enumerate((*make.FORMED, *facts)):
         seen.apply(make.said(fact, at_s=number))
     return seen
 
@@ -66,16 +47,16 @@ def test_the_pace_is_that_of_late_and_drops_when_nothing_moves() -> None:
     for number in range(11):
         fact = make.progress("worker-0", 0, 10 * number + 1)
         seen.apply(make.said(fact, at_s=number))
-    assert seen.rate(at(10)) == 10.0
-    assert seen.rate(at(20)) == 5.0, "ten seconds without a step"
-    assert seen.rate(at(60)) is None
+    assert seen.rate(make.at(10)) == 10.0
+    assert seen.rate(make.at(20)) == 5.0, "ten seconds without a step"
+    assert seen.rate(make.at(60)) is None
 
 
 def test_the_picture_says_who_is_late_and_what_moves() -> None:
-    seen = watched(make.straggler("worker-1", 1), MOVE.proposed())
+    seen = watched(make.straggler("worker-1", 1), make.MOVE.proposed())
     seen.add(batch(0, [50, 50, 50]))
     seen.add(batch(1, [10, 20, 50]))
-    text = drawn(picture(seen, now=at(20)))
+    text = drawn(picture(seen, now=make.at(20)))
     assert "job j  running  epoch 1" in text
     (row,) = [line for line in text.splitlines() if line.startswith("1  ")]
     assert "worker-1" in row
@@ -89,9 +70,9 @@ def test_the_picture_says_who_is_late_and_what_moves() -> None:
 
 
 def test_a_finished_move_shows_its_phases_and_its_pause() -> None:
-    seen = watched(MOVE.proposed(), MOVE.preparing(), MOVE.committed())
-    seen.apply(make.said(MOVE.resumed("worker-0", 0, 0.0213), at_s=9))
-    text = drawn(picture(seen, now=at(20)))
+    seen = watched(make.MOVE.proposed(), make.MOVE.preparing(), make.MOVE.committed())
+    seen.apply(make.said(make.MOVE.resumed("worker-0", 0, 0.0213), at_s=9))
+    text = drawn(picture(seen, now=make.at(20)))
     assert "m-0001 planned worker-1 -> worker-2 in slot 1: proposed 1.00 s" in text
     assert "committed  pause 0.021 s" in text
     assert "waits for you" not in text
@@ -101,7 +82,7 @@ def test_bad_news_is_said() -> None:
     changed = operator.AutomationChanged(mode="paused", reason="night", requested_by="ada")
     seen = watched(MachineLost(machine="worker-2", reason="its host is gone"), changed)
     seen.connected = False
-    text = drawn(picture(seen, now=at(20)))
+    text = drawn(picture(seen, now=make.at(20)))
     assert "automation paused" in text
     assert "the bus does not answer" in text
     assert "standbys: none" in text
@@ -113,7 +94,7 @@ def test_where_nothing_can_be_redrawn_the_latest_rank_is_named() -> None:
     seen = watched()
     seen.add(batch(0, [50, 50]))
     seen.add(batch(1, [10, 10]))
-    assert plain_line(seen, now=at(20)).endswith("latest: rank 1 on worker-1 by 0.040 s")
+    assert plain_line(seen, now=make.at(20)).endswith("latest: rank 1 on worker-1 by 0.040 s")
 
 
 def test_telemetry_of_ranks_that_do_not_exist_is_left_out() -> None:
@@ -123,10 +104,10 @@ def test_telemetry_of_ranks_that_do_not_exist_is_left_out() -> None:
 
 
 def test_data_for_machines_has_ranks_and_lines() -> None:
-    seen = watched(MOVE.proposed())
+    seen = watched(make.MOVE.proposed())
     seen.add(batch(0, [50]))
     seen.add(batch(1, [10]))
-    data = seen.as_data(at(20))
+    data = seen.as_data(make.at(20))
     assert data["ranks"][1] == {"rank": 1, "machine": "worker-1", "late_s": [0.04]}
     assert data["late_steps"] == [0]
     assert data["lines"][-1]["text"].startswith("migration.proposed")
@@ -136,7 +117,7 @@ def test_data_for_machines_has_ranks_and_lines() -> None:
 async def test_a_bus_feeds_it_and_the_planner_says_how_it_was_started() -> None:
     async with MemoryBus() as bus:
         await bus.setup()
-        for fact in FORMED:
+        for fact in make.FORMED:
             await bus.publish(new_event(job="j", source=make.source_of(fact), payload=fact))
 
         async def answer(verb: str, body: bytes) -> bytes:

@@ -25,13 +25,6 @@ from trainmover.observe import new_event
 from trainmover.plan import Move
 from trainmover.topology import Frozen
 
-MOVE = make.Move(
-    "m-0001",
-    slot=1,
-    leaver="worker-1",
-    joiner="worker-2",
-    after=make.seats("worker-0", "worker-2", epoch=2),
-)
 FORMED = (
     *(make.registered(f"worker-{number}") for number in range(3)),
     JobFormed(membership=make.seats("worker-0", "worker-1"), standbys=("worker-2",)),
@@ -133,14 +126,14 @@ async def accept(bus: NatsBus, verb: str, body: bytes) -> Frozen:
     request = MigrateRequest.model_validate_json(body)
     if request.dry_run:
         return RequestAccepted(migration=None)
-    resumed = MOVE.resumed("worker-0", 0, 0.02)
-    for fact in (MOVE.proposed(), MOVE.preparing(), MOVE.committed(), resumed):
+    resumed = make.MOVE.resumed("worker-0", 0, 0.02)
+    for fact in (make.MOVE.proposed(), make.MOVE.preparing(), make.MOVE.committed(), resumed):
         await bus.publish(new_event(job="j", source=make.source_of(fact), payload=fact))
     return RequestAccepted(migration="m-0001")
 
 
 async def give_up(bus: NatsBus, verb: str, body: bytes) -> Frozen:
-    for fact in (MOVE.proposed(), MOVE.preparing(), MOVE.aborted("the joiner died")):
+    for fact in (make.MOVE.proposed(), make.MOVE.preparing(), make.MOVE.aborted("the joiner died")):
         await bus.publish(new_event(job="j", source=make.source_of(fact), payload=fact))
     return RequestAccepted(migration="m-0001")
 
@@ -150,7 +143,7 @@ async def refuse(bus: NatsBus, verb: str, body: bytes) -> Frozen:
 
 
 async def test_status_machines_and_migrations_as_data(job: Job) -> None:
-    await job.tell(*FORMED, MOVE.proposed(), MOVE.preparing(), MOVE.committed())
+    await job.tell(*FORMED, make.MOVE.proposed(), make.MOVE.preparing(), make.MOVE.committed())
     job.register()
     with Planner(job.url, refuse):
         status = json.loads(job.run("status", "-o", "json").stdout)
@@ -169,7 +162,7 @@ async def test_status_machines_and_migrations_as_data(job: Job) -> None:
 
 
 async def test_tables_are_for_people_and_without_colour(job: Job) -> None:
-    await job.tell(*FORMED, MOVE.proposed(), MOVE.committed())
+    await job.tell(*FORMED, make.MOVE.proposed(), make.MOVE.committed())
     job.register()
     done = job.run("status")
     assert done.returncode == ExitCode.OK
@@ -340,14 +333,14 @@ def test_keys_belong_to_a_bus(job: Job, arguments: tuple[str, ...], hint: str) -
 
 
 async def test_watch_writes_lines_where_there_is_no_terminal(job: Job) -> None:
-    await job.tell(*FORMED, make.straggler("worker-1", 1), MOVE.proposed())
+    await job.tell(*FORMED, make.straggler("worker-1", 1), make.MOVE.proposed())
     job.register()
     once = job.run("watch", "--once")
     assert once.returncode == ExitCode.OK, once.stderr
     assert "i-1 straggler worker-1" in once.stdout
     assert "trainmover approve m-0001" in once.stdout
     assert "\x1b" not in once.stdout
-    await job.tell(MOVE.committed(), JobFinished(epoch=2, step=99))
+    await job.tell(make.MOVE.committed(), JobFinished(epoch=2, step=99))
     over = job.run("watch")
     assert over.returncode == ExitCode.OK
     assert "job j  finished  epoch 2  step 99" in over.stdout
@@ -384,7 +377,7 @@ async def test_operators_steer_with_who_and_why(job: Job) -> None:
 
 
 async def test_status_names_what_waits_for_an_operator(job: Job) -> None:
-    await job.tell(*FORMED, MOVE.proposed())
+    await job.tell(*FORMED, make.MOVE.proposed())
     job.register()
     shown = job.run("status")
     assert "m-0001 waits to move worker-1 away" in shown.stdout
@@ -392,7 +385,7 @@ async def test_status_names_what_waits_for_an_operator(job: Job) -> None:
 
 
 async def test_watch_redraws_on_a_terminal(job: Job) -> None:
-    await job.tell(*FORMED, MOVE.proposed())
+    await job.tell(*FORMED, make.MOVE.proposed())
     job.register()
     ours, theirs = pty.openpty()
     watch = await asyncio.create_subprocess_exec(
