@@ -21,8 +21,8 @@ from trainmover.commands import BreakStep, Start
 from trainmover.errors import ConfigError, InvalidIdError
 from trainmover.events.machine import MachineRegistered
 from trainmover.topology import Layout, Member, Membership
+from trainmover_executor.agent.life import private_folder
 from trainmover_executor.agent.options import parse
-from trainmover_executor.agent.service import _private_folder
 from trainmover_executor.control import Done, Hello
 
 ME = "worker-0"
@@ -171,7 +171,7 @@ def test_a_long_tmpdir_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.Monkey
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
-    folder = _private_folder()
+    folder = private_folder()
     try:
         with socket.socket(socket.AF_UNIX) as door:
             door.bind(str(folder / "123456.sock"))

@@ -7,12 +7,9 @@ import contextlib
 import os
 import shutil
 import socket
-import tempfile
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Final, TypeVar
 
 from pydantic import ValidationError
@@ -23,7 +20,6 @@ from trainmover.commands import Command, Prepare, Recover
 from trainmover.errors import (
     BusError,
     BusUnavailableError,
-    ConfigError,
     MalformedEventError,
     PermissionDeniedError,
 )
@@ -33,6 +29,7 @@ from trainmover.observe import current_trace, get_logger, new_event, process, re
 from trainmover.timeline import bars_of
 from trainmover.topology import Frozen
 from trainmover_executor.agent import core, effects
+from trainmover_executor.agent.life import newest_generation, private_folder
 from trainmover_executor.agent.listeners import Listeners
 from trainmover_executor.agent.options import AgentOptions
 from trainmover_executor.agent.outbox import Outbox
@@ -46,7 +43,6 @@ __all__ = ["Agent"]
 T = TypeVar("T")
 
 _log = get_logger(__name__)
-_LONGEST_SOCKET_PATH: Final = 107
 _LAST_FACTS_S: Final = 2.0
 _LAST_FACTS_OF_WORK_DONE_S: Final = 10.0
 """That the program ended normally must not be lost: the machine would pass for a dead one. A bus of
@@ -55,32 +51,6 @@ _END_S: Final = 5.0
 _RETRY_S: Final = 1.0
 _TRACES: Final = 64
 _SIGTERM_EXIT: Final = 143
-_BIRTHDAY_S: Final = 1_767_225_600  # 2026-01-01: keeps the numbers short
-
-
-def _newest_generation() -> int:
-    """A number that no earlier agent of this machine can have reached: tenths of a second.
-
-    Were a machine that starts over to repeat a generation, its registration and its telemetry
-    would pass for the life before, and the job would wait for ever for ranks that are gone.
-    """
-    return int(10 * (time.time() - _BIRTHDAY_S))
-
-
-def _private_folder() -> Path:
-    """A folder of our own for sockets; the path of a socket has 107 bytes at most (unix(7)).
-
-    Raises:
-        ConfigError: There is no place whose path is short enough.
-    """
-    for parent in (tempfile.gettempdir(), "/tmp", "/dev/shm"):  # noqa: S108 - mkdtemp is private
-        room = _LONGEST_SOCKET_PATH - len(os.fsencode(parent)) - len("/tm-12345678/123456.sock")
-        if room >= 0 and os.access(parent, os.W_OK | os.X_OK):
-            return Path(tempfile.mkdtemp(prefix="tm-", dir=parent))
-    raise ConfigError(
-        f"TMPDIR ({tempfile.gettempdir()}) is too long a path for a unix socket, and neither /tmp "
-        "nor /dev/shm can be written to. Set TMPDIR to a folder with a short path."
-    )
 
 
 class Agent:
@@ -95,7 +65,7 @@ class Agent:
     def __init__(self, bus: Bus, options: AgentOptions, *, generation: int | None = None) -> None:
         self._bus = bus
         self._options = options
-        self._scratch = _private_folder()
+        self._scratch = private_folder()
         if options.log_dir is not None:
             options.log_dir.mkdir(parents=True, exist_ok=True)
         self._listeners = Listeners(host=options.host, ranks=options.ranks, towards=options.nats)
@@ -123,7 +93,7 @@ class Agent:
         self._exit_code = 0
         self._over = asyncio.Event()
         self._state = AgentState(
-            generation=(_newest_generation() if generation is None else generation) - 1,
+            generation=(newest_generation() if generation is None else generation) - 1,
             me=Identity(
                 job=options.job,
                 machine=options.machine,
