@@ -15,6 +15,7 @@ from torch import nn
 
 from trainmover.telemetry import Flag, Phase
 from trainmover_executor.clock import CollectiveClock
+from trainmover_executor.communicator.memory import on_host
 from trainmover_executor.state.training import local_of
 
 __all__ = ["StepVitals"]
@@ -97,7 +98,7 @@ class _BlockSums:
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         self._parameters = [p for model in models for p in model.parameters()]
-        self.accelerated = any(p.device.type != "cpu" for p in self._parameters)
+        self.accelerated = not all(map(on_host, self._parameters))
         self._blocks: list[tuple[int, int]] | None = None
 
     def of(self, step: int) -> int | None:
