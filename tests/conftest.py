@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import structlog
+from tests.support.cluster import ClusterJob
 
 from trainmover.bus.embedded import EmbeddedServer
 from trainmover.testing import running_server
@@ -44,3 +46,17 @@ def nats_server() -> Iterator[EmbeddedServer]:
 def nats_url(nats_server: EmbeddedServer) -> str:
     """Address of an empty server of the test's own."""
     return nats_server.url
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Callable[..., ClusterJob]]:
+    """Starts jobs under ``trainmover run``, which end with the test."""
+    jobs: list[ClusterJob] = []
+
+    def start(*arguments: str) -> ClusterJob:
+        jobs.append(ClusterJob(tmp_path / f"home-{len(jobs)}", *arguments))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.close()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -19,19 +18,6 @@ pytestmark = [
 ]
 
 PROGRAM = ("-m", "trainmover_executor.programs.gpt", "--device", "cuda", "--steps", "400")
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Callable[..., ClusterJob]]:
-    jobs: list[ClusterJob] = []
-
-    def start(*arguments: str) -> ClusterJob:
-        jobs.append(ClusterJob(tmp_path / f"home-{len(jobs)}", *arguments))
-        return jobs[-1]
-
-    yield start
-    for job in jobs:
-        job.close()
 
 
 def test_a_move_and_a_crash_change_no_bit(cluster: Callable[..., ClusterJob]) -> None:
