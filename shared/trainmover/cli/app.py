@@ -23,6 +23,7 @@ from trainmover.cli.migrate import migrate
 from trainmover.cli.notices import notices_app
 from trainmover.cli.relay import relay
 from trainmover.cli.setup import setup
+from trainmover.cli.simulate import simulate
 from trainmover.cli.watch import watch
 
 __all__ = ["app", "run"]
@@ -96,6 +97,7 @@ app.command()(steer.resume)
 app.command()(steer.quarantine)
 app.command()(steer.release)
 app.command()(record)
+app.command()(simulate)
 app.add_typer(detectors_app, name="detectors")
 app.add_typer(notices_app, name="notices")
 app.add_typer(look.migrations_app, name="migrations")

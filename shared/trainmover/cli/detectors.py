@@ -117,14 +117,15 @@ def record(
     async def main() -> ExitCode:
         target = Target.find(job, nats)
         try:
-            with Recorder(file) as recorder:
-                async with connect(target) as bus:
-                    await _record(bus, target.job, recorder, seconds)
+            recorder = Recorder(file)
         except OSError as error:
             raise ConfigError(f"recording {file} cannot be written: {error}.") from error
+        try:
+            with recorder:
+                async with connect(target) as bus:
+                    await _record(bus, target.job, recorder, seconds)
         finally:
-            if file.exists():
-                output.note(f"recording {file}: {recorder.entries} entries")
+            output.note(f"recording {file}: {recorder.entries} entries")
         return ExitCode.OK
 
     raise typer.Exit(execute(main))

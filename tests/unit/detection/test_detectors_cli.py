@@ -9,10 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from trainmover.cli.app import app
-from trainmover.detection.recording import Recorder, read
-from trainmover.events.migration import JobFormed
-from trainmover.telemetry import Batch
-from trainmover.testing.simulated_jobs import Injection, Shape, SimulatedJob, label_of
+from trainmover.detection.recording import read
+from trainmover.testing.simulated_jobs import Injection, Shape, SimulatedJob, record_job
 
 
 def ask(*words: str) -> tuple[int, str]:
@@ -25,17 +23,7 @@ def recording(tmp_path: Path) -> Path:
     """A job of 0.3 s steps in which rank 2 takes twice as long from step 60 on."""
     path = tmp_path / "job.tmrec.gz"
     job = SimulatedJob(Shape(4), injections=[Injection("compute", 60, (2,), 2.0)], seed=5)
-    with Recorder(path) as recorder:
-        for frame in job.frames(steps=90):
-            if frame.membership is not None:
-                recorder.fact(0.0, JobFormed(membership=frame.membership))
-            for each in frame.windows:
-                recorder.batch(
-                    frame.now_s,
-                    Batch("j", each.machine, 0, each.epoch, each.records, 0, each.more),
-                )
-        for truth in job.truths:
-            recorder.label(label_of(truth))
+    record_job(job, path, steps=90)
     return path
 
 
@@ -78,7 +66,7 @@ def test_a_recording_comes_back_as_it_was_written(recording: Path) -> None:
     kinds = [type(entry.what).__name__ for entry in read(recording)]
     assert kinds[0] == "JobFormed"
     assert kinds[-1] == "Label"
-    assert set(kinds[1:-1]) == {"Batch"}
+    assert set(kinds[1:-1]) == {"JobLayoutKnown", "Batch"}
 
 
 def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
@@ -87,3 +75,43 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
     code, text = ask("replay", str(path))
     assert code == 2
     assert str(path.name) in text.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "kind"), [("compute_2x", "straggler"), ("hang_frozen", "hang"), ("nan", "numeric")]
+)
+def test_a_simulated_trouble_is_recorded_and_found(trouble: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "simulated.tmrec.gz"
+    asked = ["simulate", str(path), "--trouble", trouble, "--seed", "2", "-o", "json"]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    (truth,) = json.loads(done.stdout)["truths"]
+    assert truth["kind"] == kind
+    code, text = ask("replay", str(path), "-o", "json")
+    assert code == 0
+    claims = [claim for claim in json.loads(text)["claims"] if claim["kind"] == kind]
+    assert [claim["machine"] for claim in claims] == [truth["machine"]]
+
+
+def test_a_healthy_job_is_simulated_too(tmp_path: Path) -> None:
+    path = tmp_path / "healthy.tmrec.gz"
+    done = CliRunner().invoke(app, ["simulate", str(path), "--trouble", "nothing", "--seed", "4"])
+    assert done.exit_code == 0
+    assert "every claim would be false" in done.stdout
+    code, text = ask("replay", str(path), "-o", "json")
+    assert (code, json.loads(text)["claims"]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "verb", [["simulate"], ["record", "--job", "j", "--nats", "nats://127.0.0.1:1"]]
+)
+def test_what_cannot_be_written_is_said(verb: list[str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, [*verb, str(tmp_path)])
+    assert done.exit_code == 2
+    assert "cannot be written" in done.stderr
+
+
+def test_a_trouble_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["simulate", str(tmp_path / "x"), "--trouble", "gremlins"])
+    assert done.exit_code == 2
+    assert "hang_frozen" in done.stderr

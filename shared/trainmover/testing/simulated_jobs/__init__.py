@@ -8,6 +8,7 @@ says so in the telemetry that real ranks send. Read ``shape`` (who talks to whom
 from trainmover.testing.simulated_jobs.cases import CLASSES, healthy_job, label_of, troubled_job
 from trainmover.testing.simulated_jobs.injections import Healthy, Injection, Truth
 from trainmover.testing.simulated_jobs.job import Frame, SimulatedJob
+from trainmover.testing.simulated_jobs.recorded import record_job
 from trainmover.testing.simulated_jobs.shape import Shape
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "Truth",
     "healthy_job",
     "label_of",
+    "record_job",
     "troubled_job",
 ]
