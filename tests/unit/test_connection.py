@@ -7,10 +7,12 @@ import asyncio
 import pytest
 
 from trainmover.bus.connection import Connection
+from trainmover.errors import ConflictError
 from trainmover.testing import running_server
 
 
-async def test_a_cancellation_that_meets_the_answer_is_not_lost():
+@pytest.mark.parametrize("error", [None, ConflictError("b/k", revision=3), TimeoutError()])
+async def test_a_cancellation_that_meets_the_answer_is_not_lost(error):
     """``asyncio.wait_for`` of Python 3.11 returns the answer and forgets the cancellation."""
     with running_server() as server:
         connection = Connection(server.url, name="t", timeout_s=1.0, connect_timeout_s=2.0)
@@ -26,7 +28,10 @@ async def test_a_cancellation_that_meets_the_answer_is_not_lost():
 
         task = asyncio.ensure_future(call())
         await asyncio.sleep(0)
-        answer.set_result(None)
+        if error is None:
+            answer.set_result(None)
+        else:
+            answer.set_exception(error)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -204,16 +204,20 @@ class Connection:
         task = asyncio.current_task()
         cancelled_before = task.cancelling() if task else 0
         try:
-            async with scope:
-                self._calls.add(scope)
-                if not self._up.is_set():
-                    await self._up.wait()  # nothing is buffered for a server that may never return
-                    self._check_open(what)
-                yield
-            if task and task.cancelling() > cancelled_before:
-                # Python 3.11's wait_for, which nats-py awaits answers with, drops a cancellation
-                # that comes in the same moment as the answer.
-                raise asyncio.CancelledError
+            try:
+                async with scope:
+                    self._calls.add(scope)
+                    if not self._up.is_set():
+                        # Nothing is buffered for a server that may never return.
+                        await self._up.wait()
+                        self._check_open(what)
+                    yield
+            finally:
+                self._calls.discard(scope)
+                if task and task.cancelling() > cancelled_before:
+                    # Python 3.11's wait_for, which nats-py awaits answers with, drops a
+                    # cancellation that comes in the same moment as the answer, or as an error.
+                    raise asyncio.CancelledError
         except (TimeoutError, nats.errors.TimeoutError) as error:
             raise BusUnavailableError(
                 f"cannot {what}: no answer from {self.url} within {limit:g} s "
@@ -243,8 +247,6 @@ class Connection:
             raise BusError(f"cannot {what}: {error.description or error}") from error
         except nats.errors.Error as error:
             raise BusError(f"cannot {what}: {error}") from error
-        finally:
-            self._calls.discard(scope)
 
     def _check_open(self, what: str) -> None:
         if self._closing:
