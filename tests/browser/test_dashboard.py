@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.unit import factories as make
-from tests.unit.test_dashboard import FACTS, MOVE, TOKEN, dashboard, tell
+from tests.unit.test_dashboard import FACTS, TOKEN, dashboard, tell
 
 from trainmover.bus.nats import NatsBus
 from trainmover.commands import RequestAccepted
@@ -45,7 +45,7 @@ class Planner:
                 if verb == "status":
                     return b"{}"
                 self.asked.append((verb, json.loads(body)))
-                await tell(bus, MOVE.preparing(), MOVE.committed())
+                await tell(bus, make.MOVE.preparing(), make.MOVE.committed())
                 return RequestAccepted(migration="m-0001").model_dump_json().encode()
 
             await bus.serve("j", answer)

@@ -14,13 +14,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from trainmover import observe
 from trainmover.bus.nats import NatsBus
 from trainmover.bus.protocol import Bus
-from trainmover.commands import Command, MigrateRequest, Start, Warm
+from trainmover.commands import Command, MigrateRequest, Refusal, RequestAccepted, Start, Warm
 from trainmover.errors import BusUnavailableError
 from trainmover.events import executor, machine
 from trainmover.events.envelope import Envelope
 from trainmover.events.incident import IncidentOpened
 from trainmover.events.migration import JobFormed, MigrationApproved, MigrationPreparing
 from trainmover.plan import Plan
+from trainmover.protocol.replies import parse
 from trainmover.topology import Frozen, Machine, Membership
 
 JOB = "failover"
@@ -147,11 +148,18 @@ class Stage:
 
     async def migrate(self, name: str) -> Plan:
         before = sum(isinstance(one.payload, MigrationPreparing) for one in self.facts)
-        await self.bus.request(JOB, "migrate", MigrateRequest(machine=name))
+        async with asyncio.timeout(20):
+            while isinstance(reply := await self._ask_to_move(name), Refusal):
+                # The planner reads the facts at its own pace: it may know of no standby yet.
+                assert reply.code in {"no_standby", "standby_not_ready"}, reply
+                await asyncio.sleep(0.05)
         await self.until(MigrationPreparing, count=before + 1)
         approved = await self.until(MigrationApproved, count=before + 1)
         assert isinstance(approved, MigrationApproved)
         return approved.plan
+
+    async def _ask_to_move(self, name: str) -> Refusal | RequestAccepted:
+        return parse(await self.bus.request(JOB, "migrate", MigrateRequest(machine=name)))
 
     def accuse(self, name: str) -> Awaitable[None]:
         opened = IncidentOpened(
