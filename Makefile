@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format docs chaos soak bench clean
+.PHONY: help install demo test check format docs chaos soak walk bench clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
@@ -46,6 +46,9 @@ chaos: install ## Inject faults at every moment of a migration (200 runs, about 
 
 soak: install ## An hour of training with a fault every 10 to 20 seconds
 	$(BIN)/python -m tests.soak --minutes 60 $(ARGS)
+
+walk: install ## Carry out every command of the documentation (a quarter of an hour)
+	$(BIN)/python -m pytest -m walk $(ARGS)
 
 bench: install ## Run the benchmarks; each prints one JSON object
 	@set -e; for name in overhead collectives pause rebuild redundancy vote; do echo "== python -m benchmarks.$$name"; \

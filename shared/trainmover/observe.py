@@ -6,11 +6,13 @@ to structlog's defaults and spans cost nothing.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import logging
 import os
 import sys
+import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from datetime import UTC, datetime, timedelta
@@ -55,6 +57,7 @@ LogFormat = Literal["auto", "json", "console"]
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _PLAIN: Final = (str, bool, int, float)
+_FLUSH_S: Final = 2.0
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _EXPORTER: Final = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -296,10 +299,13 @@ def new_event(*, job: str, source: str, payload: Frozen, id: str | None = None) 
 
 
 def shutdown() -> None:
-    """Send the spans that are still buffered; returns quickly where there is no exporter."""
+    """Send the spans that are still buffered; gives up after two seconds."""
     provider = trace.get_tracer_provider()
     if isinstance(provider, TracerProvider):
-        provider.force_flush(timeout_millis=2000)
+        # The SDK does not keep to the limit it is given while a collector that is down is retried.
+        flush = threading.Thread(target=provider.force_flush, name="tm-flush", daemon=True)
+        flush.start()
+        flush.join(_FLUSH_S)
 
 
 def _add_trace(
@@ -315,7 +321,9 @@ def _add_trace(
 def _start_tracing(service: str) -> None:
     if isinstance(trace.get_tracer_provider(), TracerProvider):
         return  # the process (or a test) has its own already
-    provider = TracerProvider(resource=Resource.create({"service.name": f"trainmover-{service}"}))
+    resource = Resource.create({"service.name": f"trainmover-{service}"})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    atexit.register(shutdown)
     exporter = _exporter()
     if exporter is not None:
         provider.add_span_processor(BatchSpanProcessor(exporter))

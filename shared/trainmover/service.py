@@ -201,8 +201,6 @@ def run_service(
                 code = REPLACED
         else:
             observe.get_logger(__name__).exception("service.broke")
-    finally:
-        observe.shutdown()
     sys.exit(code)
 
 

@@ -11,9 +11,10 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Callable
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
+
+from tests.support.looking import view_when, warm
 
 from trainmover.bus.credentials import Credentials
 from trainmover.bus.nats import NatsBus
@@ -55,12 +56,18 @@ def free_port() -> int:
 
 
 class Stack:
-    """One compose project, which is gone with its volumes after ``close``."""
+    """One compose project, which is gone with its volumes after ``close``.
+
+    Attributes:
+        env: Environment of every command.
+        files: Options that name compose files.
+    """
 
     def __init__(self) -> None:
+        self.files: tuple[str, ...] = ()
         self.project = f"tm-test-{uuid.uuid4().hex[:8]}"
         self.port = free_port()
-        self._env = {
+        self.env = {
             **os.environ,
             "COMPOSE_PROJECT_NAME": self.project,
             "NATS_PORT": str(self.port),
@@ -112,7 +119,7 @@ class Stack:
         done = subprocess.run(
             command,
             cwd=ROOT,
-            env=self._env,
+            env=self.env,
             capture_output=True,
             text=True,
             timeout=timeout_s,
@@ -123,7 +130,8 @@ class Stack:
 
     def compose(self, *arguments: str, timeout_s: float = 120, check: bool = True) -> str:
         """``docker compose ...`` in this project."""
-        return self.run("docker", "compose", *arguments, timeout_s=timeout_s, check=check)
+        command = ("docker", "compose", *self.files, *arguments)
+        return self.run(*command, timeout_s=timeout_s, check=check)
 
     def up(self, *, standbys: int) -> None:
         """Start what does not run; change nothing that does."""
@@ -155,30 +163,20 @@ class Stack:
     async def _until(
         self, reached: Callable[[JobView], bool], what: str, timeout_s: float
     ) -> JobView:
-        view = JobView("gpt")
+        view = JobView(self.env["TRAINMOVER_JOB"])
         try:
-            async with (
-                asyncio.timeout(timeout_s),
-                self.bus() as bus,
-                aclosing(bus.events("gpt")) as facts,
-            ):
-                stored = await bus.event_count("gpt")
-                async for delivery in facts:
-                    view.apply(delivery.payload)
-                    stored -= 1
-                    if stored <= 0 and reached(view):  # it is about now, not about some time ago
-                        return view
+            async with asyncio.timeout(timeout_s), self.bus() as bus:
+                await view_when(bus, view, reached)
+                return view
         except (TimeoutError, BusError) as error:
             raise AssertionError(
                 f"not {what} in {timeout_s} s ({error!r}):\n{self.report(view)}"
             ) from error
-        raise AssertionError(f"the facts ended before {what}")
 
     def until_warm(self, standbys: int, *, timeout_s: float = 240) -> JobView:
         """Have so many standbys that could take any slot at once."""
-        wanted = set(SLOTS)
         return self.until(
-            lambda view: sum(one.ready_slots == wanted for one in view.standbys) >= standbys,
+            lambda view: warm(view, slots=len(SLOTS)) >= standbys,
             what=f"{standbys} warm standbys",
             timeout_s=timeout_s,
         )

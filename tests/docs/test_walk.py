@@ -1,0 +1,126 @@
+"""Every command of the documentation is carried out: here, or by the test that is named for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.docs.pages import ROOT
+from tests.docs.test_commands import COMMANDS
+from tests.docs.walker import Say, Walker, Watch, bare, walking
+from tests.docs.walks import LONG, SHORT, TRAIN, WHILE_OTHERS_RUN, free_port
+
+pytestmark = [pytest.mark.job, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def walker(tmp_path: Path) -> Iterator[Walker]:
+    """A reader with a program and the examples."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    with walking(tmp_path) as one:
+        one.env["TRAINMOVER_JOB"] = "gpt"
+        for port in ("8476", "8787", "9478"):
+            one.swaps[port] = str(free_port())
+        one.swaps |= {
+            "trainmover dashboard": f"trainmover dashboard --port {one.swaps['8787']}",
+            "trainmover metrics": f"trainmover metrics --port {one.swaps['9478']}",
+            "http://notices:": "http://127.0.0.1:",
+        }
+        yield one
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_reader_gets_what_the_pages_promise(name: str, walker: Walker) -> None:
+    walker.walk(*SHORT[name])
+
+
+@pytest.mark.walk
+@pytest.mark.parametrize("name", LONG)
+def test_a_reader_gets_all_that_the_pages_promise(name: str, walker: Walker) -> None:
+    walker.walk(*LONG[name])
+
+
+# -- what is carried out elsewhere -----------------------------------------------------------------
+
+COMPOSE = "tests/compose/test_compose.py"
+SLURM = "tests/deploy/test_scripts.py::test_the_slurm_script_trains_with_a_standby"
+TRAIN_ON = f"{COMPOSE}::test_the_job_trains_on_the_four_machines"
+KILLED = f"{COMPOSE}::test_a_killed_machine_is_replaced_within_a_second_and_a_half"
+ADDED = f"{COMPOSE}::test_standbys_are_added_and_a_killed_machine_comes_back"
+MOVED_THERE = f"{COMPOSE}::test_a_reader_sees_what_an_operator_moves_and_may_not_publish"
+THAWED = f"{COMPOSE}::test_a_frozen_machine_is_replaced_and_stays_out"
+CUT_OFF = f"{COMPOSE}::test_a_machine_that_is_cut_off_is_replaced_and_stays_out"
+PAGE = "tests/compose/test_page.py::test_what_else_the_page_has"
+OWN = "tests/compose/test_page.py::test_a_program_of_your_own"
+THREE = "tests/compose/test_page.py::test_a_bus_of_three_loses_one"
+
+ELSEWHERE = {
+    r"make (install|check|test)": ".ci/run",
+    r"make walk": "tests/docs/test_walk.py::test_a_reader_gets_all_that_the_pages_promise",
+    r"make demo": "tests/e2e/test_demo_cli.py::test_the_demo_passes_and_leaves_nothing_behind",
+    r"docker compose up --build -d|docker compose run --rm cli status": TRAIN_ON,
+    r"docker compose kill worker-2": KILLED,
+    r"docker compose (start worker-2|up -d --no-recreate --scale standby=.*)": ADDED,
+    r"docker compose (un)?pause worker-1": THAWED,
+    r"docker network (dis)?connect .*": CUT_OFF,
+    r"docker compose restart nats": f"{COMPOSE}::"
+    "test_a_restart_of_the_bus_is_not_noticed_by_the_job",
+    r"docker compose run --rm cli migrate .*": MOVED_THERE,
+    r"docker compose cp keys:.*": MOVED_THERE,
+    r"export TRAINMOVER_NATS_NKEY=ops/nkey .*": MOVED_THERE,
+    r"docker kill trainmover-planner-1": f"{COMPOSE}::"
+    "test_replicas_take_over_from_a_planner_and_a_detector_that_die",
+    r"docker compose (logs|run --rm cli (migrations|events)|kill -s HUP) .*": PAGE,
+    r"TRAINMOVER_STANDBYS=32 docker compose up keys": PAGE,
+    r"docker compose --profile dashboard up -d": PAGE,
+    r"TRAINMOVER_JOB=mine .* docker compose up -d": OWN,
+    r"docker compose down( -v)?": PAGE,
+    r"export NATS_ROUTE_PASSWORD=.*": THREE,
+    r"docker compose -f docker-compose.yml -f deploy/compose.cluster.yml .*": THREE,
+    r"sbatch .*": SLURM,
+    r"kubectl kustomize deploy/k8s": "tests/deploy/test_kubernetes.py::"
+    "test_every_resource_is_listed",
+    r"trainmover setup .* --machine standby-0 .*|deploy/k8s/create-secrets .*": "tests/deploy/"
+    "test_kubernetes.py::test_every_pod_finds_its_own_key_in_a_secret",
+    r"trainmover setup .*(nats-1|6 --host nats).*": "tests/security/test_setup.py::"
+    "test_a_server_runs_from_its_files_and_gets_its_streams",
+    r"nats-server -c .*": "tests/security/test_setup.py::"
+    "test_a_server_runs_from_its_files_and_gets_its_streams",
+    r"trainmover notices kubernetes .*": "tests/unit/detection/test_notices.py",
+    r"trainmover notices slurm .*": "tests/unit/detection/test_notices.py",
+    r"trainmover-device-metrics-feed .*": "tests/e2e/test_detectors.py::"
+    "test_a_plugin_opens_an_incident_that_moves_a_machine_and_bad_ones_harm_nobody",
+}
+NEEDS = {
+    r"kubectl (apply|drain|-n trainmover) .*": "a Kubernetes cluster",
+    r"docker compose --profile obs up -d": "Grafana's image; tests/deploy looks at what it is fed",
+    r"nvidia-smi .*": "an NVIDIA GPU",
+    r"nats (--server .* )?sub .*": "the nats command; a plain client is in tests/security",
+    r"pip install 'trainmover\[.*\]'": "a release on PyPI",
+    r"export TRAINMOVER_NATS_\w+=trainmover-JOBID/.*": "Slurm",
+    r"trainmover \w+ .*--job slurm-JOBID .*": "Slurm",
+    r"export TRAINMOVER_NATS_URL=nats://nats-1:4222,.*": "three hosts",
+}
+"""What cannot be had where this was written; docs/limits.md says so."""
+
+
+def walked() -> set[str]:
+    """Commands that a walk carries out, wherever they stand in a step."""
+    steps = [step for walk in (*SHORT.values(), *LONG.values()) for step in walk]
+    said = {step.command for step in steps if isinstance(step, Say | Watch)}
+    return said | set(WHILE_OTHERS_RUN)
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS, ids=lambda value: value[:60])
+def test_it_is_carried_out_somewhere(page: str, command: str) -> None:
+    plain = bare(command)
+    if plain in walked() or any(re.fullmatch(each, plain) for each in NEEDS):
+        return
+    tests = [test for each, test in ELSEWHERE.items() if re.fullmatch(each, plain)]
+    assert tests, f"{page}: nothing carries out {plain!r}"
+    for test in tests:
+        path, _, name = test.partition("::")
+        assert f"def {name}" in (ROOT / path).read_text(encoding="utf-8") or not name

@@ -1,0 +1,379 @@
+"""What readers of the documentation do, in an order in which each command has something to do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+from tests.docs.pages import ROOT, fences
+from tests.docs.walker import Say, Step, Walker, Watch
+from tests.support.looking import warm
+
+from trainmover.bus.credentials import Credentials
+from trainmover.view import JobView
+
+TRAIN = """
+import argparse, time, torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from trainmover_executor import Session
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=1e-2)
+parser.add_argument("--steps", type=int, default=1_000_000)
+options = parser.parse_args()
+torch.set_num_threads(1)
+torch.manual_seed(0)
+Session.init()
+model = DistributedDataParallel(nn.Linear(16, 16))
+optimizer = torch.optim.AdamW(model.parameters(), options.lr)
+session = Session(model=model, optimizer=optimizer)
+loader = iter(lambda: torch.randn(8, 16), None)
+for step in session.steps(loader, max_steps=options.steps):
+    with step as batch:
+        time.sleep(0.01)
+        loss = (model(batch) - batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        session.log(loss=loss)
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+# -- what readers do between the commands ----------------------------------------------------------
+
+
+def on_this_host(walker: Walker) -> None:
+    """The job runs here: where its bus is."""
+    (record,) = (walker.folder / "home" / "jobs").glob("*.json")
+    told = json.loads(record.read_text())
+    at(walker, told["nats"])
+    if told["clients"]:
+        walker.credentials = Credentials.of_folder(Path(told["clients"]) / "ops")
+
+
+def at(walker: Walker, url: str) -> None:
+    walker.swaps |= {"nats://head:4222": url, "nats://127.0.0.1:4222": url}
+
+
+def warmed(standbys: int, *, slots: int = 4) -> Step:
+    """Wait for standbys that could take any slot."""
+
+    def wait(walker: Walker) -> None:
+        walker.until(
+            lambda view: warm(view, slots=slots) >= standbys, what=f"{standbys} warm standbys"
+        )
+
+    return wait
+
+
+def proposed(name: str) -> Step:
+    """Wait until policy proposes a move, which the page calls ``name``."""
+
+    def wait(walker: Walker) -> None:
+        def waits(view: JobView) -> bool:
+            return any(one.state == "proposed" for one in view.migrations.values())
+
+        view = walker.until(waits, what="a proposal")
+        (one,) = (one.id for one in view.migrations.values() if one.state == "proposed")
+        walker.swaps[name] = one
+
+    return wait
+
+
+def seen(path: str) -> Step:
+    """A page of ours, in a browser."""
+
+    def look(walker: Walker) -> None:
+        port, _, name = path.partition("/")
+        url = f"http://127.0.0.1:{walker.swaps[port]}/{name}"
+        walker.walk(Say(f"curl --silent --retry 20 --retry-delay 1 --fail {url}", "gpt"))
+
+    return look
+
+
+class Webhook:
+    """The receiver of a webhook."""
+
+    def __init__(self) -> None:
+        self._heard = threading.Event()
+
+    def start(self, walker: Walker) -> None:
+        """Listen, for as long as this process lives."""
+        heard = self._heard
+
+        class Receiver(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                event = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                assert event["type"].startswith("dev.trainmover.migration.")
+                assert self.headers["webhook-signature"].startswith("v1,")
+                self.send_response(204)
+                self.end_headers()
+                heard.set()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = HTTPServer(("127.0.0.1", 0), Receiver)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        walker.swaps["127.0.0.1:8080"] = f"127.0.0.1:{server.server_port}"
+
+    def heard(self, _: Walker) -> None:
+        """Wait for a signed fact."""
+        assert self._heard.wait(30)
+
+
+WEBHOOK = Webhook()
+
+
+def package(walker: Walker) -> None:
+    """The detector of docs/howto/detectors.md as a package, from its own code blocks."""
+    first_of_each = dict(reversed(fences(ROOT / "docs/howto/detectors.md")))
+    (walker.folder / "my_package.py").write_text(first_of_each["python"])
+    build = '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+    build += '[project]\nname = "my-package"\nversion = "1"\n'
+    build += '[tool.hatch.build.targets.wheel]\ninclude = ["my_package.py"]\n'
+    (walker.folder / "pyproject.toml").write_text(build + first_of_each["toml"])
+    installed = str(walker.folder / "installed")
+    walker.env |= {"PIP_TARGET": installed, "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0"}
+    walker.env["PYTHONPATH"] = installed
+
+
+def example(walker: Walker) -> None:
+    """The reader of the smallest example is in its folder."""
+    shutil.copytree(ROOT / "examples/detectors/loss_watcher", walker.folder / "loss_watcher")
+    walker.folder = walker.folder / "loss_watcher"
+
+
+# -- the walks -------------------------------------------------------------------------------------
+
+NOTICE = "trainmover notices send worker-3 --kind maintenance"
+NOTICE += ' --reason "kernel update" --leaves-in 600'
+SERVE = (
+    "TRAINMOVER_NOTICES_TOKEN=secret trainmover notices serve --host 0.0.0.0 --port 8476 --job gpt"
+)
+POST = """curl -H 'Authorization: Bearer secret' -d '{"kind": "preemption", "reason": "spot", """
+POST += """"leaves_in_s": 120}' http://notices:8476/v1/machines/worker-3/notices"""
+TAIL = "trainmover events tail --job gpt --nats nats://127.0.0.1:4222"
+
+STEERED: tuple[Step, ...] = (
+    Watch("trainmover run --nnodes 4:6 --automation approval train.py", r"job\.formed", stay=True),
+    on_this_host,
+    warmed(2),
+    Say("trainmover status", "gpt: running"),
+    Say("trainmover machines", "standby"),
+    Watch("trainmover watch", "worker-0"),
+    Say("trainmover watch --once", "worker-0"),
+    Say("trainmover doctor", "worker-0|machines"),
+    Say("trainmover doctor --job gpt --nats nats://head:4222"),
+    Say("trainmover migrate worker-1 --dry-run", "worker-1"),
+    Say("trainmover quarantine worker-5 --dry-run", "would be"),
+    Say("trainmover quarantine worker-5 --reason 'ECC errors'", "no slot any more"),
+    Say("trainmover release worker-5 --reason 'DIMM replaced'", "worker-5"),
+    Say("trainmover pause --reason 'benchmark until 14:00'", "paused"),
+    Say("trainmover resume", "automatic"),
+    Say("trainmover resume --approval --reason 'let us see what it wants to do'", "approval"),
+    Watch(
+        "python examples/subscribe.py nats://127.0.0.1:4222 gpt",
+        then=lambda walker: walker.walk(Say(NOTICE), proposed("m-0002")),
+        shows=r"migration\.proposed",
+    ),
+    Say("trainmover reject m-0002 --reason 'known, will be quiet by noon'"),
+    Say("trainmover notices send worker-3 --clear"),
+    Watch(SERVE, "POST http", then=lambda walker: walker.walk(Say(POST), proposed("m-0001"))),
+    Say("trainmover approve m-0001 --dry-run", "worker-3"),
+    Watch(
+        f"{TAIL} --entity migration",
+        then=lambda walker: walker.walk(
+            Say("trainmover approve m-0001 --reason 'fans are out' --by ada", "pause")
+        ),
+        shows=r"migration\.committed",
+    ),
+    Say("trainmover migrations ls", "committed"),
+    Say("trainmover migrations show m-0001", "ada"),
+    Say("trainmover migrations show m-0001 --html m-0001.html --trace m-0001.json"),
+    Say("trainmover migrations show m-0001 --trace out.json"),
+    Watch(f"{TAIL} --from-start -o json", "job.formed"),
+    Watch("trainmover events tail", then=lambda walker: walker.walk(Say("trainmover pause"))),
+    WEBHOOK.start,
+    Say("export TRAINMOVER_RELAY_SECRET=$(openssl rand -hex 32)"),
+    Watch(
+        "trainmover relay --to http://127.0.0.1:8080/hook --type 'migration.*' --job gpt "
+        "--nats nats://127.0.0.1:4222",
+        then=WEBHOOK.heard,
+    ),
+    Watch("trainmover dashboard", "http://", then=seen("8787/")),
+    Say("head -c 18 /dev/urandom | base64 > token"),
+    Watch("trainmover dashboard --token-file token", "http://", then=seen("8787/")),
+    Watch(
+        "trainmover dashboard --job gpt --nats nats://head:4222 --host 0.0.0.0",
+        "http://",
+        then=seen("8787/"),
+    ),
+    Watch("trainmover metrics", "http://", then=seen("9478/metrics")),
+    Say("trainmover metrics --once", "trainmover_step "),
+    package,
+    Say("pip install .", "my-package-1"),
+    Say("trainmover detectors list", "slow_loader"),
+    Say("trainmover detectors describe slow_loader", "seconds"),
+    Watch("trainmover record yesterday.tmrec.gz --job gpt", shows=""),
+    Say(
+        "trainmover detectors replay yesterday.tmrec.gz --detector my_package:SlowLoader",
+    ),
+    Say("trainmover simulate loader.tmrec.gz --trouble loader_stalls --seed 1", "straggler"),
+    Say("trainmover detectors replay loader.tmrec.gz", "straggler"),
+    example,
+    Say("pip install .", "loss-watcher"),
+    Say("trainmover detectors describe loss_watcher", "loss_watcher"),
+)
+
+MOVED: tuple[Step, ...] = (
+    Say("export OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318"),
+    Watch("trainmover run --nnodes 4:6 train.py --lr 3e-4", r"job\.formed", stay=True),
+    on_this_host,
+    warmed(2),
+    Say("trainmover migrate worker-1 --reason maintenance", "pause", answer="y\n"),
+    Say("trainmover abort m-0001 --reason 'wrong machine'", "refused", code=3),
+)
+
+EIGHT: tuple[Step, ...] = (
+    Watch("trainmover run --nnodes 6:8 train.py", r"job\.formed", stay=True),
+    on_this_host,
+    warmed(2, slots=6),
+    Say("trainmover migrate worker-1 worker-3 --to worker-6 --to worker-7 --yes", "worker-7"),
+)
+
+AFRESH = """trainmover run --nnodes 4:6 train.py
+trainmover run --nnodes 2:3 train.py
+trainmover run --secure --nnodes 4:6 train.py""".splitlines()
+MOVES = """trainmover migrate worker-1 --yes
+trainmover migrate worker-1 --reason 'firmware' --yes
+trainmover migrate worker-1 worker-2 --yes""".splitlines()
+
+
+def fresh(run: str, move: str, *, slots: int, standbys: int) -> tuple[Step, ...]:
+    """A job of its own for one move."""
+    started = Watch(run, r"job\.formed", stay=True)
+    return started, on_this_host, warmed(standbys, slots=slots), Say(move, "pause")
+
+
+def a_while(walker: Walker) -> None:
+    """The program of the reader who compares ends by itself."""
+    program = walker.folder / "train.py"
+    program.write_text(TRAIN.replace("1_000_000", "900"))
+
+
+COMPARED: tuple[Step, ...] = (
+    a_while,
+    Watch(
+        "trainmover run --nnodes 2:3 --metrics moved train.py",
+        r"job\.formed",
+        then=lambda walker: walker.walk(
+            on_this_host,
+            warmed(1, slots=2),
+            Say("trainmover migrate worker-1 --yes", "pause"),
+        ),
+        shows="finished",
+    ),
+    Say("trainmover run --nnodes 2 --metrics undisturbed train.py"),
+    Say(
+        "diff <(jq -c '[.step, .loss_hex]' moved/rank-0.jsonl) "
+        "<(jq -c '[.step, .loss_hex]' undisturbed/rank-0.jsonl)"
+    ),
+)
+
+
+def server(*arguments: str) -> Step:
+    """A NATS server of the reader's own."""
+
+    def start(walker: Walker) -> None:
+        port = free_port()
+        walker.walk(
+            Watch(f"nats-server {' '.join(arguments)} -p {port}", "Server is ready", stay=True)
+        )
+        at(walker, f"nats://127.0.0.1:{port}")
+
+    return start
+
+
+AGENT = "trainmover agent --job gpt --nats nats://head:4222 --nnodes 4:6 -- train.py --lr 3e-4"
+
+
+def machine(name: str) -> Step:
+    """An agent; here all of them have the same host name."""
+
+    def start(walker: Walker) -> None:
+        walker.env["TRAINMOVER_MACHINE"] = name
+        walker.walk(Watch(AGENT, "registered", stay=True))
+
+    return start
+
+
+CLUSTER: tuple[Step, ...] = (
+    server("-js", "-sd", "store"),
+    Watch("trainmover up --job gpt --nats nats://head:4222", "planner", stay=True),
+    *map(machine, ("head", "n1", "n2", "n3", "n4")),
+    warmed(1),
+    Say("trainmover status --job gpt --nats nats://127.0.0.1:4222", "gpt: running"),
+)
+
+
+def certified(walker: Walker) -> None:
+    """The server is called ``nats`` in the page, and is on this host here."""
+    walker.swaps["--host nats"] = "--host nats --host 127.0.0.1"
+
+
+SECURED: tuple[Step, ...] = (
+    certified,
+    Say("trainmover setup --out security --job gpt --machines 6 --host nats"),
+    server("-c", "security/server/nats.conf"),
+    Say("trainmover setup --out security --nats nats://127.0.0.1:4222"),
+    Say(
+        "export TRAINMOVER_NATS_NKEY=security/clients/operator/nkey "
+        "TRAINMOVER_NATS_CA=security/clients/operator/ca.pem"
+    ),
+    Say("trainmover status --job gpt --nats nats://127.0.0.1:4222", "gpt: forming"),
+    Say(
+        "trainmover --nats-nkey security/clients/ops/nkey migrate worker-1 --yes --job gpt "
+        "--nats nats://127.0.0.1:4222",
+        "this bus user may not publish 'tm.v1.gpt.request.migrate'",
+        code=3,
+    ),
+    Say(
+        "export TRAINMOVER_NATS_NKEY=security/clients/ops/nkey "
+        "TRAINMOVER_NATS_CA=security/clients/ops/ca.pem"
+    ),
+    Say("trainmover status --job gpt --nats nats://127.0.0.1:4222", "gpt: forming"),
+)
+
+SHORT = {
+    "adopted": fresh(AFRESH[1], MOVES[0], slots=2, standbys=1),
+    "secured": SECURED,
+}
+LONG = {
+    "steered": STEERED,
+    "moved": MOVED,
+    "eight": EIGHT,
+    "again": fresh(AFRESH[0], MOVES[1], slots=4, standbys=2),
+    "secured run": fresh(AFRESH[2], MOVES[2], slots=4, standbys=2),
+    "compared": COMPARED,
+    "cluster": CLUSTER,
+}
+WHILE_OTHERS_RUN = (
+    NOTICE,
+    POST,
+    AGENT,
+    "trainmover approve m-0001 --reason 'fans are out' --by ada",
+    "trainmover migrate worker-1 --yes",
+)
+"""Steps of a walk that are taken inside of another one."""
