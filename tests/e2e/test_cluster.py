@@ -12,6 +12,9 @@ from tests.support.cluster import ClusterJob
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
 StartJob = Callable[..., ClusterJob]
+LONG = "200"
+"""Steps; following a toy model takes some tens of them, on a busy machine a hundred."""
+
 GPT = ("-m", "trainmover_executor.programs.gpt")
 
 
@@ -30,7 +33,7 @@ def same_bits(job: ClusterJob, undisturbed: ClusterJob) -> None:
 def test_moves_and_deaths_by_hand_change_no_bit(cluster: StartJob, tmp_path: Path) -> None:
     """A planned move, then rank 0's machine by ``kill -9``, against an undisturbed run."""
     gate = tmp_path / "gate"
-    program = (WORKLOADS, "ddp", "--steps", "60")
+    program = (WORKLOADS, "ddp", "--steps", LONG)
     job = cluster("--nnodes", "4:6", *program, *gated(gate, 20))
     job.until(r"job\.formed")
     job.wait_until_ready(4)
@@ -51,10 +54,10 @@ def test_moves_and_deaths_by_hand_change_no_bit(cluster: StartJob, tmp_path: Pat
 def test_two_machines_move_together_and_two_die_together(cluster: StartJob, tmp_path: Path) -> None:
     """One switch for both moves, one plan for both deaths, and no bit changes."""
     gate, second_gate = tmp_path / "gate", tmp_path / "second"
-    program = (WORKLOADS, "ddp", "--steps", "60")
+    program = (WORKLOADS, "ddp", "--steps", LONG)
     job = cluster(
         *("--nnodes", "4:6", *program, *gated(gate, 20)),
-        *("--then-hold-at", "30", "--then-gate", str(second_gate)),
+        *("--then-hold-at", "170", "--then-gate", str(second_gate)),
     )
     job.until(r"job\.formed")
     job.wait_until_ready(4, standbys=2)
@@ -81,7 +84,7 @@ def test_two_machines_move_together_and_two_die_together(cluster: StartJob, tmp_
 
 def test_machines_of_two_ranks_move_and_die(cluster: StartJob, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    program = (WORKLOADS, "ddp", "--steps", "60")
+    program = (WORKLOADS, "ddp", "--steps", LONG)
     shape = ("--nproc-per-node", "2")
     job = cluster("--nnodes", "2:3", *shape, *program, *gated(gate, 20))
     job.until(r"job\.formed")
@@ -112,8 +115,8 @@ def test_sharded_jobs_survive_a_move_and_a_crash(
     """A crash redoes at most the running step although nobody computes with the same state."""
     gate, second_gate = tmp_path / "gate", tmp_path / "second"
     slots = shape[1].split(":")[0]
-    program = (WORKLOADS, workload, "--steps", "60")
-    then = ("--then-hold-at", "45", "--then-gate", str(second_gate))
+    program = (WORKLOADS, workload, "--steps", "115")
+    then = ("--then-hold-at", "100", "--then-gate", str(second_gate))
     job = cluster(*shape, *program, *gated(gate, 10), *then)
     job.until(r"job\.formed")
     job.wait_until_ready(int(slots), standbys=2)

@@ -167,9 +167,9 @@ async def test_a_real_job_is_moved_while_the_leader_dies(
 ) -> None:
     """Training does not notice, and the bits are those of a run that nobody disturbed."""
     gate, second_gate = tmp_path / "gate", tmp_path / "second"
-    program = (WORKLOADS, "ddp", "--steps", "60")
+    program = (WORKLOADS, "ddp", "--steps", "200")
     hold = ("--hold-at", "20", "--gate", str(gate))
-    then = ("--then-hold-at", "30", "--then-gate", str(second_gate))
+    then = ("--then-hold-at", "170", "--then-gate", str(second_gate))
     job = cluster("--nats", bus_of_three.url, "--nnodes", "2:3", *program, *hold, *then)
     await asyncio.to_thread(job.until, r"job\.formed")
     await asyncio.to_thread(job.wait_until_ready, 2)

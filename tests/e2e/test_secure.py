@@ -56,7 +56,7 @@ def test_a_secured_run_moves_a_machine_and_refuses_the_wrong_people(
 ) -> None:
     gate = tmp_path / "gate"
     hold = ("--hold-at", "20", "--gate", str(gate))
-    job = cluster("--secure", "--nnodes", "2:3", WORKLOADS, "ddp", "--steps", "40", *hold)
+    job = cluster("--secure", "--nnodes", "2:3", WORKLOADS, "ddp", "--steps", "200", *hold)
     job.until(r"job\.formed")
     clients = Path(job.runtime()["clients"])
     ops = {NKEY: str(clients / "ops" / "nkey"), CA: str(clients / "ops" / "ca.pem")}

@@ -255,5 +255,7 @@ class DetectorMachine(RuleBasedStateMachine):
         assert self.over or known == self.membership
 
 
-DetectorMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+DetectorMachine.TestCase.settings = settings(
+    max_examples=100, stateful_step_count=30, deadline=None
+)
 TestDetectorMachine = DetectorMachine.TestCase
