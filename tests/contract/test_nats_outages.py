@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import pytest
 from structlog.testing import capture_logs
+from structlog.typing import EventDict
 
 from trainmover.bus.embedded import EmbeddedServer
 from trainmover.bus.nats import NatsBus
@@ -184,6 +185,10 @@ class TestStorm:
             assert obeying.result() == {str(n) for n in range(count)}
 
 
+def errors(lines: list[EventDict]) -> list[EventDict]:
+    return [one for one in lines if one["log_level"] == "error"]
+
+
 class TestOutage:
     async def test_calls_fail_in_about_a_second(self, nats_server: EmbeddedServer):
         watched = Watched(nats_server.url)
@@ -284,9 +289,9 @@ class TestOutage:
                     await bus.publish(lost("m"))
                 assert not bus.connected
                 async with asyncio.timeout(5):
-                    while not (told := [one for one in lines if one["log_level"] == "error"]):
-                        # nats-py tells of the end when it is over, in a task of its own.
-                        await asyncio.sleep(0.01)  # noqa: ASYNC110
+                    # nats-py tells of the end when it is over, in a task of its own.
+                    while not (told := errors(lines)):  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
         assert [one["event"] for one in told] == ["bus.closed_by_server"]
 
     async def test_no_server_at_all(self):
