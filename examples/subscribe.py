@@ -8,10 +8,8 @@ from trainmover.bus.nats import NatsBus
 
 async def main(url: str, job: str) -> None:
     async with NatsBus(url) as bus:  # on a secured bus: TRAINMOVER_NATS_NKEY, TRAINMOVER_NATS_CA
-        async for delivery in bus.events(job, entity="migration", from_start=False):
-            print(
-                delivery.payload.time, delivery.payload.type, delivery.payload.payload, flush=True
-            )
+        async for fact in bus.events(job, entity="migration", from_start=False):
+            print(fact.payload.time, fact.payload.type, fact.payload.payload, flush=True)
 
 
 asyncio.run(main(*sys.argv[1:]))

@@ -194,4 +194,4 @@ class Stack:
 
     def close(self) -> None:
         shutil.rmtree(self._keys)
-        self.compose("down", "-v", "--remove-orphans", "-t", "2", timeout_s=180)
+        self.compose("--profile", "*", "down", "-v", "--remove-orphans", "-t", "2", timeout_s=180)
