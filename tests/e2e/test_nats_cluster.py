@@ -177,7 +177,7 @@ async def test_a_real_job_is_moved_while_the_leader_dies(
     assert moved.returncode == 0, moved.stderr
     bus_of_three.kill(await bus_of_three.stream_leader())
     gate.touch()
-    await asyncio.to_thread(job.until, r"migration\.ready")
+    await asyncio.to_thread(job.until, r"migration\.(ready|switching)")
     second_gate.touch()  # else it may be at its end before there is a leader
     await asyncio.to_thread(job.until, r"migration\.committed .*worker-1 -> worker-2")
     assert await asyncio.to_thread(job.finish) == 0, job.output

@@ -232,7 +232,7 @@ class DetectorMachine(RuleBasedStateMachine):
     @rule()
     def job_ends(self) -> None:
         self.over = True
-        self.fact(JobFinished(step=9))
+        self.fact(JobFinished(epoch=self.membership.epoch, step=9))
 
     # -- what must be ----------------------------------------------------------------------------
 
