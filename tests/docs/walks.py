@@ -357,10 +357,10 @@ SECURED: tuple[Step, ...] = (
 )
 
 SHORT = {
-    "adopted": fresh(AFRESH[1], MOVES[0], slots=2, standbys=1),
     "secured": SECURED,
 }
 LONG = {
+    "adopted": fresh(AFRESH[1], MOVES[0], slots=2, standbys=1),
     "steered": STEERED,
     "moved": MOVED,
     "eight": EIGHT,

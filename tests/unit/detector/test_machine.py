@@ -210,8 +210,9 @@ class DetectorMachine(RuleBasedStateMachine):
 
     @rule(slot=SLOTS)
     def machine_starts_over(self, slot: int) -> None:
-        gone = sorted(set(self.generations) - {one.machine for one in self.membership.members})
-        if gone:
+        plans = [self.membership, *([self.approved.membership] if self.approved else [])]
+        wanted = {one.machine for seats in plans for one in seats.members}
+        if gone := sorted(self.generations.keys() - wanted):
             name = gone[slot % len(gone)]
             self.generations[name] += 1
             self.fact(make.registered(name, generation=self.generations[name]))
