@@ -314,14 +314,14 @@ def machine(name: str) -> Step:
 
     def start(walker: Walker) -> None:
         walker.env["TRAINMOVER_MACHINE"] = name
-        walker.walk(Watch(AGENT, "registered", stay=True))
+        walker.walk(Watch(AGENT, "service.ready", stay=True))
 
     return start
 
 
 CLUSTER: tuple[Step, ...] = (
     server("-js", "-sd", "store"),
-    Watch("trainmover up --job gpt --nats nats://head:4222", "planner", stay=True),
+    Watch("trainmover up --job gpt --nats nats://head:4222", "look at it with", stay=True),
     *map(machine, ("head", "n1", "n2", "n3", "n4")),
     warmed(1),
     Say("trainmover status --job gpt --nats nats://127.0.0.1:4222", "gpt: running"),
