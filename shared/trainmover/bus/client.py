@@ -12,10 +12,10 @@ from nats.aio.msg import Msg
 from trainmover.bus.credentials import Credentials
 from trainmover.errors import BusError, PermissionDeniedError
 
-__all__ = ["FrankClient", "forbidden", "refusal_of"]
+__all__ = ["PermissionAwareClient", "forbidden", "refusal_of"]
 
 
-class FrankClient(Client):
+class PermissionAwareClient(Client):
     """A client whose requests end at once when the server says they are forbidden.
 
     Args:

@@ -20,7 +20,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 
-from trainmover.bus.client import FrankClient, forbidden, refusal_of
+from trainmover.bus.client import PermissionAwareClient, forbidden, refusal_of
 from trainmover.bus.credentials import Credentials
 from trainmover.errors import BusError, BusUnavailableError
 from trainmover.observe import get_logger
@@ -64,7 +64,7 @@ class Connection:
         self._connect_timeout_s = connect_timeout_s
         self._credentials = credentials
         self._options = dict(options or {})
-        self._client = FrankClient()
+        self._client = PermissionAwareClient()
         self._up = asyncio.Event()
         self._closing = True  # until it is open
         self._last_error = ""
@@ -126,7 +126,7 @@ class Connection:
             logging.getLogger("asyncio").addFilter(_is_worth_saying)  # the same one is kept once
         self._up.clear()
         # A client whose connect failed cannot be used again.
-        self._client = FrankClient(demands_tls="tls" in options)
+        self._client = PermissionAwareClient(demands_tls="tls" in options)
         self._last_error = self._identity_error = ""
         self._closer: asyncio.Task[object] | None = None
         self._closing = False
