@@ -144,10 +144,7 @@ class StateLead:
 
     def cancel(self) -> None:
         """End it; the link is closed. Again does nothing."""
-        self._over.set()
-        self._link.shutdown()
-        with self._changed:
-            self._changed.notify_all()
+        self._stop()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
         self._link.close()
@@ -220,8 +217,7 @@ class StateLead:
     @contextlib.contextmanager
     def _between_steps(self) -> Iterator[None]:
         with self._changed:  # the training thread goes first; a lock alone is not fair
-            while self._stepping and not self._over.is_set():
-                self._changed.wait(timeout=_LOOK_S)
+            self._changed.wait_for(lambda: not self._stepping or self._over.is_set())
         with self._turn:
             self._check_wanted()
             yield
@@ -239,7 +235,12 @@ class StateLead:
     def _give_up(self, reason: str) -> None:
         if self._over.is_set():
             return
-        self._over.set()
-        self._link.shutdown()
+        self._stop()
         if self._wanted():
             self._lost(reason)
+
+    def _stop(self) -> None:
+        self._over.set()
+        self._link.shutdown()
+        with self._changed:
+            self._changed.notify_all()
