@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from tests.docs.pages import ROOT
 from tests.docs.test_commands import COMMANDS
-from tests.docs.walker import Say, Walker, Watch, bare, walking
-from tests.docs.walks import LONG, SHORT, TRAIN, WHILE_OTHERS_RUN, free_port
+from tests.docs.walker import Walker, bare, commands, walking
+from tests.docs.walks import LONG, SHORT, TRAIN
+from tests.support.compose import free_port
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(600)]
 
@@ -107,17 +108,13 @@ NEEDS = {
 """What cannot be had where this was written; docs/limits.md says so."""
 
 
-def walked() -> set[str]:
-    """Commands that a walk carries out, wherever they stand in a step."""
-    steps = [step for walk in (*SHORT.values(), *LONG.values()) for step in walk]
-    said = {step.command for step in steps if isinstance(step, Say | Watch)}
-    return said | set(WHILE_OTHERS_RUN)
+WALKED = {each for walk in (*SHORT.values(), *LONG.values()) for each in commands(walk)}
 
 
 @pytest.mark.parametrize(("page", "command"), COMMANDS, ids=lambda value: value[:60])
 def test_it_is_carried_out_somewhere(page: str, command: str) -> None:
     plain = bare(command)
-    if plain in walked() or any(re.fullmatch(each, plain) for each in NEEDS):
+    if plain in WALKED or any(re.fullmatch(each, plain) for each in NEEDS):
         return
     tests = [test for each, test in ELSEWHERE.items() if re.fullmatch(each, plain)]
     assert tests, f"{page}: nothing carries out {plain!r}"

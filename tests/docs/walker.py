@@ -55,19 +55,25 @@ class Watch:
     Attributes:
         command: As it is documented, but for comments.
         says: It writes a line like this once it is up; empty where it reads silently.
-        then: What is done while it runs.
+        then: Steps that are taken while it runs.
         shows: It writes a line like this after that.
         stay: Leave it running beside what follows; else it is ended with Ctrl-C.
     """
 
     command: str
     says: str = ""
-    then: Callable[[Walker], None] | None = None
+    then: tuple[Step, ...] = ()
     shows: str = ""
     stay: bool = False
 
 
 Step = Say | Watch | Callable[["Walker"], None]
+
+
+def commands(steps: tuple[Step, ...]) -> set[str]:
+    """The documented commands among ``steps``, and among those that are taken meanwhile."""
+    said = {step.command for step in steps if isinstance(step, Say | Watch)}
+    return said.union(*(commands(step.then) for step in steps if isinstance(step, Watch)))
 
 
 class Walker:
@@ -176,8 +182,7 @@ class Walker:
         else:
             while self.readers() <= known:  # the bus announces no reader
                 one.check()
-        if step.then is not None:
-            step.then(self)
+        self.walk(*step.then)
         if step.shows:
             one.until(step.shows)
         if not step.stay:

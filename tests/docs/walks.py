@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 from tests.docs.pages import ROOT, fences
 from tests.docs.walker import Say, Step, Walker, Watch
+from tests.support.compose import free_port
 from tests.support.looking import warm
 
 from trainmover.bus.credentials import Credentials
@@ -42,12 +42,6 @@ for step in session.steps(loader, max_steps=options.steps):
         optimizer.step()
         session.log(loss=loss)
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 # -- what readers do between the commands ----------------------------------------------------------
@@ -105,12 +99,9 @@ def seen(path: str) -> Step:
 class Webhook:
     """The receiver of a webhook."""
 
-    def __init__(self) -> None:
-        self._heard = threading.Event()
-
     def start(self, walker: Walker) -> None:
-        """Listen, for as long as this process lives."""
-        heard = self._heard
+        """Listen until it was heard."""
+        heard = self._heard = threading.Event()
 
         class Receiver(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
@@ -124,13 +115,15 @@ class Webhook:
             def log_message(self, *_: object) -> None:
                 pass
 
-        server = HTTPServer(("127.0.0.1", 0), Receiver)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        walker.swaps["127.0.0.1:8080"] = f"127.0.0.1:{server.server_port}"
+        self._server = HTTPServer(("127.0.0.1", 0), Receiver)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        walker.swaps["127.0.0.1:8080"] = f"127.0.0.1:{self._server.server_port}"
 
     def heard(self, _: Walker) -> None:
         """Wait for a signed fact."""
         assert self._heard.wait(30)
+        self._server.shutdown()
+        self._server.server_close()
 
 
 WEBHOOK = Webhook()
@@ -185,18 +178,16 @@ STEERED: tuple[Step, ...] = (
     Say("trainmover resume --approval --reason 'let us see what it wants to do'", "approval"),
     Watch(
         "python examples/subscribe.py nats://127.0.0.1:4222 gpt",
-        then=lambda walker: walker.walk(Say(NOTICE), proposed("m-0002")),
+        then=(Say(NOTICE), proposed("m-0002")),
         shows=r"migration\.proposed",
     ),
     Say("trainmover reject m-0002 --reason 'known, will be quiet by noon'"),
     Say("trainmover notices send worker-3 --clear"),
-    Watch(SERVE, "POST http", then=lambda walker: walker.walk(Say(POST), proposed("m-0001"))),
+    Watch(SERVE, "POST http", then=(Say(POST), proposed("m-0001"))),
     Say("trainmover approve m-0001 --dry-run", "worker-3"),
     Watch(
         f"{TAIL} --entity migration",
-        then=lambda walker: walker.walk(
-            Say("trainmover approve m-0001 --reason 'fans are out' --by ada", "pause")
-        ),
+        then=(Say("trainmover approve m-0001 --reason 'fans are out' --by ada", "pause"),),
         shows=r"migration\.committed",
     ),
     Say("trainmover migrations ls", "committed"),
@@ -204,29 +195,33 @@ STEERED: tuple[Step, ...] = (
     Say("trainmover migrations show m-0001 --html m-0001.html --trace m-0001.json"),
     Say("trainmover migrations show m-0001 --trace out.json"),
     Watch(f"{TAIL} --from-start -o json", "job.formed"),
-    Watch("trainmover events tail", then=lambda walker: walker.walk(Say("trainmover pause"))),
+    Watch(
+        "trainmover events tail",
+        then=(Say("trainmover pause --reason 'benchmark until 14:00'"),),
+        shows=r"automation\.changed",
+    ),
     WEBHOOK.start,
     Say("export TRAINMOVER_RELAY_SECRET=$(openssl rand -hex 32)"),
     Watch(
         "trainmover relay --to http://127.0.0.1:8080/hook --type 'migration.*' --job gpt "
         "--nats nats://127.0.0.1:4222",
-        then=WEBHOOK.heard,
+        then=(WEBHOOK.heard,),
     ),
-    Watch("trainmover dashboard", "http://", then=seen("8787/")),
+    Watch("trainmover dashboard", "http://", then=(seen("8787/"),)),
     Say("head -c 18 /dev/urandom | base64 > token"),
-    Watch("trainmover dashboard --token-file token", "http://", then=seen("8787/")),
+    Watch("trainmover dashboard --token-file token", "http://", then=(seen("8787/"),)),
     Watch(
         "trainmover dashboard --job gpt --nats nats://head:4222 --host 0.0.0.0",
         "http://",
-        then=seen("8787/"),
+        then=(seen("8787/"),),
     ),
-    Watch("trainmover metrics", "http://", then=seen("9478/metrics")),
+    Watch("trainmover metrics", "http://", then=(seen("9478/metrics"),)),
     Say("trainmover metrics --once", "trainmover_step "),
     package,
     Say("pip install .", "my-package-1"),
     Say("trainmover detectors list", "slow_loader"),
     Say("trainmover detectors describe slow_loader", "seconds"),
-    Watch("trainmover record yesterday.tmrec.gz --job gpt", shows=""),
+    Watch("trainmover record yesterday.tmrec.gz --job gpt"),
     Say(
         "trainmover detectors replay yesterday.tmrec.gz --detector my_package:SlowLoader",
     ),
@@ -278,7 +273,7 @@ COMPARED: tuple[Step, ...] = (
     Watch(
         "trainmover run --nnodes 2:3 --metrics moved train.py",
         r"job\.formed",
-        then=lambda walker: walker.walk(
+        then=(
             on_this_host,
             warmed(1, slots=2),
             Say("trainmover migrate worker-1 --yes", "pause"),
@@ -306,23 +301,20 @@ def server(*arguments: str) -> Step:
     return start
 
 
-AGENT = "trainmover agent --job gpt --nats nats://head:4222 --nnodes 4:6 -- train.py --lr 3e-4"
-
-
-def machine(name: str) -> Step:
+def machine(name: str) -> tuple[Step, ...]:
     """An agent; here all of them have the same host name."""
+    line = "trainmover agent --job gpt --nats nats://head:4222 --nnodes 4:6 -- train.py --lr 3e-4"
 
-    def start(walker: Walker) -> None:
+    def called(walker: Walker) -> None:
         walker.env["TRAINMOVER_MACHINE"] = name
-        walker.walk(Watch(AGENT, "service.ready", stay=True))
 
-    return start
+    return called, Watch(line, "service.ready", stay=True)
 
 
 CLUSTER: tuple[Step, ...] = (
     server("-js", "-sd", "store"),
     Watch("trainmover up --job gpt --nats nats://head:4222", "look at it with", stay=True),
-    *map(machine, ("head", "n1", "n2", "n3", "n4")),
+    *(step for name in ("head", "n1", "n2", "n3", "n4") for step in machine(name)),
     warmed(1),
     Say("trainmover status --job gpt --nats nats://127.0.0.1:4222", "gpt: running"),
 )
@@ -369,11 +361,3 @@ LONG = {
     "compared": COMPARED,
     "cluster": CLUSTER,
 }
-WHILE_OTHERS_RUN = (
-    NOTICE,
-    POST,
-    AGENT,
-    "trainmover approve m-0001 --reason 'fans are out' --by ada",
-    "trainmover migrate worker-1 --yes",
-)
-"""Steps of a walk that are taken inside of another one."""
