@@ -88,7 +88,7 @@ class Fleet:
 def measure(ranks: int, *, seconds: int) -> dict[str, float]:
     """Processor seconds for each second of such a job; the process holds it below 1."""
     fleet = Fleet(ranks)
-    guarded = [Guarded(name, detector, budget_s=5.0) for name, detector in detectors().items()]
+    guarded = [Guarded(name, detector) for name, detector in detectors().items()]
     core = DetectorCore(guarded)
     core.on_fact(JobFormed(membership=fleet.seats), 0.0)
     took = []

@@ -8,6 +8,7 @@ by an *epoch* that only grows (INV-EPOCH-MONOTONE).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -114,10 +115,11 @@ class Membership(Frozen):
 
     def slot_of_machine(self, machine: str) -> int | None:
         """The slot ``machine`` fills, or None when it fills none."""
-        for slot, member in enumerate(self.members):
-            if member.machine == machine:
-                return slot
-        return None
+        return self._slots.get(machine)
+
+    @cached_property
+    def _slots(self) -> Mapping[str, int]:
+        return {member.machine: slot for slot, member in enumerate(self.members)}
 
     def replace(self, joiners: Mapping[int, Member], *, epoch: int | None = None) -> Membership:
         """The membership after ``joiners`` took their slots.

@@ -26,6 +26,8 @@ __all__ = ["Alarm", "Guarded"]
 _MOST_AT_ONCE: Final = 256
 _MOST_CLAIMS: Final = 2_000
 _CLAIMS_S: Final = 10.0
+_OVERRUNS: Final = 3
+_OVERRUNS_S: Final = 10.0
 _ADVICE: Final = frozenset({"none", "move", "recover"})
 
 
@@ -78,7 +80,9 @@ class Guarded:
         detector: The detector, or None when it could not be made.
         version: Version of the distribution it comes from.
         mode: ``active``, or ``shadow``: its claims lead to no action.
-        budget_s: Longest time one call may take, in seconds.
+        budget_s: Longest time a call may take, in seconds. Once in a while it may take longer, as
+            when the interpreter collects garbage in the midst of it; three times in ten
+            seconds is too often.
         clock: Measures that time, in seconds.
         alarm: What gets us out of a call that never returns; None to do without.
         quarantined: Why it is not asked any more; empty while it is.
@@ -93,6 +97,8 @@ class Guarded:
     alarm: Alarm | None = None
     quarantined: str = ""
     _claims: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_CLAIMS))
+    _now_s: float = -math.inf
+    _overruns: deque[float] = field(default_factory=lambda: deque(maxlen=_OVERRUNS))
 
     def observe(self, window: CollectiveWindow) -> list[Verdict]:
         """``Detector.observe``; nothing when quarantined."""
@@ -115,11 +121,12 @@ class Guarded:
             detector.membership_changed(membership)
             return ()
 
-        self._call(tell, 0.0)
+        self._call(tell, self._now_s)
 
     def _call(self, call: Callable[[Detector], Iterable[Verdict]], now_s: float) -> list[Verdict]:
         if self.quarantined or self.detector is None:
             return []
+        self._now_s = now_s
         # Processor time of this thread: a busy machine must not count against the detector.
         started_s = self.clock()
         try:
@@ -134,10 +141,9 @@ class Guarded:
             self.quarantined = f"{type(error).__name__}: {error}"
             return []
         took_s = self.clock() - started_s
-        if took_s > self.budget_s:
-            self.quarantined = f"one call took {took_s:.3f} s, the budget is {self.budget_s} s"
+        if self._drags(took_s):
             return []
-        if verdicts and self._floods(len(verdicts), now_s):
+        if verdicts and self._floods(len(verdicts)):
             return []
         return verdicts
 
@@ -152,9 +158,22 @@ class Guarded:
         finally:
             self.alarm.inside = False
 
-    def _floods(self, count: int, now_s: float) -> bool:
-        self._claims.extend([now_s] * count)
-        full = len(self._claims) == _MOST_CLAIMS and now_s - self._claims[0] < _CLAIMS_S
+    def _drags(self, took_s: float) -> bool:
+        if took_s <= self.budget_s:
+            return False
+        self._overruns.append(self._now_s)
+        full = len(self._overruns) == _OVERRUNS
+        if not full or self._now_s - self._overruns[0] >= _OVERRUNS_S:
+            return False
+        self.quarantined = (
+            f"too slow: {_OVERRUNS} calls within {_OVERRUNS_S:g} s took longer than "
+            f"{self.budget_s:g} s, the last {took_s:.3f} s"
+        )
+        return True
+
+    def _floods(self, count: int) -> bool:
+        self._claims.extend([self._now_s] * count)
+        full = len(self._claims) == _MOST_CLAIMS and self._now_s - self._claims[0] < _CLAIMS_S
         if count > _MOST_AT_ONCE or full:
             self.quarantined = (
                 f"it floods: more than {_MOST_AT_ONCE} claims in one call"
