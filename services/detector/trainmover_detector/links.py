@@ -18,6 +18,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Verdict
+from trainmover.telemetry import LINK
 from trainmover.topology import Membership
 
 __all__ = ["LinksConfig", "LinksDetector"]
@@ -185,8 +186,9 @@ class LinksDetector:
         if self._membership is None or not self._unread or now_s - self._judged_s < 1.0:
             return ()
         self._judged_s, self._unread = now_s, False
-        # All machines at once: a job may have thousands of them.
-        rows = np.concatenate([rows for rows, _ in self._latest.values()])
+        # All machines at once: a job may have thousands of them. As bytes, because numpy would
+        # compare the fields of every array with those of the one before it.
+        rows = np.concatenate([rows.view(np.uint8) for rows, _ in self._latest.values()]).view(LINK)
         read_s = np.repeat(
             [at_s for _, at_s in self._latest.values()],
             [len(rows) for rows, _ in self._latest.values()],
