@@ -16,6 +16,7 @@ from trainmover.topology import Frozen, Membership
 __all__ = ["Seats"]
 
 _SECTIONS: Final = tuple(each.name for each in fields(Sections))
+_NOTHING: Final = Sections()
 
 
 class Seats:
@@ -77,7 +78,7 @@ class Seats:
         if slot is not None and membership.members[slot].generation != batch.generation:
             return None  # believed dead, it may still send: it must not count as its successor
         whole = slot is not None and batch.epoch == membership.epoch
-        sections = Sections()
+        sections = _NOTHING
         if whole and slot is not None:
             said = batch.more
             if said.records is not batch.records:
@@ -111,6 +112,6 @@ def _about(sections: Sections, ranks: range) -> Sections:
         array = sections.named(name)
         if len(array):
             own = (array["rank"] - ranks.start).view(np.uint32) < len(ranks)
-            if not own.all():
+            if np.count_nonzero(own) < len(own):
                 foreign[name] = array[own]
     return replace(sections, **foreign) if foreign else sections
