@@ -13,10 +13,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import pytest
 from tests.support.compose import ROOT, SLOTS, Stack
+from tests.support.lines import Lines
 
 from trainmover import observe
 from trainmover.errors import PermissionDeniedError
@@ -131,19 +131,20 @@ def test_standbys_are_added_and_a_killed_machine_comes_back(stack: Stack) -> Non
 
 
 @contextlib.contextmanager
-def subscriber(stack: Stack) -> Iterator[IO[str]]:
+def subscriber(stack: Stack) -> Iterator[Lines]:
     """``examples/subscribe.py`` outside of the containers, as a user who may only look."""
     script = [sys.executable, str(ROOT / "examples" / "subscribe.py"), stack.url, "gpt"]
     env = {**os.environ, **stack.keys("ops").environment()}
     before = stack.readers()
     with subprocess.Popen(script, env=env, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+        lines = Lines(process.stdout, what="the subscriber")
         try:
             while stack.readers() == before:
                 assert process.poll() is None
-            yield process.stdout
+            yield lines
         finally:
             process.kill()
+            lines.end()
 
 
 def test_a_reader_sees_what_an_operator_moves_and_may_not_publish(stack: Stack) -> None:
@@ -152,11 +153,8 @@ def test_a_reader_sees_what_an_operator_moves_and_may_not_publish(stack: Stack) 
     with subscriber(stack) as lines:
         answer = stack.compose("run", "--rm", "cli", "migrate", "worker-0", "--yes")
         assert "worker-0" in answer
-        seen = []
-        for line in lines:
-            seen.append(line.split()[2])
-            if seen[-1].endswith("migration.committed.v1"):
-                break
+        lines.until(r"migration\.committed\.v1")
+        seen = [line.split()[2] for line in lines.text.splitlines()]
     order = ["proposed", "approved", "preparing", "committed"]
     told = [kind.split(".")[-2] for kind in seen]
     assert [fact for fact in told if fact in order] == order

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.docs.pages import fences
 from tests.support.compose import ROOT, SLOTS, Stack, free_port
+from tests.support.lines import Lines
 
 pytestmark = [pytest.mark.job, pytest.mark.walk, pytest.mark.timeout(900)]
 
@@ -38,9 +39,10 @@ def test_what_else_the_page_has(stack: Stack) -> None:
         stdout=subprocess.PIPE,
         text=True,
     ) as tail:
-        assert tail.stdout is not None
-        assert any("job.formed" in line for line in tail.stdout)
+        lines = Lines(tail.stdout, what="events tail")
+        lines.until(r"job\.formed")
         tail.terminate()
+        lines.end()
 
     stack.env["TRAINMOVER_STANDBYS"] = "32"
     assert "keys" in stack.compose("up", "keys", "--exit-code-from", "keys", "--no-deps")

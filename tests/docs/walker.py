@@ -10,12 +10,11 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.lines import Lines
 from tests.support.looking import view_when
 
 from trainmover.bus.credentials import Credentials
@@ -193,7 +192,6 @@ class _Beside:
     """A command that runs beside others, and what it writes."""
 
     def __init__(self, command: str, *, folder: Path, env: Mapping[str, str]) -> None:
-        self._command = command
         self._process = subprocess.Popen(
             ["bash", "-c", f"exec env {command}"],
             cwd=folder,
@@ -203,39 +201,17 @@ class _Beside:
             text=True,
             start_new_session=True,
         )
-        self._lines: list[str] = []
-        self._looked_at = 0
-        self._fresh = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._command = command
+        self._lines = Lines(self._process.stdout, what=command)
 
     @property
     def wrote(self) -> str:
         """All of it."""
-        return f"{self._command}:\n{''.join(self._lines)}"
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            with self._fresh:
-                self._lines.append(line)
-                self._fresh.notify_all()
-        with self._fresh:
-            self._fresh.notify_all()
+        return f"{self._command}:\n{self._lines.text}"
 
     def until(self, says: str) -> None:
         """Wait for a line like this among those that were not looked at."""
-        deadline = time.monotonic() + _PATIENCE_S
-        with self._fresh:
-            while True:
-                while self._looked_at < len(self._lines):
-                    self._looked_at += 1
-                    if re.search(says, self._lines[self._looked_at - 1]):
-                        return
-                assert self._reader.is_alive(), f"it ended without {says!r}: {self.wrote}"
-                left = deadline - time.monotonic()
-                assert left > 0, f"no {says!r}: {self.wrote}"
-                self._fresh.wait(left)
+        self._lines.until(says, timeout_s=_PATIENCE_S)
 
     def check(self) -> None:
         """It must not have ended."""
@@ -246,9 +222,7 @@ class _Beside:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGINT)
         code = self._process.wait(30)
-        self._reader.join(10)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._lines.end()
         # Python's own end of a script that leaves Ctrl-C to it is the signal.
         assert code in {0, 130, -signal.SIGINT}, f"{code} after Ctrl-C: {self.wrote}"
 

@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.lines import Lines
 
 from trainmover.cli.exits import ExitCode
 from trainmover.local import procfs, registry
@@ -31,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Command:
-    """A running ``trainmover`` command whose messages can be waited for."""
+    """A running ``trainmover`` command and what it prints."""
 
     def __init__(self, *argv: str) -> None:
         self.process = subprocess.Popen(
@@ -41,35 +41,16 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self.out = self.err = ""
-        self._news = threading.Condition()
-        self._readers = [
-            threading.Thread(target=self._read, args=(name,)) for name in ("out", "err")
-        ]
-        for reader in self._readers:
-            reader.start()
-
-    def _read(self, name: str) -> None:
-        stream = self.process.stdout if name == "out" else self.process.stderr
-        assert stream is not None
-        for line in stream:
-            with self._news:
-                setattr(self, name, getattr(self, name) + line)
-                self._news.notify_all()
-        stream.close()
-
-    def wait_for(self, text: str, *, timeout_s: float = 120) -> None:
-        with self._news:
-            found = self._news.wait_for(lambda: text in self.out + self.err, timeout_s)
-        assert found, f"{text!r} did not come: {self.out}{self.err}"
+        self.out = Lines(self.process.stdout, what=argv[0])
+        self.err = Lines(self.process.stderr, what=argv[0])
 
     def pids(self) -> list[int]:
         return [stat.pid for _, stat in procfs.descendants(self.process.pid)]
 
     def end(self, *, timeout_s: float = 300) -> int:
         code = self.process.wait(timeout_s)
-        for reader in self._readers:
-            reader.join(10)
+        self.out.end()
+        self.err.end()
         return code
 
     def close(self) -> None:
@@ -99,12 +80,12 @@ def test_the_demo_passes_and_leaves_nothing_behind(home: Path, started: list[Com
     report = home / "report.html"
     arguments = ("--nnodes", "3:5", "--steps", "110", "--seed", "7", "--report", str(report))
     started.append(demo := Command("demo", "--json", *arguments))
-    demo.wait_for("job.formed")
+    demo.err.until(r"job\.formed")
     pids = demo.pids()
     assert len(pids) >= 3 + 5
     code = demo.end()
-    verdict = json.loads(demo.out.splitlines()[-1])
-    assert (code, verdict["verdict"]) == (ExitCode.OK, "pass"), (verdict["problems"], demo.err)
+    verdict = json.loads(demo.out.text.splitlines()[-1])
+    assert (code, verdict["verdict"]) == (ExitCode.OK, "pass"), (verdict["problems"], demo.err.text)
     assert verdict["bitwise_equal"] is True
     assert verdict["comparison"]["compared"] >= 3 * 110 - 1
     planned, failure = verdict["migrations"]
@@ -115,7 +96,7 @@ def test_the_demo_passes_and_leaves_nothing_behind(home: Path, started: list[Com
     assert planned["trace_id"] != failure["trace_id"]
     for move in verdict["migrations"]:
         assert 0 <= move["pause_s"] < verdict["restart_s"]
-    assert "straggler worker-2" in demo.err
+    assert "straggler worker-2" in demo.err.text
     assert "TrainMover demo: " in report.read_text()
     assert alive(pids) == []
     assert registry.jobs() == []
@@ -127,7 +108,7 @@ def test_ctrl_c_ends_the_demo_at_any_moment(
     home: Path, started: list[Command], moment: str
 ) -> None:
     started.append(demo := Command("demo", "--report", str(home / "report.html")))
-    demo.wait_for(moment)
+    demo.err.until(moment)
     pids = demo.pids()
     demo.process.send_signal(signal.SIGINT)
     assert demo.end(timeout_s=30) == ExitCode.INTERRUPTED
@@ -141,14 +122,14 @@ def test_training_finishes_without_bus_and_services(home: Path, started: list[Co
     metrics = home / "metrics"
     arguments = ("--nnodes", "2:3", "--job", "alone", "--metrics", str(metrics))
     started.append(run := Command("run", *arguments, *PROGRAM, "--steps", "60"))
-    run.wait_for("step   10")
+    run.err.until("step   10")
     pids = run.pids()
     record = registry.find("alone")
     for name in ("bus", "detector", "planner"):
         os.kill(record.processes[name], signal.SIGKILL)
-    assert run.end() == ExitCode.OK, run.err
+    assert run.end() == ExitCode.OK, run.err.text
     for name in ("bus", "detector", "planner"):
-        assert f"the {name} is gone" in run.err
+        assert f"the {name} is gone" in run.err.text
     for rank in range(2):
         lines = (metrics / f"rank-{rank}.jsonl").read_text().splitlines()
         assert [json.loads(line)["step"] for line in lines] == list(range(60))
@@ -160,6 +141,6 @@ def test_a_program_that_fails_ends_the_job_and_says_why(home: Path, started: lis
     script.write_text("raise ValueError('no such data set')\n")
     started.append(run := Command("run", "--nnodes", "2", str(script)))
     assert run.end() == ExitCode.FAILED
-    assert "error:" in run.err
-    assert "no such data set" in run.err
+    assert "error:" in run.err.text
+    assert "no such data set" in run.err.text
     assert registry.jobs() == []

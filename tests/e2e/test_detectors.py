@@ -103,7 +103,9 @@ def test_a_plugin_opens_an_incident_that_moves_a_machine_and_bad_ones_harm_nobod
 
 
 def _said(job: ClusterJob, name: str) -> bool:
-    return any("detector.quarantined" in line and f'"{name}"' in line for line in job.lines)
+    return any(
+        "detector.quarantined" in line and f'"{name}"' in line for line in job.output.splitlines()
+    )
 
 
 def test_an_announced_end_moves_the_machine_before_it_goes(

@@ -4,34 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
 import pytest
 from tests.e2e.conftest import WORKLOADS
 from tests.support.cluster import ClusterJob
+from tests.support.lines import Lines
 
 from trainmover.bus.credentials import CA, NKEY
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
 StartJob = Callable[..., ClusterJob]
-
-
-class Lines:
-    """What a process prints, as it comes."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-
-    def until(self, text: str) -> None:
-        for line in self._stream:
-            if text in line:
-                return
-        raise AssertionError(f"it ended before it printed {text!r}")
 
 
 @contextlib.contextmanager
@@ -44,11 +32,12 @@ def subscriber(url: str, env: dict[str, str]) -> Iterator[Lines]:
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None
+        lines = Lines(process.stdout, what="the subscriber")
         try:
-            yield Lines(process.stdout)
+            yield lines
         finally:
             process.kill()
+            lines.end()
 
 
 def test_a_secured_run_moves_a_machine_and_refuses_the_wrong_people(
@@ -85,7 +74,7 @@ def test_a_secured_run_moves_a_machine_and_refuses_the_wrong_people(
         gate.touch()
         job.until(r"migration\.committed .*worker-1 -> worker-2")
         for phase in ("preparing", "ready", "switching", "committed"):
-            lines.until(f"dev.trainmover.migration.{phase}.v1")
+            lines.until(re.escape(f"dev.trainmover.migration.{phase}.v1"))
     assert job.finish() == 0, job.output
     assert len(job.finals()) == 2
 

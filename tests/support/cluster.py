@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import queue
-import re
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
+
+from tests.support.lines import Lines
 
 from trainmover.bus.credentials import Credentials
 from trainmover.bus.nats import NatsBus
@@ -32,8 +30,6 @@ class ClusterJob:
         self.name = name
         self.home = home
         self.metrics = home / "metrics"
-        self.lines: list[str] = []
-        self._fresh: queue.Queue[str | None] = queue.Queue()
         self._env = {**os.environ, "TRAINMOVER_HOME": str(home), "NO_COLOR": "1"}
         head = ["run", "--job", name, "--metrics", str(self.metrics)]
         self.process = subprocess.Popen(
@@ -44,34 +40,16 @@ class ClusterJob:
             text=True,
             start_new_session=True,
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip())
-            self._fresh.put(line.rstrip())
-        self._fresh.put(None)
+        self._lines = Lines(self.process.stdout, what=f"job {name}")
 
     @property
     def output(self) -> str:
-        return "\n".join(self.lines)
+        """What it printed so far."""
+        return self._lines.text
 
     def until(self, pattern: str, *, timeout_s: float = 120) -> str:
         """Wait for a line that matches."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                line = self._fresh.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                raise AssertionError(
-                    f"no line like {pattern!r} in {timeout_s} s:\n{self.output}"
-                ) from None
-            if line is None:
-                raise AssertionError(f"ended before a line like {pattern!r}:\n{self.output}")
-            if re.search(pattern, line):
-                return line
+        return self._lines.until(pattern, timeout_s=timeout_s)
 
     def runtime(self) -> dict[str, Any]:
         """The runtime file that the launcher keeps for other terminals."""
@@ -158,7 +136,7 @@ class ClusterJob:
             code = self.process.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"no end in {timeout_s} s:\n{self.output}") from None
-        self._reader.join(timeout=10)
+        self._lines.end()
         return code
 
     def finals(self) -> list[dict[str, Any]]:
@@ -184,9 +162,7 @@ class ClusterJob:
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait(timeout=10)
-        self._reader.join(timeout=10)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        self._lines.end()
 
     def __enter__(self) -> ClusterJob:
         return self
