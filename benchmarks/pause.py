@@ -20,7 +20,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.cluster import Cluster
@@ -62,38 +64,37 @@ def restart(shape: tuple[int, int, int, int]) -> tuple[float, int]:
         command += ["--nproc-per-node", "2", "--max-restarts", "3"]
         command += ["-m", "benchmarks.programs.restart", "--steps", "1000000"]
         process = subprocess.Popen(
-            [*command, "--folder", name, *options_of(shape)], stdout=sys.stderr
+            [*command, "--folder", name, *options_of(shape)], stdout=subprocess.PIPE, text=True
         )
+        too_long = threading.Timer(900, process.kill)
+        too_long.start()
         try:
-            before = steps_in(folder, at_least=13)
+            steps = steps_of(process)
+            before = list(itertools.islice(steps, 13))
             os.kill(int((folder / "pid-1").read_text()), signal.SIGKILL)
-            killed, reached = time.time(), before[-1][0]
-            while True:
-                assert process.poll() is None, "torchrun gave the job up"
-                assert time.time() < killed + 300, "torchrun did not bring the job back"
-                after = steps_in(folder, at_least=1)
-                fresh = [at for step, at in after if at > killed + 0.5 and step > reached]
-                if fresh:
-                    break
-                time.sleep(0.05)
-            redone = sum(1 for step, at in after if at > killed + 0.5 and step <= reached)
-            gaps = [b[1] - a[1] for a, b in itertools.pairwise(before)]
-            return fresh[0] - before[-1][1] - statistics.median(gaps), redone
+            killed, redone = time.time(), 0
+            for step, at in steps:
+                if at <= killed + 0.5:  # of the life that ends
+                    before.append((step, at))
+                elif step <= before[-1][0]:
+                    redone += 1
+                else:
+                    gaps = [b[1] - a[1] for a, b in itertools.pairwise(before)]
+                    return at - before[-1][1] - statistics.median(gaps), redone
+            raise RuntimeError("torchrun did not bring the job back")
         finally:
+            too_long.cancel()
             process.send_signal(signal.SIGTERM)
-            process.wait(60)
+            process.communicate(timeout=60)
 
 
-def steps_in(folder: Path, *, at_least: int) -> list[tuple[int, float]]:
-    """Wait until the job has logged so many steps; (step, time) of each."""
-    path = folder / "steps"
-    deadline = time.monotonic() + 600
-    while True:
-        lines = path.read_text().splitlines() if path.exists() else []
-        if len(lines) >= at_least:
-            return [(int(line.split()[0]), float(line.split()[1])) for line in lines]
-        assert time.monotonic() < deadline, "the job under torchrun makes no steps"
-        time.sleep(0.05)
+def steps_of(process: subprocess.Popen[str]) -> Iterator[tuple[int, float]]:
+    """(step, time) of each step, as the job under torchrun makes it."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        match line.split():
+            case ["step", step, at]:
+                yield int(step), float(at)
 
 
 def main() -> None:

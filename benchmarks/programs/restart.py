@@ -57,8 +57,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         if rank == 0:
-            with (options.folder / "steps").open("a") as file:
-                file.write(f"{step} {time.time()}\n")
+            print(f"step {step} {time.time()}", flush=True)
             if (step + 1) % options.checkpoint_every == 0:
                 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
                 torch.save({**state, "step": step + 1}, checkpoint.with_suffix(".new"))

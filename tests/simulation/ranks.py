@@ -1,8 +1,9 @@
-"""A rank as the protocol describes it: steps, votes, switches, recoveries; no tensors.
+"""A rank: the real core of the worker role, and a modelled training thread; no tensors.
 
-Its state is the number of completed steps and a digest that every step changes. The model follows
-``trainmover_executor``: ``control_thread`` (commands, neighbours), ``session`` (steps, the vote),
-``handover``, ``leaver`` and ``joiner``. What runs in two threads there is one here.
+Its state is the number of completed steps and a digest that every step changes. What the core
+decides is done here as ``trainmover_executor`` does it: ``control_thread`` (commands, neighbours),
+``loop`` (steps), ``ballot`` (the vote), ``handover``, ``leaver`` and ``joiner``. What runs in two
+threads there is one here.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import Any, Final
 from tests.simulation.fabric import Fabric
 
 from trainmover.capsules import holder_of
-from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover
+from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover, SaveCheckpoint
 from trainmover.events import executor
 from trainmover.events.machine import LinkLost
 from trainmover.plan import Plan
 from trainmover.testing.simulation import SimProcess, Simulation
 from trainmover.topology import Frozen, Member, Membership
+from trainmover_executor.role import core, effects
+from trainmover_executor.role.state import WorkerState
 
 __all__ = ["SimRank"]
 
@@ -42,6 +45,7 @@ class SimRank(SimProcess):
         ended: Called with (exit code, signal) when the process ends.
 
     Attributes:
+        role: What it knows and decides by.
         where: What the training thread is doing.
         turn: Grows with each change of ``where``: whatever was to follow the one before is void.
     """
@@ -67,10 +71,15 @@ class SimRank(SimProcess):
         self.machine, self.life = member.machine, (member.machine, member.generation)
         self.rank = rank
         self.slot = membership.layout.slot_of(rank)
-        self.membership, self.epoch = membership, membership.epoch
-        self.standby = standby
+        self.membership = membership
+        self.role = WorkerState(
+            machine=self.machine,
+            rank=rank,
+            epoch=membership.epoch,
+            standby=standby,
+            phase="starting" if standby else "training",
+        )
         self.name = f"{self.machine}/r{rank}"
-        self.committed = 0
         self.digest = 0
         self.where = "starting"
         self.turn = 0
@@ -80,22 +89,11 @@ class SimRank(SimProcess):
         self._step_s, self._max_steps = step_s, max_steps
         self._report, self._warmed, self._finished = report, warmed, finished
         self._on_end = ended
-        self._latch = ""
         self._attempts = 0
-        self._undecided = False
         self._opened = not standby
-        self._seen_plans: set[int] = set()
-        self._prepared: Plan | None = None
-        self._leading: Plan | None = None
+        self._dialling: set[int] = set()
+        self._answering: list[Plan] = []
         self._led: Plan | None = None
-        self._voting: Plan | None = None
-        self._in_vote = False
-        self._abort_pending = False
-        self._joining: Plan | None = None
-        self._recover: Plan | None = None
-        self._switching: Plan | None = None
-        self._recovering: Plan | None = None
-        self._unconfirmed: Plan | None = None
         self._under: Plan | None = None
         self._said_step = -1
         fabric.ranks.append(self)
@@ -104,6 +102,50 @@ class SimRank(SimProcess):
         else:
             self._next(sim.between(0.05, 0.4), self._begin)
         self.after(1.0, self._progress)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch it is at."""
+        return self.role.epoch
+
+    @property
+    def committed(self) -> int:
+        """Steps completed by the job, as far as it knows."""
+        return self.role.committed
+
+    # -- the core --------------------------------------------------------------------------------
+
+    def _take(self, event: effects.Event) -> None:
+        before = self.role
+        self.role, actions = core.step(before, event)
+        if self.role.committed == before.committed + 1 and not before.standby:
+            self.digest = hash((self.digest, self.role.committed))
+        if before.leading is not None and self.role.leading != before.leading:
+            self._hang_up(before.leading)
+        for action in actions:
+            self._perform(action)
+
+    def _perform(self, action: effects.Action) -> None:
+        match action:
+            case effects.Break(epoch=epoch, reason=reason):
+                self._broken_off(epoch, reason)
+            case effects.Publish(fact=fact):
+                self._report(fact)
+            case effects.Park(plan=plan):
+                self._dialling.add(plan.epoch)
+                leaves = self.rank in plan.joining_ranks
+                late_s = self.sim.between(0.005, 0.05) if leaves else self.sim.between(0.001, 0.2)
+                self.after(late_s, self._dial, plan)
+            case effects.AnswerCalls(plan=plan):
+                self._answering.append(plan)
+                self._answer()
+            case effects.CancelPhaseOne(epoch=epoch):
+                self._dialling.discard(epoch)
+            case effects.Refuse(plan=plan, reason=reason):
+                self._note("refuses %s: %s", plan.id, reason)
+                self.end(code=1)
+            case effects.DropParked():
+                pass  # links that are parked are not modelled
 
     # -- the thread ------------------------------------------------------------------------------
 
@@ -130,13 +172,13 @@ class SimRank(SimProcess):
         if not self.alive:
             return
         self.die()
-        if reset and self._leading is not None:
-            self._hang_up(self._leading)
+        if reset and self.role.leading is not None:
+            self._hang_up(self.role.leading)
         self.fabric.ended(self, reset=reset and code != 0)
         self._on_end(code, signal)
 
     def _progress(self) -> None:
-        if self.committed != self._said_step and not self.standby:
+        if self.committed != self._said_step and not self.role.standby:
             self._said_step = self.committed
             self._report(
                 executor.StepProgress(
@@ -163,9 +205,8 @@ class SimRank(SimProcess):
         self._opened = True
         self._go("idle")
         self._warmed()
-        for plan in (self._joining,):
-            if plan is not None:
-                self._say_prepared(plan)
+        self._take(effects.Warm())
+        self._answer()
         self._idle()
 
     # -- steps -----------------------------------------------------------------------------------
@@ -178,9 +219,10 @@ class SimRank(SimProcess):
             self._next(0.01, lambda: self.end(code=0))
             return
         self._go("compute")
-        if self._leading is not None and self._led != self._leading:
-            self._led = self._leading
-            self.after(self.sim.between(0.05, 1.5), self._lead, self._leading)
+        leading = self.role.leading
+        if leading is not None and self._led != leading:
+            self._led = leading
+            self.after(self.sim.between(0.05, 1.5), self._lead, leading)
         self._next(self._step_s * self.sim.between(0.9, 1.1), self._computed)
 
     def _computed(self) -> None:
@@ -190,27 +232,20 @@ class SimRank(SimProcess):
     def _has_gradients(self, _: list[Any]) -> None:
         last = self.committed + 1 >= self._max_steps
         may_switch = self._attempts + 1 >= SHADOW_ITERATIONS and not last
-        self._voting = self._prepared if may_switch else None
-        self._in_vote = True
-        prepared = self._voting.epoch if self._voting is not None else self.epoch
+        self._take(effects.VoteBegun(may_switch))
+        ballot = self.role.ballot
+        prepared = self.epoch if ballot is None else ballot.epoch
         self._go("vote")
         self.fabric.enter(self, "vote", (self.committed, self.digest, prepared), self._voted)
 
     def _voted(self, votes: list[Any]) -> None:
-        plan, epochs = self._voting, {prepared for _, _, prepared in votes}
-        switching = plan is not None and epochs == {plan.epoch}
-        self._thaw(switching=switching)
-        self._commit_step()
+        epochs = [prepared for _, _, prepared in votes]
+        self._take(effects.VotePassed(lowest=min(epochs), highest=max(epochs)))
         self._attempts += 1
-        if self._unconfirmed is not None:
-            self._confirm(self._unconfirmed)
-            self._unconfirmed = None
-        self._switching = plan if switching else None
+        if self.role.confirmed is not None:
+            self._confirm(self.role.confirmed)
+            self._take(effects.Noted())
         self._settle()
-
-    def _commit_step(self) -> None:
-        self.committed += 1
-        self.digest = hash((self.digest, self.committed))
 
     def _confirm(self, plan: Plan) -> None:
         about: dict[str, Any] = {
@@ -224,46 +259,29 @@ class SimRank(SimProcess):
         self._report(executor.PlanCommitted(**about))
         self._report(executor.StepResumed(**about, pause_s=0.1, step_s=0.1, steps_redone=1))
 
-    def _thaw(self, *, switching: bool) -> None:
-        self._in_vote = False
-        aborted, self._abort_pending = self._abort_pending, False
-        if switching:
-            self._prepared = None
-        elif aborted:
-            self._prepared = None
-            self._end_lead()
-
     # -- breaking --------------------------------------------------------------------------------
 
     def trip(self, reason: str) -> None:
-        """Latch: the running step is broken."""
-        if self._latch:
-            return
-        self._latch = reason
-        self._note("latched at epoch %d in %s: %s", self.epoch, self.where, reason)
+        """The running step is broken."""
+        self._take(effects.Broke(reason))
+
+    def _broken_off(self, epoch: int, reason: str) -> None:
+        """The links of an epoch were ended: whatever waits for one of them fails soon."""
+        self._note("breaks epoch %d in %s: %s", epoch, self.where, reason)
         self.fabric.break_off(self)
-        self.fabric.tell_neighbours(self, self.epoch, reason)
-        soon_s = self.sim.between(0.0, 0.05)
-        match self.where:
-            case "compute" | "grads":
-                self._go("void")
-                self._next(soon_s, self._void)
-            case "vote":
-                self._thaw(switching=False)
-                self._undecided = True
-                self._go("void")
-                self._next(soon_s, self._void)
-            case "agree":
-                self._go("void")
-                self._next(soon_s, self._broken)
-            case "handing":
-                self._go("void")
-                self._next(soon_s, self._settle)
-            case "joining" | "inheriting":
-                self._go("void")
-                self._next(soon_s, self._could_not_join)
-            case _:
-                pass
+        self.fabric.tell_neighbours(self, epoch, reason)
+        follows = {
+            "compute": self._void,
+            "grads": self._void,
+            "vote": self._vote_broke,
+            "agree": self._settle,
+            "handing": self._settle,
+            "joining": self._could_not_join,
+            "inheriting": self._could_not_join,
+        }.get(self.where)
+        if follows is not None:
+            self._go("void")
+            self._next(self.sim.between(0.0, 0.05), follows)
 
     def links_broke(self, turn: int, reason: str) -> None:
         """An operation of the training thread met a closed link."""
@@ -273,7 +291,7 @@ class SimRank(SimProcess):
     def heard_abort(self, epoch: int, reason: str) -> None:
         """A neighbour says that the step is broken."""
         if epoch == self.epoch:
-            self.trip(reason)
+            self._take(effects.Broke(reason, epoch))
 
     def lost(self, dead: SimRank) -> None:
         """A watch link ended without a goodbye."""
@@ -302,54 +320,48 @@ class SimRank(SimProcess):
         self._attempts += 1
         self._settle()
 
+    def _vote_broke(self) -> None:
+        self._take(effects.VoteBroke("links broke", cast=True))
+        self._void()
+
     def _settle(self) -> None:
-        if self._latch:
-            self._broken()
-        elif self._recovering is not None:
-            self._hand_out(self._recovering)
-        elif self._switching is not None:
-            self._switch(self._switching)
+        self._go("boundary")
+        if self.role.broken is not None:
+            self._stop()
+        elif self.role.recovering is not None:
+            self._hand_out(self.role.recovering)
+        elif self.role.switching is not None:
+            self._switch(self.role.switching)
         else:
             self._attempt()
 
     # -- recovery --------------------------------------------------------------------------------
 
-    def _broken(self) -> None:
-        self._report(
-            executor.StepBroken(
-                machine=self.machine,
-                rank=self.rank,
-                epoch=self.epoch,
-                committed_step=self.committed,
-                reason=self._latch,
-            )
-        )
+    def _stop(self) -> None:
+        self._take(effects.Stopped())
         self._go("broken")
         self._await_plan()
 
     def _await_plan(self) -> None:
-        plan = self._recover
-        if plan is None or plan.epoch <= self.epoch:
+        plan = self.role.next_recovery
+        if plan is None:
             return
-        self._reset(plan)
-        self._switching = None
+        self._reset(effects.Recovers(plan), watch=True)
         self._under = plan
-        if self._latch:
-            self._broken()
+        if self.role.broken is not None:
+            self._stop()
             return
         self._go("agree")
         self.fabric.enter(self, "agree", self.committed, self._agreed)
 
-    def _reset(self, plan: Plan, *, watch: bool = True) -> None:
-        self.membership, self.epoch = plan.membership, plan.epoch
-        self._latch = ""
+    def _reset(self, event: effects.Recovers | effects.Joins, *, watch: bool) -> None:
+        self.membership = event.plan.membership
         self.sequence = 0
         self.linked = watch
+        self._take(event)
         self.fabric.reset(self)
         self._note("is at epoch %d", self.epoch)
-        if self._recover is not None and self._recover.epoch > self.epoch:
-            self.trip("a newer plan is waiting")
-        elif watch:
+        if watch:
             self._rewatch()
 
     def _rewatch(self) -> None:
@@ -372,23 +384,12 @@ class SimRank(SimProcess):
         return False
 
     def _agreed(self, votes: list[Any]) -> None:
-        plan, agreed = self._under, max(votes)
-        assert plan is not None
-        undecided, self._undecided = self._undecided, False
-        self._recovering = self._unconfirmed = plan
-        if agreed - self.committed > int(undecided):
-            self._refuse(plan, f"completed {self.committed} steps, the others {agreed}")
-            return
-        if agreed == self.committed + 1:
-            self._commit_step()
-        self._settle()
+        assert self._under is not None
+        self._take(effects.Agreed(self._under, max(votes), 0))
+        if self.alive:
+            self._settle()
 
-    def _refuse(self, plan: Plan, reason: str) -> None:
-        self._note("refuses %s: %s", plan.id, reason)
-        self._failed(plan, reason)
-        self.end(code=1)
-
-    def _failed(self, plan: Plan, reason: str, *, links_broke: bool = False) -> None:
+    def _failed(self, plan: Plan, reason: str) -> None:
         self._report(
             executor.PlanFailed(
                 migration=plan.id,
@@ -397,7 +398,6 @@ class SimRank(SimProcess):
                 epoch=plan.epoch,
                 reason=reason,
                 step_safe=True,
-                links_broke=links_broke,
             )
         )
 
@@ -416,10 +416,10 @@ class SimRank(SimProcess):
         self._next(self.sim.between(0.001, 0.1), self._handed_out)
 
     def _handed_out(self) -> None:
-        plan = self._recovering
+        plan = self.role.recovering
         assert plan is not None
         self._switched(plan)
-        self._recovering = None
+        self._take(effects.HandedOut(plan))
         self._settle()
 
     def _switched(self, plan: Plan) -> None:
@@ -437,10 +437,9 @@ class SimRank(SimProcess):
     # -- a planned move --------------------------------------------------------------------------
 
     def _switch(self, plan: Plan) -> None:
-        self._switching = None
         if self.rank not in plan.joining_ranks:
-            self.membership, self.epoch, self.sequence = plan.membership, plan.epoch, 0
-            self._unconfirmed = plan
+            self.membership, self.sequence = plan.membership, 0
+            self._take(effects.Switched(plan))
             self._note("switched to epoch %d after step %d", plan.epoch, self.committed)
             self._switched(plan)
             self._rewatch()
@@ -455,35 +454,29 @@ class SimRank(SimProcess):
         self.fabric.deposit(plan.epoch, "rest", self.rank, (self.committed, self.digest))
         self._note("handed over after step %d", self.committed)
         self._switched(plan)
+        self._take(effects.Left(plan))
         self._go("left")
         self.linked = False
         self._given_back()
 
     def _given_back(self) -> None:
-        if self._recover is not None and self._recover.epoch > self.epoch:
-            self._latch = ""
+        if self.role.next_recovery is not None:
             self.linked = True
             self._go("void")
             self.trip("the slot was given back")
             self._next(0.0, self._settle)
 
     def _lead(self, plan: Plan) -> None:
-        if self._leading != plan:
+        if self.role.leading != plan:
             return
         seat = plan.membership.members[self.slot]
         joiner = self.fabric.at(seat.machine, seat.generation, self.rank)
         if joiner is None:
             self._failed(plan, "the joiner is gone")
         elif joiner.where == "joining" and joiner.epoch == plan.epoch:
-            self._prepared = plan
-            self._say_prepared(plan)
+            self._take(effects.Led(plan, 0.1))
         else:
             self.after(0.1, self._lead, plan)
-
-    def _end_lead(self) -> None:
-        plan, self._leading = self._leading, None
-        if plan is not None:
-            self._hang_up(plan)
 
     def _hang_up(self, plan: Plan) -> None:
         seat = plan.membership.members[self.slot]
@@ -493,7 +486,7 @@ class SimRank(SimProcess):
 
     def leads(self, plan: Plan) -> bool:
         """Whether this leaver has called the joiner, and not hung up."""
-        return self.alive and (self._leading == plan or self.where == "left")
+        return self.alive and (self.role.leading == plan or self.where == "left")
 
     def _leaver_called(self) -> bool:
         plan = self._under
@@ -504,19 +497,13 @@ class SimRank(SimProcess):
 
     # -- the joiner ------------------------------------------------------------------------------
 
-    def _wanted(self) -> Plan | None:
-        for plan in (self._recover, self._joining):
-            if plan is not None and plan.epoch > self.epoch:
-                return plan
-        return None
-
     def _idle(self) -> None:
-        plan = self._wanted()
+        plan = self.role.wanted
         if self.where != "idle" or plan is None:
             return
         self._under = plan
-        self._reset(plan, watch=plan.kind == "failure")
-        if self._latch:
+        self._reset(effects.Joins(plan), watch=plan.kind == "failure")
+        if self.role.broken is not None:
             self._could_not_join()
         elif plan.kind == "failure":
             self._go("joining")
@@ -544,11 +531,10 @@ class SimRank(SimProcess):
         capsule = self.fabric.collect(plan.epoch, "capsule", self.rank)
         if kind == "state" and committed and capsule is None:
             return
-        self.committed, self.digest = committed, digest
-        self._unconfirmed = plan
+        self.digest = digest
         self._note("joined at epoch %d after step %d", plan.epoch, committed)
+        self._take(effects.Joined(plan, committed=committed, between=0))
         self._switched(plan)
-        self.standby, self._joining = False, None
         if plan.kind == "planned":
             self._rewatch()
         self._begin()
@@ -556,9 +542,8 @@ class SimRank(SimProcess):
     def _could_not_join(self) -> None:
         plan = self._under
         assert plan is not None
-        newer = self._recover is not None and self._recover.epoch > plan.epoch
-        if not newer and plan in (self._joining, self._recover):
-            self._failed(plan, self._latch, links_broke=True)
+        reason = self.role.broken or "links broke"
+        self._take(effects.CouldNotJoin(plan, reason, links_broke=True))
         self._go("idle")
         self._idle()
 
@@ -567,100 +552,41 @@ class SimRank(SimProcess):
     def obey(self, command: Frozen) -> None:
         """What the agent passes on."""
         match command:
-            case Prepare(plan=plan):
-                self._on_prepare(plan)
-            case Recover(plan=plan):
-                self._on_recover(plan)
+            case Prepare() | Recover() | BreakStep() | SaveCheckpoint():
+                self._take(effects.Heard(command))
             case AbortMigration():
-                self._on_abort(command)
-            case BreakStep(epoch=epoch, reason=reason) if epoch == self.epoch:
-                self.trip(reason)
+                self._take(effects.Abort(command, called=self._leaver_called()))
+            case _:
+                return
+        match self.where:
+            case "idle":
+                self._idle()
+            case "broken":
+                self._await_plan()
+            case "left":
+                self._given_back()
             case _:
                 pass
 
-    def _on_prepare(self, plan: Plan) -> None:
-        if plan.epoch <= self.epoch or plan.epoch in self._seen_plans:
+    def _answer(self) -> None:
+        if self._opened:
+            for plan in self._answering:
+                self.after(0.001, self._take, effects.Parked(plan, 0.1))
+            self._answering.clear()
+
+    def _dial(self, plan: Plan) -> None:
+        if plan.epoch not in self._dialling:
             return
-        self._seen_plans.add(plan.epoch)
-        if self.standby and self.rank in plan.joining_ranks:
-            self._joining = plan
-            if self._opened:
-                self._say_prepared(plan)
-            self._idle()
-        elif self.rank in plan.joining_ranks:
-            self.after(self.sim.between(0.005, 0.05), self._dialled, plan)
+        slots = [self.slot] if self.rank in plan.joining_ranks else [one.slot for one in plan.moves]
+        joiners = [self._joiner_of(plan, slot) for slot in slots]
+        if any(joiner is None for joiner in joiners):
+            self._take(effects.NotParked(plan, "nobody listens at the joiner"))
+        elif all(joiner is not None and joiner._opened for joiner in joiners):
+            self._take(effects.Parked(plan, 0.1))
         else:
-            self.after(self.sim.between(0.001, 0.2), self._parked, plan)
+            self.after(0.1, self._dial, plan)
 
     def _joiner_of(self, plan: Plan, slot: int) -> SimRank | None:
         seat = plan.membership.members[slot]
         rank = plan.membership.layout.ranks_of(slot)[0]
         return self.fabric.at(seat.machine, seat.generation, rank)
-
-    def _dialled(self, plan: Plan) -> None:
-        if plan.epoch not in self._seen_plans or plan.epoch <= self.epoch:
-            return
-        if self._joiner_of(plan, self.slot) is None:
-            self._failed(plan, "nobody listens at the joiner")
-        else:
-            self._end_lead()
-            self._leading = plan
-
-    def _parked(self, plan: Plan) -> None:
-        if plan.epoch not in self._seen_plans or plan.epoch <= self.epoch:
-            return
-        joiners = [self._joiner_of(plan, move.slot) for move in plan.moves]
-        if any(joiner is None for joiner in joiners):
-            self._failed(plan, "nobody listens at the joiner")
-        elif all(joiner is not None and joiner._opened for joiner in joiners):
-            if self._recover is None or self._recover.epoch < plan.epoch:
-                self._prepared = plan
-            self._say_prepared(plan)
-        else:
-            self.after(0.1, self._parked, plan)
-
-    def _say_prepared(self, plan: Plan) -> None:
-        self._report(
-            executor.PlanPrepared(
-                migration=plan.id,
-                machine=self.machine,
-                rank=self.rank,
-                epoch=plan.epoch,
-                prepare_s=0.1,
-            )
-        )
-
-    def _on_recover(self, plan: Plan) -> None:
-        if plan.epoch <= self.epoch or plan.membership.machine_of(self.rank) != self.machine:
-            return
-        if self._recover is None or plan.epoch > self._recover.epoch:
-            self._recover = plan
-            self._prepared = self._joining = None
-            self._end_lead()
-        if self.where == "left":
-            self._given_back()
-        elif self.where == "idle":
-            self._idle()
-        elif self.where == "broken":
-            self._await_plan()
-        else:
-            self.trip(f"migration {plan.id} takes the job to epoch {plan.epoch}")
-
-    def _on_abort(self, command: AbortMigration) -> None:
-        epoch = command.epoch
-        if self.standby and not self.linked:
-            if self._joining is not None and self._joining.epoch == epoch:
-                self._joining = None
-            if epoch == self.epoch and not self._leaver_called():
-                self.trip(f"{command.migration} was aborted")
-            return
-        if epoch <= self.epoch or self.where == "left":
-            return
-        self._seen_plans.discard(epoch)
-        if self._in_vote and self._prepared is not None and self._prepared.epoch == epoch:
-            self._abort_pending = True
-            return
-        if self._leading is not None and self._leading.epoch == epoch:
-            self._end_lead()
-        if self._prepared is not None and self._prepared.epoch == epoch:
-            self._prepared = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.simulation.checks import ViolationError
 from tests.simulation.world import World
@@ -122,7 +124,7 @@ def test_the_checks_notice_a_lost_step():
     world = Stage()
     for rank in world.fabric.ranks:
         if rank.linked:
-            rank.committed += 1
+            rank.role = replace(rank.role, committed=rank.role.committed + 1)
     with pytest.raises(ViolationError, match="INV-NO-LOST-STEP"):
         world.wait(5.0)
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from trainmover.protocol import mermaid
 from trainmover_executor.agent.chart import BAY, MACHINE
+from trainmover_executor.role.chart import RANK
 from trainmover_planner.chart import JOB
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "concepts" / "states.md"
@@ -40,6 +41,12 @@ _PARTS: Final = (
         MACHINE.mermaid(),
     ),
     ("A slot that a standby is warm for", "One for each slot it may take.", BAY.mermaid()),
+    (
+        "A rank",
+        "What its training thread does. Commands, broken links and lost neighbours come at any "
+        "moment and change no phase: they are weighed when the training thread gets there.",
+        RANK.mermaid(),
+    ),
 )
 
 

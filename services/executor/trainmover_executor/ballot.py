@@ -17,6 +17,7 @@ from trainmover_executor.handover import Handover
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.position import Position
 from trainmover_executor.redundancy.service import FollowerService
+from trainmover_executor.role.effects import VoteBegun, VoteBroke, VotePassed
 from trainmover_executor.runtime import Runtime
 from trainmover_executor.vitals import StepVitals
 
@@ -28,7 +29,7 @@ class Ballot:
 
     Args:
         runtime: Links to the other ranks.
-        handover: Told how a vote ended.
+        handover: Resolves a vote that broke.
         capsules: What a crash of this machine would lose, exchanged with each vote.
         following: Likewise, where a neighbour follows.
         vitals: Timing of the parts of a step.
@@ -86,7 +87,7 @@ class Ballot:
         self._vitals.enter(Phase.VOTE)
         handover.check_proof()
         runtime.reach("vote.begin")
-        plan = runtime.mailbox.freeze() if may_switch else None
+        plan = runtime.role.take(VoteBegun(may_switch)).ballot
         prepared = plan.epoch if plan is not None else runtime.epoch
         cast = False
         try:
@@ -95,16 +96,11 @@ class Ballot:
             runtime.reach("vote.cast")
             lowest, highest = runtime.agree([prepared, -prepared], op=dist.ReduceOp.MIN)
         except (LinkBrokenError, StaleEpochError) as error:
-            runtime.latch.trip(str(error))
-            runtime.mailbox.thaw(switching=False)
+            runtime.role.take(VoteBroke(str(error), cast=cast))
             return cast and handover.resolve_undecided()
-        switching = plan is not None and lowest == -highest == plan.epoch
-        dropped = runtime.mailbox.thaw(switching=switching)
-        if dropped is not None:
-            runtime.book.drop_parked(dropped.epoch)
-        handover.vote_passed(plan if switching else None)
+        after = runtime.role.take(VotePassed(lowest, -highest))
         self._vitals.enter(Phase.BODY)
-        runtime.reach("vote.decided" if switching else "vote.passed")
+        runtime.reach("vote.passed" if after.switching is None else "vote.decided")
         return True
 
     def _exchange_state(self, here: Position, *, step: int, step_s: float) -> None:

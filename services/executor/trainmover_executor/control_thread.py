@@ -2,7 +2,7 @@
 
 One asyncio loop in one thread: the agent's socket, the listening endpoint, the watch links, phase 1
 of planned moves, and the draining of telemetry. The training thread never waits for it; it leaves
-messages (``post``) and reads the mailbox.
+messages (``post``) and reads what the worker role knows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 import structlog
 
 from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover, SaveCheckpoint
-from trainmover.errors import TrainMoverError
+from trainmover.errors import ProtocolError, TrainMoverError
 from trainmover.events.executor import StepProgress
 from trainmover.topology import Frozen
 from trainmover_executor.clock import CollectiveClock
@@ -41,9 +41,21 @@ from trainmover_executor.links.endpoint import Endpoint, dial
 from trainmover_executor.links.handshake import RECORD_GROUP, WATCH_GROUP, Hail
 from trainmover_executor.links.record import fetch_recording, serve_recording
 from trainmover_executor.links.secret import link_secret
-from trainmover_executor.mailbox import Mailbox
 from trainmover_executor.neighbours import Neighbours
-from trainmover_executor.phase_one import PhaseOne
+from trainmover_executor.phase_one import STATE_GROUP, PhaseOne
+from trainmover_executor.role.effects import (
+    Abort,
+    Action,
+    AnswerCalls,
+    Break,
+    CancelPhaseOne,
+    DropParked,
+    Heard,
+    Park,
+    Publish,
+    Refuse,
+)
+from trainmover_executor.role.shell import WorkerRole
 
 __all__ = ["ControlThread"]
 
@@ -63,7 +75,7 @@ class ControlThread:
         spec: What this process was started as.
         latch: Tripped when a neighbour is lost or aborts, or the agent says so.
         clock: Drained into telemetry.
-        mailbox: Where plans for the training thread go.
+        role: Decides what commands, calls and lost neighbours mean.
         recording: Served to standbys, and filled at one.
         progress: Called once a second for a ``StepProgress``; None while there is nothing to say.
     """
@@ -74,14 +86,14 @@ class ControlThread:
         *,
         latch: Latch,
         clock: CollectiveClock,
-        mailbox: Mailbox,
+        role: WorkerRole,
         recording: Recording,
         progress: Callable[[], StepProgress | None],
     ) -> None:
         self._spec = spec
         self._latch = latch
         self._clock = clock
-        self._mailbox = mailbox
+        self._role = role
         self._recording = recording
         self._progress = progress
         self._secret = link_secret()
@@ -96,18 +108,10 @@ class ControlThread:
         self._neighbours = Neighbours(
             spec, book=self.book, latch=latch, clock=clock, secret=self._secret, post=self.post
         )
-        self._phase_one = PhaseOne(
-            spec,
-            book=self.book,
-            latch=latch,
-            mailbox=mailbox,
-            neighbours=self._neighbours,
-            secret=self._secret,
-            post=self.post,
-        )
+        self._phase_one = PhaseOne(spec, book=self.book, role=role, secret=self._secret)
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tm-control", daemon=True)
-        latch.listen(self._on_latch)
+        role.act(self._perform)
 
     # -- called by the training thread -----------------------------------------------------------
 
@@ -237,16 +241,33 @@ class ControlThread:
         self._outbox.put_nowait(pack(head, sections.pack()))
 
     def _obey(self, command: Frozen) -> None:
-        if isinstance(command, Prepare):
-            self._phase_one.prepare(command.plan)
-        elif isinstance(command, Recover):
-            self._phase_one.recover(command.plan)
-        elif isinstance(command, AbortMigration):
-            self._phase_one.abort(command)
-        elif isinstance(command, BreakStep) and command.epoch == self.book.epoch:
-            self._latch.trip(command.reason, epoch=command.epoch)
-        elif isinstance(command, SaveCheckpoint):
-            self._mailbox.save(command)
+        match command:
+            case Prepare() | Recover() | BreakStep() | SaveCheckpoint():
+                self._role.take(Heard(command))
+            case AbortMigration():
+                called = self.book.reaches(STATE_GROUP, self._spec.rank)
+                self._role.take(Abort(command, called=called))
+            case _:
+                pass
+
+    def _perform(self, action: Action) -> None:
+        """Do what the worker role decided; on the thread that told it what happened."""
+        match action:
+            case Break(epoch=epoch, reason=reason):
+                self.book.break_off(reason, epoch=epoch)
+                self._loop.call_soon_threadsafe(self._neighbours.pass_on, epoch, reason)
+            case Publish(fact=fact):
+                self.post(fact)
+            case DropParked(epoch=epoch):
+                self.book.drop_parked(epoch)
+            case Park(plan=plan):
+                self._phase_one.park(plan)
+            case AnswerCalls(plan=plan):
+                self._phase_one.answer_calls(plan)
+            case CancelPhaseOne(epoch=epoch):
+                self._phase_one.cancel(epoch)
+            case Refuse(plan=plan, reason=reason):
+                raise ProtocolError(f"migration {plan.id} cannot be carried out here: {reason}")
 
     # -- links and neighbours --------------------------------------------------------------------
 
@@ -266,10 +287,6 @@ class ControlThread:
             self.book.park(epoch=hail.epoch, group=hail.group, peer=hail.source, sock=sock)
         except TrainMoverError as error:
             log.warning("link refused", error=str(error))
-
-    def _on_latch(self, epoch: int, reason: str) -> None:
-        self.book.break_off(reason, epoch=epoch)
-        self._loop.call_soon_threadsafe(self._neighbours.pass_on, epoch, reason)
 
     def _say_goodbye(self, last: bytes, done: threading.Event) -> None:
         self._neighbours.say_goodbye()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Final
 
 import structlog
 import torch.distributed as dist
@@ -32,6 +32,15 @@ from trainmover_executor.position import Position
 from trainmover_executor.redundancy.layout import replicas_of
 from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.reports import Reports
+from trainmover_executor.role.effects import (
+    Agreed,
+    HandedOut,
+    Noted,
+    Recovers,
+    SaveTaken,
+    Stopped,
+)
+from trainmover_executor.role.state import WorkerState
 from trainmover_executor.runtime import Runtime
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.state.transfer import HAND_OVER_TIMEOUT_S, receive_tree, send_tree
@@ -40,13 +49,13 @@ __all__ = ["Handover"]
 
 log = structlog.get_logger(__name__)
 
+_WAIT_LOG_S: Final = 5.0
+
 
 class Handover:
     """See the module's docstring.
 
     Attributes:
-        committed: Steps completed by the job, as far as this rank knows.
-        between: Pieces of work between steps that the job completed, likewise.
         steps_redone: Attempts that were void since the last membership change.
         is_joiner: True until the first commit after this rank joined.
         leaver: This rank's part when it is the one to leave.
@@ -66,37 +75,33 @@ class Handover:
         self._state = state
         self._capsules = capsules
         self._following = following
-        self._switching: Plan | None = None
-        self._recovering: Plan | None = None
-        self._unconfirmed: Plan | None = None
-        self._confirmed: Plan | None = None
+        self._role = runtime.role
         self._reports = Reports(runtime)
         self._joiner = Joiner(runtime, state, self._reports, capsules=capsules, following=following)
         self.leaver = Leaver(runtime, state, self._reports)
-        self.committed = 0
-        self.between = 0
         self.steps_redone = 0
         self.is_joiner = False
 
     @property
+    def committed(self) -> int:
+        """Steps completed by the job, as far as this rank knows."""
+        return self._role.state.committed
+
+    @property
     def pending(self) -> bool:
         """Whether a membership change waits for the step boundary."""
-        return self._switching is not None or self._recovering is not None
-
-    def vote_passed(self, switching: Plan | None) -> None:
-        """The running step is committed everywhere; ``switching`` was voted for with it."""
-        self.committed += 1
-        self._switching = switching
-        self._confirmed, self._unconfirmed = self._unconfirmed, None
+        return self._role.state.pending
 
     @property
     def unconfirmed(self) -> bool:
         """Whether the epoch has not had its first committed step yet."""
-        return self._unconfirmed is not None
+        return self._role.state.unconfirmed is not None
 
     def confirm(self) -> Plan | None:
         """The plan whose epoch has just had its first committed step, once."""
-        plan, self._confirmed = self._confirmed, None
+        plan = self._role.state.confirmed
+        if plan is not None:
+            self._role.take(Noted())
         return plan
 
     def try_or_latch(self, action: Callable[[], None]) -> bool:
@@ -114,8 +119,7 @@ class Handover:
         Args:
             beginning: This rank's position before the first step, for a job that has none yet.
         """
-        self._unconfirmed, position, counts = self._joiner.take_over(beginning)
-        self.committed, self.between = counts
+        position = self._joiner.take_over(beginning)
         self.is_joiner = True
         return position
 
@@ -135,99 +139,84 @@ class Handover:
         Args:
             here: This rank's position, for the joiner when this rank is the leaver.
         """
-        if self._runtime.latch.is_set:
+        state = self._role.state
+        if state.broken is not None:
             self._agree()
-        elif self._recovering is not None:
-            if self.try_or_latch(partial(self._hand_out, self._recovering)):
-                self._recovering = None
-        elif (plan := self._switching) is not None:
-            if self._runtime.rank in plan.joining_ranks:
+        elif (plan := state.recovering) is not None:
+            if self.try_or_latch(partial(self._hand_out, plan)):
+                self._role.take(HandedOut(plan))
+        elif (plan := state.switching) is not None:
+            if state.rank in plan.joining_ranks:
                 rest = {
-                    "committed": self.committed,
-                    "between": self.between,
+                    "committed": state.committed,
+                    "between": state.between,
                     "position": here.to_tree(),
-                    "capsules": self._capsules.kept(step=self.committed),
+                    "capsules": self._capsules.kept(step=state.committed),
                     "followed": self._following.units_held(),
                 }
-                self.leaver.leave(plan, rest, step=self.committed)
+                self.leaver.leave(plan, rest, step=state.committed)
             else:
                 self._switch(plan)
-            self._switching = None
 
     def resolve_undecided(self) -> bool:
-        """This rank's vote broke: whether the step is committed nevertheless.
+        """This rank's vote broke: whether what it was about is committed nevertheless.
 
         All gradients of the step are here, or the rank would not have voted; so if any rank saw
         the vote pass, every rank can and must take the step.
         """
-        return self._agree(undecided="step")
-
-    def resolve_between(self) -> bool:
-        """The same for work between steps."""
-        return self._agree(undecided="between")
+        return self._agree()
 
     def _switch(self, plan: Plan) -> None:
         self._runtime.reach("switch.begin")
         started = time.perf_counter()
         replaced = self._runtime.switch(plan)
         self._following.replaced(plan.joining_ranks)
-        self._unconfirmed = plan
         took = {"links": time.perf_counter() - started}
         self._reports.switched(plan, took, step=self.committed, nbytes=0)
         self._runtime.reach("switch.done")
         log.info("switched", migration=plan.id, epoch=plan.epoch, links_replaced=replaced)
 
-    def _agree(self, *, undecided: Literal["", "step", "between"] = "") -> bool:
-        """Wait for a failure plan and agree on the last committed step.
-
-        Args:
-            undecided: What this rank's vote broke about, if about anything.
+    def _agree(self) -> bool:
+        """Wait for a recovery plan and agree on the last committed step.
 
         Returns:
-            Whether the undecided turned out committed; it is counted then.
+            Whether what was undecided turned out committed; it is counted then.
         """
-        runtime = self._runtime
-        self._reports.broken(step=self.committed)
+        runtime, role = self._runtime, self._role
         while True:
+            role.take(Stopped())
             plan = self._await_plan()
             runtime.reach("recover.begin")
-            runtime.reset(plan.membership)
+            runtime.reset(Recovers(plan))
+            before = role.state
             try:
-                own = [self.committed, self.between]
+                own = [before.committed, before.between]
                 committed, between = runtime.agree(own, op=dist.ReduceOp.MAX)
             except (LinkBrokenError, StaleEpochError) as error:
                 runtime.latch.trip(str(error))
-                self._reports.broken(step=self.committed)
                 continue
-            self._recovering = self._unconfirmed = plan
-            self._switching = None
+            role.take(Agreed(plan, committed, between))
             self._following.replaced(plan.joining_ranks)
-            behind = (committed - self.committed, between - self.between)
-            if behind not in {(0, 0), (undecided == "step", undecided == "between")}:
-                self._reports.refuse(
-                    plan, f"this rank completed {self.committed} steps, the others {committed}"
-                )
             runtime.reach("recover.agreed")
             log.info("recovering", migration=plan.id, epoch=plan.epoch, committed=committed)
-            self.committed, self.between = committed, between
-            return behind != (0, 0)
+            return own != [committed, between]
 
     def _await_plan(self) -> Plan:
-        runtime = self._runtime
         waited = 0
         while True:
-            told = runtime.mailbox.wait_to_recover(after_epoch=runtime.epoch)
-            if isinstance(told, Plan):
-                return told
-            if told is not None:
-                self._checkpoint.save(told, committed=self.committed)
+            state = self._role.wait_until(_has_news, timeout_s=_WAIT_LOG_S)
+            if state.next_recovery is not None:
+                return state.next_recovery
+            if state.save is not None:
+                self._role.take(SaveTaken())
+                self._checkpoint.save(state.save, committed=state.committed)
                 continue
-            waited += 5
+            waited += round(_WAIT_LOG_S)
             log.warning(
                 "holding the job: no recovery plan yet; is the planner running, is a standby "
                 "registered?",
                 waited_s=waited,
-                reason=runtime.latch.reason,
+                reason=self._runtime.latch.reason,
             )
 
     def _hand_out(self, plan: Plan) -> None:
@@ -257,7 +246,7 @@ class Handover:
                 state, followed = self._following.tree_of(joiner, committed=self.committed)
             except ProtocolError as error:
                 self._reports.refuse(plan, f"the state of rank {joiner} is not here: {error}")
-        counts = {"committed": self.committed, "between": self.between}
+        counts = {"committed": self.committed, "between": self._role.state.between}
         return {"state": state, **counts, "followed": followed}
 
     def _capsule_holder(self, plan: Plan, joiner: int) -> int | None:
@@ -283,3 +272,8 @@ class Handover:
             link = runtime.book.link(group, peer, timeout_s=HAND_OVER_TIMEOUT_S)
             receive_tree(link, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S)
         log.info("kept the own state: this rank holds it already", migration=plan.id)
+
+
+def _has_news(state: WorkerState) -> bool:
+    """Whether a rank that waits for a recovery plan has anything to do."""
+    return state.next_recovery is not None or state.save is not None

@@ -22,6 +22,7 @@ from trainmover_executor.phase_one import STATE_GROUP
 from trainmover_executor.position import Position
 from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.reports import Reports
+from trainmover_executor.role.effects import CouldNotJoin, Joined, Joins
 from trainmover_executor.runtime import Runtime
 from trainmover_executor.state.follow import StateFollower
 from trainmover_executor.state.training import TrainingState
@@ -70,39 +71,34 @@ class Joiner:
         self._reports = reports
         self._follower: StateFollower | None = None
 
-    def take_over(self, beginning: Position) -> tuple[Plan, Position, _Counts]:
-        """Wait in the sandbox until a plan needs this standby.
-
-        Returns:
-            The plan, where to go on, and what the job completed: steps, and work between them.
+    def take_over(self, beginning: Position) -> Position:
+        """Wait in the sandbox until a plan needs this standby; return where it has to go on.
 
         Args:
             beginning: This rank's position before the first step, for a job that has none yet.
         """
         runtime = self._runtime
-        tried = runtime.epoch
         while True:
-            plan = runtime.mailbox.wait_to_join(after_epoch=tried)
-            tried = plan.epoch
+            plan = runtime.role.wait_to_join()
             try:
                 position, counts = self._join(plan, beginning)
             except (LinkBrokenError, StaleEpochError, StateCorruptError) as error:
                 log.warning("could not join", migration=plan.id, error=str(error))
-                if not runtime.mailbox.withdrawn(plan):
-                    broke = not isinstance(error, StateCorruptError)
-                    self._reports.failed(plan, str(error), links_broke=broke)
+                broke = not isinstance(error, StateCorruptError)
+                runtime.role.take(CouldNotJoin(plan, str(error), links_broke=broke))
                 continue
             runtime.promote()
-            runtime.mailbox.joined(plan)
+            steps, between = counts
+            runtime.role.take(Joined(plan, committed=steps, between=between))
             runtime.reach("join.done")
-            return plan, position, counts
+            return position
 
     def _join(self, plan: Plan, beginning: Position) -> tuple[Position, _Counts]:
         runtime = self._runtime
         runtime.reach("join.begin")
         started = time.perf_counter()
         planned = plan.kind == "planned"
-        runtime.reset(plan.membership, watch=not planned)
+        runtime.reset(Joins(plan), watch=not planned)
         if planned:
             position, counts, nbytes = self._follow(plan)
         else:
@@ -131,7 +127,7 @@ class Joiner:
     def _follow(self, plan: Plan) -> tuple[Position, _Counts, int]:
         """Be brought up to date by the leaver, until the switch."""
         runtime = self._runtime
-        if runtime.mailbox.withdrawn(plan):
+        if runtime.role.state.withdrawn(plan):
             raise LinkBrokenError("the migration was aborted")
         link = runtime.book.link(STATE_GROUP, runtime.rank, timeout_s=_PATIENCE_S)
         follower = StateFollower(link, self._state, epoch=plan.epoch, patience_s=_PATIENCE_S)

@@ -7,22 +7,18 @@ completes at once with a stand-in, the step runs through to the vote, and the vo
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
 from trainmover_executor.links.link import LinkBrokenError
+from trainmover_executor.role.effects import Broke
+from trainmover_executor.role.shell import WorkerRole
 
 __all__ = ["Latch"]
 
 
 class Latch:
-    """Set at most once per epoch, from any thread.
-
-    What another thread found out in one epoch may be said when the training thread is in the next
-    one already, which it must not break. So such a reason comes with the epoch it belongs to.
+    """What those who communicate see of the worker role.
 
     Args:
-        epoch: The epoch at the start.
+        role: Keeps the reason, and the epoch it belongs to.
 
     Attributes:
         surfaced: Whether its reason was raised into the program.
@@ -30,56 +26,33 @@ class Latch:
             Outside of it an error is the user's to see.
     """
 
-    def __init__(self, *, epoch: int = 0) -> None:
+    def __init__(self, role: WorkerRole) -> None:
+        self._role = role
         self.protected = False
         self.surfaced = False
-        self._epoch = epoch
-        self._reason: str | None = None
-        self._set_for = epoch
-        self._lock = threading.Lock()
-        self._listeners: list[Callable[[int, str], None]] = []
 
     @property
     def is_set(self) -> bool:
         """Whether the running step is broken."""
-        return self._reason is not None
+        return self._role.state.broken is not None
 
     @property
     def reason(self) -> str:
         """Why it is set; empty while it is not."""
-        return self._reason or ""
-
-    def listen(self, listener: Callable[[int, str], None]) -> None:
-        """Have ``listener(epoch, reason)`` called when it trips, on the thread that trips it."""
-        self._listeners.append(listener)
+        return self._role.state.broken or ""
 
     def trip(self, reason: str, *, epoch: int | None = None) -> None:
         """Latch; only the first reason of an epoch counts.
+
+        What another thread found out in one epoch may be said when the training thread is in the
+        next one already, which it must not break. So such a reason comes with its epoch.
 
         Args:
             reason: What broke.
             epoch: The epoch that it broke; nothing happens once that is over. None, for the thread
                 that changes epochs and those it waits for, is the epoch of now.
         """
-        with self._lock:
-            at = self._epoch if epoch is None else epoch
-            if at < self._epoch or (self.is_set and at <= self._set_for):
-                return
-            self._reason, self._set_for = reason, at
-        for listener in self._listeners:
-            listener(at, reason)
-
-    def begin(self, epoch: int) -> None:
-        """A new epoch begins with new links: what broke before it is over."""
-        with self._lock:
-            self._epoch = epoch
-            if self._set_for < epoch:
-                self._reason = None
-
-    def carry_over(self, epoch: int) -> None:
-        """A new epoch begins with the links of the one before: what broke stays broken."""
-        with self._lock:
-            self._epoch = self._set_for = epoch
+        self._role.take(Broke(reason, epoch))
 
     def check_protected(self) -> None:
         """Raise the latched error where no session would redo the step.

@@ -14,6 +14,7 @@ from trainmover.plan import Plan
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.phase_one import STATE_GROUP
 from trainmover_executor.reports import Reports
+from trainmover_executor.role.effects import LeadFailed, Led, Left
 from trainmover_executor.runtime import Runtime
 from trainmover_executor.state.lead import StateLead
 from trainmover_executor.state.training import TrainingState
@@ -44,7 +45,7 @@ class Leaver:
 
     def look_after(self) -> None:
         """Between two steps: begin to bring a joiner up to date, or end it; usually nothing."""
-        plan = self._runtime.mailbox.leading
+        plan = self._runtime.role.state.leading
         if self._leading is not None and self._leading[0] != plan:
             self.end()
         if plan is not None and self._leading is None:
@@ -74,20 +75,18 @@ class Leaver:
 
         def current() -> None:
             runtime.reach("lead.current")
-            if runtime.mailbox.led(plan):
-                self._reports.prepared(plan, took_s=time.monotonic() - started)
+            runtime.role.take(Led(plan, time.monotonic() - started))
 
         try:
             link = runtime.book.parked_link(epoch=plan.epoch, group=STATE_GROUP, peer=runtime.rank)
         except LinkBrokenError as error:
-            self._reports.failed(plan, str(error))
-            runtime.mailbox.abort(plan.epoch)
+            runtime.role.take(LeadFailed(plan, str(error)))
             return
         lead = StateLead(
             link,
             self._state,
             epoch=plan.epoch,
-            wanted=lambda: runtime.mailbox.leading == plan,
+            wanted=lambda: runtime.role.state.leading == plan,
             current=current,
             lost=partial(self._reports.failed, plan),
         )
@@ -130,8 +129,9 @@ class Leaver:
         if not lead.obstacle and not self._proved(lead):
             log.warning("the joiner ended before its state could be compared", migration=plan.id)
         log.info("handed over", migration=plan.id, joiner=plan.membership.machine_of(runtime.rank))
-        while runtime.mailbox.wait_to_recover(after_epoch=plan.epoch) is None:
-            pass  # our agent ends this process once the switch is committed
+        runtime.role.take(Left(plan))
+        # Our agent ends this process once the switch is committed.
+        runtime.role.wait_until(lambda state: state.next_recovery is not None)
         self.end()
         runtime.latch.trip("the slot was given back")
 

@@ -18,6 +18,7 @@ from trainmover_executor.metrics import StepLog
 from trainmover_executor.position import Position
 from trainmover_executor.redo import StepStart
 from trainmover_executor.redundancy.service import FollowerService
+from trainmover_executor.role.effects import Warm
 from trainmover_executor.runtime import Runtime
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import TrainingState
@@ -169,6 +170,7 @@ class TrainingLoop:
         runtime.report(
             Warmed(rank=runtime.rank, shadow_iterations=SHADOW_ITERATIONS, warm_s=took_s)
         )
+        runtime.role.take(Warm())
         runtime.open_endpoint()
 
     def _attempt(self, feed: Feed, batch: Any) -> Iterator[Step]:

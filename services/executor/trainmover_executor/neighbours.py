@@ -38,7 +38,6 @@ class Neighbours:
         post: Sends a fact to the agent.
 
     Attributes:
-        watching: Whether this rank takes part in training.
         leaving: Set when this rank said goodbye: what ends now is no evidence.
     """
 
@@ -61,7 +60,6 @@ class Neighbours:
         self._watches: dict[tuple[int, bool], WatchLink] = {}
         self._abort_origin = spec.rank
         self._tasks: asyncio.TaskGroup
-        self.watching = False
         self.leaving = False
 
     def begin(self, tasks: asyncio.TaskGroup) -> None:
@@ -78,7 +76,6 @@ class Neighbours:
 
     def watch_anew(self, changed: frozenset[int]) -> None:
         """The processes of ranks ``changed`` changed: watch the neighbours of now."""
-        self.watching = True
         membership = self._book.membership
         world = membership.layout.world_size
         self.part(changed, membership.epoch)  # a joiner may have called before we got here

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from trainmover.errors import ProtocolError
-from trainmover.events.executor import PlanFailed, PlanPrepared, PlanSwitched, StepBroken
+from trainmover.events.executor import PlanFailed, PlanSwitched
 from trainmover.plan import Plan
 from trainmover_executor.runtime import Runtime
 
@@ -21,18 +21,6 @@ class Reports:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-
-    def prepared(self, plan: Plan, *, took_s: float) -> None:
-        """Phase 1 of ``plan`` is complete here."""
-        self._runtime.report(
-            PlanPrepared(
-                migration=plan.id,
-                machine=self._runtime.spec.machine,
-                rank=self._runtime.rank,
-                epoch=plan.epoch,
-                prepare_s=took_s,
-            )
-        )
 
     def switched(
         self,
@@ -62,18 +50,6 @@ class Reports:
                 phases_s=phases_s,
                 state_bytes=nbytes,
                 copied_because=copied,
-            )
-        )
-
-    def broken(self, *, step: int) -> None:
-        """The step after ``step`` is broken here."""
-        self._runtime.report(
-            StepBroken(
-                machine=self._runtime.spec.machine,
-                rank=self._runtime.rank,
-                epoch=self._runtime.epoch,
-                committed_step=step,
-                reason=self._runtime.latch.reason,
             )
         )
 

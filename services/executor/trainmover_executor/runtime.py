@@ -37,8 +37,10 @@ from trainmover_executor.control import Done, WorkerSpec
 from trainmover_executor.control_thread import ControlThread
 from trainmover_executor.engine import GroupEngine
 from trainmover_executor.latch import Latch
-from trainmover_executor.mailbox import Mailbox
 from trainmover_executor.process_group import TrainMoverProcessGroup, register_backend
+from trainmover_executor.role.effects import Joins, Recovers, Switched
+from trainmover_executor.role.shell import WorkerRole
+from trainmover_executor.role.state import WorkerState
 
 __all__ = ["CONTROL_GROUP", "Runtime", "current_runtime"]
 
@@ -83,17 +85,26 @@ class Runtime:
         spec: What this process was started as.
         latch: Tripped by the first communication error of an epoch.
         clock: Clock of collectives.
-        mailbox: Plans from the control thread.
+        role: What this rank decides about plans, votes and broken steps.
         sandboxed: True until a standby is promoted.
         progress: Latest ``StepProgress``, sent once a second.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.spec = spec
-        self.latch = Latch(epoch=spec.membership.epoch)
+        waits = spec.role == "standby"
+        self.role = WorkerRole(
+            WorkerState(
+                machine=spec.machine,
+                rank=spec.rank,
+                epoch=spec.membership.epoch,
+                standby=waits,
+                phase="starting" if waits else "training",
+            )
+        )
+        self.latch = Latch(self.role)
         self.clock = CollectiveClock(rank=spec.rank)
-        self.mailbox = Mailbox()
-        self.sandboxed = spec.role == "standby"
+        self.sandboxed = waits
         self.progress: StepProgress | None = None
         self.recording = Recording()
         self._native = _wants_native()
@@ -105,7 +116,7 @@ class Runtime:
             spec,
             latch=self.latch,
             clock=self.clock,
-            mailbox=self.mailbox,
+            role=self.role,
             recording=self.recording,
             progress=self._fresh_progress,
         )
@@ -249,7 +260,7 @@ class Runtime:
         """
         changed = self.membership.changed_ranks(plan.membership)
         replaced = self.book.switch(plan.membership)
-        self.latch.carry_over(plan.epoch)
+        self.role.take(Switched(plan))
         self._rewind()
         self._control_thread.rewatch(changed)
         return replaced
@@ -258,24 +269,22 @@ class Runtime:
         """The first vote of an epoch passed: close the way back."""
         self.book.retire()
 
-    def reset(self, membership: Membership, *, watch: bool = True) -> None:
-        """Drop every link and start over at ``membership``: after a failure, or as a joiner.
+    def reset(self, event: Joins | Recovers, *, watch: bool = True) -> None:
+        """Drop every link and start over at a plan's epoch: after a failure, or as a joiner.
 
         Args:
-            membership: The membership of the new epoch.
+            event: Which of the two, and the plan.
             watch: Watch the neighbours at once; a joiner of a planned move does so when it joined,
                 because until then its neighbours watch the leaver.
         """
         self.drain()
+        membership = event.plan.membership
         changed = self.membership.changed_ranks(membership)
         self.book.reset(membership)
-        self.latch.begin(membership.epoch)
+        self.role.take(event)
         self._rewind()
         if watch:
             self._control_thread.rewatch(changed)
-        if self.mailbox.pending_recovery(after_epoch=membership.epoch):
-            # It tripped the latch of the epoch before: do not start what is superseded.
-            self.latch.trip("a newer plan is waiting")
 
     def rewatch(self) -> None:
         """Watch the neighbours of now."""

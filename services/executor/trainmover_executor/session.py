@@ -24,6 +24,7 @@ from trainmover_executor.metrics import StepLog
 from trainmover_executor.process_group import BACKEND
 from trainmover_executor.redo import StepStart
 from trainmover_executor.redundancy.service import FollowerService
+from trainmover_executor.role.effects import BetweenBroke, BetweenPassed
 from trainmover_executor.runtime import current_runtime
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import Stateful, TrainingState
@@ -199,9 +200,9 @@ class Session:
         try:
             runtime.agree([1], op=dist.ReduceOp.MIN)
         except (LinkBrokenError, StaleEpochError) as error:
-            runtime.latch.trip(str(error))
-            return handover.resolve_between()
-        handover.between += 1
+            runtime.role.take(BetweenBroke(str(error)))
+            return handover.resolve_undecided()
+        runtime.role.take(BetweenPassed())
         return True
 
     def digest(self) -> str:

@@ -198,7 +198,7 @@ class EmbeddedServer:
                 return int(address.rpartition(":")[2])
             if process.poll() is not None:
                 break
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # nats-server says its port by a file and by nothing else
         state = f"ended with {process.poll()}" if process.poll() is not None else "is silent"
         raise BusError(
             f"the embedded nats-server {state}: {self._last_words()}. "

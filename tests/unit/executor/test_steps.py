@@ -9,21 +9,19 @@ import time
 import numpy as np
 import pytest
 import torch
-from tests.support.fabric import membership
+from tests.unit.executor.roles import active
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainmover.plan import Move, Plan
 from trainmover.telemetry import OPS, Flag
-from trainmover.topology import Member
 from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.finite import nonfinite_in
 from trainmover_executor.latch import Latch
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.loader import Feed
-from trainmover_executor.mailbox import Mailbox
 from trainmover_executor.metrics import StepLog
 from trainmover_executor.redo import StepStart
+from trainmover_executor.role.shell import WorkerRole
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.step import BatchChangedError, Step
 
@@ -216,110 +214,9 @@ class TestFeed:
         assert heard == [0, 1, 2]
 
 
-def plan(epoch: int, *, kind: str = "planned") -> Plan:
-    joiner = Member(machine="spare", generation=0, endpoints=("spare:1",))
-    return Plan.model_validate(
-        {
-            "id": f"m-{epoch}",
-            "job": "test",
-            "kind": kind,
-            "from_epoch": 1,
-            "membership": membership(3).replace({2: joiner}, epoch=epoch),
-            "moves": (Move(slot=2, leaver="m2", joiner="spare"),),
-            "sources": {2: 2},
-        }
-    )
-
-
-class TestMailbox:
-    def test_an_abort_during_the_vote_waits_for_its_result(self):
-        box = Mailbox()
-        box.prepared(plan(2))
-        assert box.freeze() == plan(2)
-        assert box.abort(2) is False
-        assert box.thaw(switching=False) == plan(2)
-        assert box.freeze() is None
-
-    def test_a_vote_that_decided_to_switch_outruns_the_abort(self):
-        box = Mailbox()
-        box.prepared(plan(2))
-        box.freeze()
-        box.abort(2)
-        assert box.thaw(switching=True) is None
-        assert box.freeze() is None
-
-    def test_an_abort_of_another_epoch_touches_nothing(self):
-        box = Mailbox()
-        box.prepared(plan(3))
-        assert box.abort(2) is True
-        assert box.freeze() == plan(3)
-
-    def test_only_the_newest_recovery_counts(self):
-        box = Mailbox()
-        box.recover(plan(5, kind="failure"))
-        box.recover(plan(4, kind="failure"))
-        assert box.wait_to_recover(after_epoch=1) == plan(5, kind="failure")
-        assert box.pending_recovery(after_epoch=4)
-        assert not box.pending_recovery(after_epoch=5)
-
-    def test_a_standby_waits_until_it_is_wanted(self):
-        box = Mailbox()
-        found: list[Plan] = []
-        waiting = threading.Thread(target=lambda: found.append(box.wait_to_join(after_epoch=1)))
-        waiting.start()
-        box.join(plan(2))
-        waiting.join(timeout=5)
-        assert found == [plan(2)]
-        assert not box.withdrawn(plan(2))
-        box.abort(2)
-        assert box.withdrawn(plan(2))
-
-    def test_a_recovery_supersedes_a_planned_move(self):
-        box = Mailbox()
-        box.prepared(plan(2))
-        box.join(plan(2))
-        box.recover(plan(3, kind="failure"))
-        assert box.freeze() is None
-        assert box.withdrawn(plan(2))
-        assert box.wait_to_join(after_epoch=2) == plan(3, kind="failure")
-
-
 class TestLatch:
-    def test_only_the_first_reason_of_an_epoch_counts(self):
-        latch = Latch(epoch=1)
-        heard: list[tuple[int, str]] = []
-        latch.listen(lambda epoch, reason: heard.append((epoch, reason)))
-        latch.trip("first")
-        latch.trip("second")
-        assert (latch.reason, heard) == ("first", [(1, "first")])
-        latch.begin(2)
-        assert not latch.is_set
-        latch.trip("third")
-        assert heard == [(1, "first"), (2, "third")]
-
-    def test_what_broke_an_epoch_that_is_over_breaks_nothing(self):
-        latch = Latch(epoch=1)
-        latch.begin(2)
-        latch.trip("the joiner of epoch 1 cannot be reached", epoch=1)
-        assert not latch.is_set
-
-    def test_what_broke_an_epoch_that_is_just_beginning_stays_broken(self):
-        latch = Latch(epoch=1)
-        latch.trip("a plan takes the job to epoch 2")
-        latch.trip("rank 2 is gone again", epoch=2)
-        latch.begin(2)
-        assert latch.reason == "rank 2 is gone again"
-
-    def test_a_planned_switch_mends_nothing(self):
-        latch = Latch(epoch=1)
-        latch.trip("rank 2 is gone")
-        latch.carry_over(2)
-        assert latch.reason == "rank 2 is gone"
-        latch.begin(3)
-        assert not latch.is_set
-
     def test_outside_of_the_step_loop_the_error_is_raised(self):
-        latch = Latch()
+        latch = Latch(WorkerRole(active()))
         latch.trip("rank 2 is gone")
         with pytest.raises(LinkBrokenError, match=r"outside of session.steps\(\): rank 2 is gone"):
             latch.check_protected()

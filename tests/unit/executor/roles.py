@@ -1,0 +1,60 @@
+"""Plans and ranks for tests of the worker role."""
+
+from __future__ import annotations
+
+from tests.support.fabric import membership
+
+from trainmover.plan import Move, Plan
+from trainmover.topology import Member
+from trainmover_executor.role.effects import Action, Event
+from trainmover_executor.role.shell import WorkerRole
+from trainmover_executor.role.state import WorkerState
+
+STAYER, LEAVER = 0, 2
+
+
+def plan(epoch: int, *, kind: str = "planned") -> Plan:
+    """Rank 2 of three goes from m2 to the spare machine."""
+    joiner = Member(machine="spare", generation=0, endpoints=("spare:1",))
+    return Plan.model_validate(
+        {
+            "id": f"m-{epoch}",
+            "job": "test",
+            "kind": kind,
+            "from_epoch": epoch - 1,
+            "membership": membership(3).replace({2: joiner}, epoch=epoch),
+            "moves": (Move(slot=2, leaver="m2", joiner="spare"),),
+            "sources": {2: 2 if kind == "planned" else 0},
+        }
+    )
+
+
+def active(rank: int = STAYER) -> WorkerState:
+    """A member of the first membership."""
+    return WorkerState(machine=f"m{rank}", rank=rank, epoch=1)
+
+
+def standby() -> WorkerState:
+    """A warm standby for slot 2."""
+    return WorkerState(machine="spare", rank=2, epoch=1, standby=True, phase="warm")
+
+
+class Rank:
+    """A worker role and what it did."""
+
+    def __init__(self, state: WorkerState) -> None:
+        self.role = WorkerRole(state)
+        self.did: list[Action] = []
+        self.role.act(self.did.append)
+
+    @property
+    def state(self) -> WorkerState:
+        """What it knows."""
+        return self.role.state
+
+    def take(self, *events: Event) -> list[Action]:
+        """What it does about ``events``."""
+        self.did.clear()
+        for event in events:
+            self.role.take(event)
+        return [*self.did]
