@@ -111,14 +111,17 @@ class Neighbours:
             return
         if epoch == self._book.epoch:
             self._add(sock, peer=peer, epoch=epoch, outbound=True)
-        else:
-            sock.close()
+        else:  # the peer watches us by it already: without a goodbye we would be dead to it
+            self._part(self._watch(sock, peer=peer, epoch=epoch))
+
+    def _watch(self, sock: socket.socket, *, peer: int, epoch: int) -> WatchLink:
+        return WatchLink(sock, peer=peer, epoch=epoch, heard=self._heard, lost=self._lost)
 
     def _add(self, sock: socket.socket, *, peer: int, epoch: int, outbound: bool) -> None:
         previous = self._watches.pop((peer, outbound), None)
         if previous is not None:
             self._part(previous)
-        watch = WatchLink(sock, peer=peer, epoch=epoch, heard=self._heard, lost=self._lost)
+        watch = self._watch(sock, peer=peer, epoch=epoch)
         self._watches[peer, outbound] = watch
         self._tasks.create_task(self._listen(watch, (peer, outbound)))
 

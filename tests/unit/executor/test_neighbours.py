@@ -1,0 +1,64 @@
+"""Watch links at the edge of an epoch."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from types import SimpleNamespace
+
+import pytest
+from tests.support.fabric import membership, socket_pair
+from tests.unit.executor.roles import active
+
+from trainmover_executor import neighbours
+from trainmover_executor.clock import CollectiveClock
+from trainmover_executor.control import WorkerSpec
+from trainmover_executor.latch import Latch
+from trainmover_executor.links.handshake import Hail
+from trainmover_executor.links.watch import Notice, NoticeKind
+from trainmover_executor.role.shell import WorkerRole
+
+
+async def test_a_call_that_is_answered_in_the_next_epoch_ends_with_a_goodbye(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The peer watches by it already: an end without a word would be taken for a death."""
+    mine, theirs = socket_pair()
+    book = SimpleNamespace(epoch=1, membership=membership(3), seated_at=lambda rank: 0)
+
+    async def dial(endpoint: str, hail: Hail, *, secret: bytes) -> socket.socket:
+        assert (endpoint, hail.epoch) == ("m1:1", 1)
+        book.epoch = 2
+        return mine
+
+    monkeypatch.setattr(neighbours, "dial", dial)
+    spec = WorkerSpec(
+        job="test",
+        machine="m0",
+        generation=0,
+        rank=0,
+        local_rank=0,
+        role="active",
+        membership=book.membership,
+        control="",
+        listen_fd=-1,
+        endpoint="m0:1",
+        program=("x",),
+    )
+    said: list[object] = []
+    one = neighbours.Neighbours(
+        spec,
+        book=book,  # type: ignore[arg-type]
+        latch=Latch(WorkerRole(active())),
+        clock=CollectiveClock(rank=0),
+        secret=b"",
+        post=said.append,
+    )
+    async with asyncio.TaskGroup() as tasks:
+        one.begin(tasks)
+        one.watch_anew(frozenset())
+    with theirs:
+        theirs.settimeout(5)
+        assert Notice.parse(theirs.recv(4096)).kind is NoticeKind.GOODBYE
+        assert theirs.recv(1) == b""
+    assert said == []
