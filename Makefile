@@ -26,7 +26,7 @@ demo: install ## Move a slow machine, kill another, compare with an undisturbed 
 	$(BIN)/trainmover demo $(ARGS)
 
 test: install ## Run the tests, two files at a time
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: install ## Format, lint, types, import contracts
 	$(BIN)/ruff format --check .

@@ -13,6 +13,19 @@ from tests.support.cluster import ClusterJob
 from trainmover.bus.embedded import EmbeddedServer
 from trainmover.testing import running_server
 
+_LONGEST = ("compose", "e2e", "deploy", "chaos")
+"""Folders whose files take minutes."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files come first: what is left for the end can be shared out evenly."""
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        return _LONGEST.index(folder) if folder in _LONGEST else len(_LONGEST)
+
+    items.sort(key=place)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _ctrl_c_reaches_children() -> None:

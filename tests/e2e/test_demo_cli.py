@@ -122,7 +122,7 @@ def test_training_finishes_without_bus_and_services(home: Path, started: list[Co
     metrics = home / "metrics"
     arguments = ("--nnodes", "2:3", "--job", "alone", "--metrics", str(metrics))
     started.append(run := Command("run", *arguments, *PROGRAM, "--steps", "60"))
-    run.err.until("step   10")
+    run.out.until("step   10")
     pids = run.pids()
     record = registry.find("alone")
     for name in ("bus", "detector", "planner"):

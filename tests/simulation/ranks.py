@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tests.simulation.fabric import Fabric
+from tests.simulation.phase_one import PhaseOne
+from tests.simulation.voice import Voice
 
 from trainmover.capsules import holder_of
 from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover, SaveCheckpoint
-from trainmover.events import executor
-from trainmover.events.machine import LinkLost
 from trainmover.plan import Plan
 from trainmover.testing.simulation import SimProcess, Simulation
 from trainmover.topology import Frozen, Member, Membership
@@ -88,14 +88,12 @@ class SimRank(SimProcess):
         self.linked = not standby
         self._step_s, self._max_steps = step_s, max_steps
         self._report, self._warmed, self._finished = report, warmed, finished
+        self._voice = Voice(report, lambda: self.role)
         self._on_end = ended
         self._attempts = 0
-        self._opened = not standby
-        self._dialling: set[int] = set()
-        self._answering: list[Plan] = []
+        self.phase_one = PhaseOne(self, self._take, opened=not standby)
         self._led: Plan | None = None
         self._under: Plan | None = None
-        self._said_step = -1
         fabric.ranks.append(self)
         if standby:
             self._next(sim.between(0.2, 1.5), self._is_warm)
@@ -132,15 +130,11 @@ class SimRank(SimProcess):
             case effects.Publish(fact=fact):
                 self._report(fact)
             case effects.Park(plan=plan):
-                self._dialling.add(plan.epoch)
-                leaves = self.rank in plan.joining_ranks
-                late_s = self.sim.between(0.005, 0.05) if leaves else self.sim.between(0.001, 0.2)
-                self.after(late_s, self._dial, plan)
+                self.phase_one.park(plan)
             case effects.AnswerCalls(plan=plan):
-                self._answering.append(plan)
-                self._answer()
+                self.phase_one.answer(plan)
             case effects.CancelPhaseOne(epoch=epoch):
-                self._dialling.discard(epoch)
+                self.phase_one.cancel(epoch)
             case effects.Refuse(plan=plan, reason=reason):
                 self._note("refuses %s: %s", plan.id, reason)
                 self.end(code=1)
@@ -178,35 +172,19 @@ class SimRank(SimProcess):
         self._on_end(code, signal)
 
     def _progress(self) -> None:
-        if self.committed != self._said_step and not self.role.standby:
-            self._said_step = self.committed
-            self._report(
-                executor.StepProgress(
-                    machine=self.machine,
-                    rank=self.rank,
-                    epoch=self.epoch,
-                    step=self.committed,
-                    step_s=self._step_s,
-                )
-            )
+        self._voice.progress(step_s=self._step_s)
         self.after(1.0, self._progress)
 
     def _begin(self) -> None:
-        world = self.membership.layout.world_size
-        self._report(
-            executor.JobLayoutKnown(
-                machine=self.machine, rank=self.rank, replicas=tuple(range(world))
-            )
-        )
+        self._voice.layout(world=self.membership.layout.world_size)
         self._settle()
 
     def _is_warm(self) -> None:
         self._attempts = SHADOW_ITERATIONS
-        self._opened = True
         self._go("idle")
         self._warmed()
         self._take(effects.Warm())
-        self._answer()
+        self.phase_one.open()
         self._idle()
 
     # -- steps -----------------------------------------------------------------------------------
@@ -243,21 +221,10 @@ class SimRank(SimProcess):
         self._take(effects.VotePassed(lowest=min(epochs), highest=max(epochs)))
         self._attempts += 1
         if self.role.confirmed is not None:
-            self._confirm(self.role.confirmed)
+            self._note("committed epoch %d with step %d", self.epoch, self.committed)
+            self._voice.confirmed(self.role.confirmed)
             self._take(effects.Noted())
         self._settle()
-
-    def _confirm(self, plan: Plan) -> None:
-        about: dict[str, Any] = {
-            "migration": plan.id,
-            "machine": self.machine,
-            "rank": self.rank,
-            "epoch": self.epoch,
-            "step": self.committed,
-        }
-        self._note("committed epoch %d with step %d", self.epoch, self.committed)
-        self._report(executor.PlanCommitted(**about))
-        self._report(executor.StepResumed(**about, pause_s=0.1, step_s=0.1, steps_redone=1))
 
     # -- breaking --------------------------------------------------------------------------------
 
@@ -302,19 +269,7 @@ class SimRank(SimProcess):
         self.trip(f"rank {dead.rank} is gone")
 
     def _blame(self, peer: int, kind: str) -> None:
-        self._report(
-            LinkLost.model_validate(
-                {
-                    "machine": self.machine,
-                    "rank": self.rank,
-                    "peer_rank": peer,
-                    "peer_machine": self.membership.machine_of(peer),
-                    "epoch": self.epoch,
-                    "step": self.committed,
-                    "kind": kind,
-                }
-            )
-        )
+        self._voice.blamed(peer, machine=self.membership.machine_of(peer), kind=kind)
 
     def _void(self) -> None:
         self._attempts += 1
@@ -389,18 +344,6 @@ class SimRank(SimProcess):
         if self.alive:
             self._settle()
 
-    def _failed(self, plan: Plan, reason: str) -> None:
-        self._report(
-            executor.PlanFailed(
-                migration=plan.id,
-                machine=self.machine,
-                rank=self.rank,
-                epoch=plan.epoch,
-                reason=reason,
-                step_safe=True,
-            )
-        )
-
     def _holder(self, plan: Plan, joiner: int) -> int | None:
         if not self.committed or plan.sources[joiner] == joiner:
             return None
@@ -418,21 +361,9 @@ class SimRank(SimProcess):
     def _handed_out(self) -> None:
         plan = self.role.recovering
         assert plan is not None
-        self._switched(plan)
+        self._voice.switched(plan)
         self._take(effects.HandedOut(plan))
         self._settle()
-
-    def _switched(self, plan: Plan) -> None:
-        self._report(
-            executor.PlanSwitched(
-                migration=plan.id,
-                machine=self.machine,
-                rank=self.rank,
-                epoch=plan.epoch,
-                step=self.committed,
-                phases_s={},
-            )
-        )
 
     # -- a planned move --------------------------------------------------------------------------
 
@@ -441,7 +372,7 @@ class SimRank(SimProcess):
             self.membership, self.sequence = plan.membership, 0
             self._take(effects.Switched(plan))
             self._note("switched to epoch %d after step %d", plan.epoch, self.committed)
-            self._switched(plan)
+            self._voice.switched(plan)
             self._rewatch()
             self._settle()
             return
@@ -453,7 +384,7 @@ class SimRank(SimProcess):
             return
         self.fabric.deposit(plan.epoch, "rest", self.rank, (self.committed, self.digest))
         self._note("handed over after step %d", self.committed)
-        self._switched(plan)
+        self._voice.switched(plan)
         self._take(effects.Left(plan))
         self._go("left")
         self.linked = False
@@ -472,7 +403,7 @@ class SimRank(SimProcess):
         seat = plan.membership.members[self.slot]
         joiner = self.fabric.at(seat.machine, seat.generation, self.rank)
         if joiner is None:
-            self._failed(plan, "the joiner is gone")
+            self._voice.failed(plan, "the joiner is gone")
         elif joiner.where == "joining" and joiner.epoch == plan.epoch:
             self._take(effects.Led(plan, 0.1))
         else:
@@ -534,7 +465,7 @@ class SimRank(SimProcess):
         self.digest = digest
         self._note("joined at epoch %d after step %d", plan.epoch, committed)
         self._take(effects.Joined(plan, committed=committed, between=0))
-        self._switched(plan)
+        self._voice.switched(plan)
         if plan.kind == "planned":
             self._rewatch()
         self._begin()
@@ -567,26 +498,3 @@ class SimRank(SimProcess):
                 self._given_back()
             case _:
                 pass
-
-    def _answer(self) -> None:
-        if self._opened:
-            for plan in self._answering:
-                self.after(0.001, self._take, effects.Parked(plan, 0.1))
-            self._answering.clear()
-
-    def _dial(self, plan: Plan) -> None:
-        if plan.epoch not in self._dialling:
-            return
-        slots = [self.slot] if self.rank in plan.joining_ranks else [one.slot for one in plan.moves]
-        joiners = [self._joiner_of(plan, slot) for slot in slots]
-        if any(joiner is None for joiner in joiners):
-            self._take(effects.NotParked(plan, "nobody listens at the joiner"))
-        elif all(joiner is not None and joiner._opened for joiner in joiners):
-            self._take(effects.Parked(plan, 0.1))
-        else:
-            self.after(0.1, self._dial, plan)
-
-    def _joiner_of(self, plan: Plan, slot: int) -> SimRank | None:
-        seat = plan.membership.members[slot]
-        rank = plan.membership.layout.ranks_of(slot)[0]
-        return self.fabric.at(seat.machine, seat.generation, rank)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
+from nats.aio.client import Client
 
 from trainmover.bus.connection import Connection
-from trainmover.errors import ConflictError
+from trainmover.errors import BusUnavailableError, ConflictError
 from trainmover.testing import running_server
 
 
@@ -37,3 +39,23 @@ async def test_a_cancellation_that_meets_the_answer_is_not_lost(error):
             await task
         assert not went_on
         await connection.close()
+
+
+async def test_an_attempt_that_overhears_its_end_gives_up_all_the_same(monkeypatch):
+    """The limit may hit nats-py in the moment in which an attempt fails: it tries again."""
+
+    async def connect(client, *, error_cb, **options):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        while True:
+            await asyncio.sleep(0)
+            await error_cb(OSError("refused"))
+
+    async def close(client):
+        pass
+
+    monkeypatch.setattr(Client, "connect", connect)
+    monkeypatch.setattr(Client, "close", close)
+    connection = Connection("nats://x:1", name="t", timeout_s=1.0, connect_timeout_s=0.01)
+    with pytest.raises(BusUnavailableError, match="refused"):
+        await connection.open()

@@ -309,10 +309,16 @@ class Connection:
             with contextlib.suppress(nats.errors.Error, OSError):
                 await self._client.publish(subject, data, headers=headers)
 
+    def _is_lost(self, task: asyncio.Task[object] | None) -> bool:
+        """Whether ``task`` goes on although it was cancelled, or nobody waits for it any more."""
+        if self._closer is not None:
+            return task is not self._closer
+        return task is not None and task.cancelling() > 0
+
     async def _on_error(self, error: Exception) -> None:
-        if self._closer not in (None, asyncio.current_task()):
-            # Python 3.11's wait_for can swallow the cancellation of nats-py's reconnection, which
-            # then dials for ever and keeps the event loop from ending. It asks us in each round.
+        if self._is_lost(asyncio.current_task()):
+            # Python 3.11's wait_for can swallow the cancellation of what nats-py awaits, which then
+            # dials for ever. It asks us in each round.
             raise asyncio.CancelledError
         text = str(error) or type(error).__name__
         if match := _VIOLATION.search(text):

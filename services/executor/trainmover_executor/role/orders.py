@@ -14,6 +14,7 @@ from trainmover_executor.role.effects import (
     Park,
     Parked,
 )
+from trainmover_executor.role.state import WorkerState
 from trainmover_executor.role.turn import Turn
 
 __all__ = ["on_abort", "on_heard", "on_not_parked", "on_parked"]
@@ -38,11 +39,18 @@ def _on_prepare(turn: Turn, plan: Plan) -> None:
     if plan.epoch <= state.epoch or plan.epoch in state.preparing:
         return
     turn.set(preparing=state.preparing | {plan.epoch})
-    if state.standby and state.rank in plan.joining_ranks:
+    if _joins(state, plan):
         turn.set(joining=plan)
         turn.do(AnswerCalls(plan))
     else:
         turn.do(Park(plan))
+
+
+def _joins(state: WorkerState, plan: Plan) -> bool:
+    """Whether this process is a joiner of ``plan``; the leaver has the same rank."""
+    return (
+        state.rank in plan.joining_ranks and plan.membership.machine_of(state.rank) == state.machine
+    )
 
 
 def on_parked(turn: Turn, event: Parked) -> None:
@@ -50,7 +58,7 @@ def on_parked(turn: Turn, event: Parked) -> None:
     plan, state = event.plan, turn.state
     if plan.epoch not in state.preparing:
         return  # called off, or superseded
-    if not state.standby and plan.epoch > state.epoch:
+    if not _joins(state, plan) and plan.epoch > state.epoch:
         if state.rank in plan.joining_ranks:
             turn.set(leading=plan)
             return  # the leaver is prepared once its joiner's state is up to date
