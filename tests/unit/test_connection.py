@@ -57,5 +57,5 @@ async def test_an_attempt_that_overhears_its_end_gives_up_all_the_same(monkeypat
     monkeypatch.setattr(Client, "connect", connect)
     monkeypatch.setattr(Client, "close", close)
     connection = Connection("nats://x:1", name="t", timeout_s=1.0, connect_timeout_s=0.01)
-    with pytest.raises(BusUnavailableError, match="refused"):
+    with pytest.raises(BusUnavailableError):
         await connection.open()
