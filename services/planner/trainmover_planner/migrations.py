@@ -174,8 +174,9 @@ def _committed(turn: Turn, one: Migration) -> None:
     old = state.membership
     turn.set(
         membership=after,
-        phase="running",
-        reason="",
+        # The ranks may end with the step that commits it, and some say that they ended first.
+        phase=state.phase if state.over else "running",
+        reason=state.reason if state.over else "",
         held=(),
         held_s=None,
         crashes=(),

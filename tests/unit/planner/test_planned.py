@@ -47,6 +47,26 @@ def test_reports_in_any_order_and_twice_commit_once(world):
     assert world.recipients("release") == ["w-1"]
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_job_may_end_with_the_step_that_commits_a_move(world, again):
+    """The ranks say that they ended before the last of them says that it committed."""
+    world.ask("migrate", machine="w-1")
+    plan = world.last_plan()
+    for kind in (executor.PlanPrepared, executor.PlanSwitched):
+        world.report(kind, plan)
+    for rank in range(4):
+        world.say(
+            executor.WorkerFinished(
+                machine=plan.membership.machine_of(rank), rank=rank, epoch=2, step=11
+            )
+        )
+    assert world.names()[-1] == "JobFinished"
+    assert world.names(world.report(executor.PlanCommitted, plan)) == ["MigrationCommitted"]
+    if again:
+        world.restart()
+    assert world.state.phase == "finished"
+
+
 def test_a_straggler_is_moved_and_quarantined(world):
     world.straggler("w-2")
     plan = world.last_plan()
