@@ -45,6 +45,14 @@ def until_it_answers(url: str, *, timeout_s: float = 90) -> httpx.Response:
         time.sleep(0.5)
 
 
+def numbers_of(stack: Stack, *, timeout_s: float = 90) -> str:
+    """What ``metrics`` says, once it answers: each service starts in its own time."""
+    deadline = time.monotonic() + timeout_s
+    while not (text := stack.compose("exec", "-T", "metrics", "python", "-c", READ, check=False)):
+        assert time.monotonic() < deadline, stack.compose("logs", "metrics")
+    return text
+
+
 def test_the_page_is_there_and_cannot_act(looking: tuple[Stack, str]) -> None:
     _, url = looking
     assert until_it_answers(url).text == "the bus answers\n"
@@ -56,6 +64,6 @@ def test_the_page_is_there_and_cannot_act(looking: tuple[Stack, str]) -> None:
 def test_there_are_numbers_to_scrape(looking: tuple[Stack, str]) -> None:
     stack, url = looking
     until_it_answers(url)
-    text = stack.compose("exec", "-T", "metrics", "python", "-c", READ)
+    text = numbers_of(stack)
     assert 'trainmover_bus_up{training_job="gpt"} 1.0' in text
     assert 'trainmover_job_state{is="forming",training_job="gpt"} 1.0' in text
