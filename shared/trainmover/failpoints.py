@@ -55,6 +55,6 @@ def _act(rule: dict[str, Any]) -> None:
     if rule["do"] == "hold":
         go = Path(f"{rule['path']}.go")
         while not go.exists():
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # on purpose not woken: whoever holds it here may be dead by then
     else:
         os.kill(os.getpid(), signal.SIGKILL if rule["do"] == "kill" else signal.SIGSTOP)

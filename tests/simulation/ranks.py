@@ -22,6 +22,7 @@ from trainmover.testing.simulation import SimProcess, Simulation
 from trainmover.topology import Frozen, Member, Membership
 from trainmover_executor.role import core, effects
 from trainmover_executor.role.state import WorkerState
+from trainmover_executor.role.turn import failure_of
 
 __all__ = ["SimRank"]
 
@@ -72,12 +73,8 @@ class SimRank(SimProcess):
         self.rank = rank
         self.slot = membership.layout.slot_of(rank)
         self.membership = membership
-        self.role = WorkerState(
-            machine=self.machine,
-            rank=rank,
-            epoch=membership.epoch,
-            standby=standby,
-            phase="starting" if standby else "training",
+        self.role = WorkerState.first(
+            machine=self.machine, rank=rank, epoch=membership.epoch, standby=standby
         )
         self.name = f"{self.machine}/r{rank}"
         self.digest = 0
@@ -135,9 +132,6 @@ class SimRank(SimProcess):
                 self.phase_one.answer(plan)
             case effects.CancelPhaseOne(epoch=epoch):
                 self.phase_one.cancel(epoch)
-            case effects.Refuse(plan=plan, reason=reason):
-                self._note("refuses %s: %s", plan.id, reason)
-                self.end(code=1)
             case effects.DropParked():
                 pass  # links that are parked are not modelled
 
@@ -341,7 +335,11 @@ class SimRank(SimProcess):
     def _agreed(self, votes: list[Any]) -> None:
         assert self._under is not None
         self._take(effects.Agreed(self._under, max(votes), 0))
-        if self.alive:
+        if self.role.refusal:
+            self._note("refuses %s: %s", self._under.id, self.role.refusal)
+            self._report(failure_of(self.role, self._under, self.role.refusal))
+            self.end(code=1)
+        else:
             self._settle()
 
     def _holder(self, plan: Plan, joiner: int) -> int | None:
@@ -403,7 +401,7 @@ class SimRank(SimProcess):
         seat = plan.membership.members[self.slot]
         joiner = self.fabric.at(seat.machine, seat.generation, self.rank)
         if joiner is None:
-            self._voice.failed(plan, "the joiner is gone")
+            self._take(effects.LeadFailed(plan, "the joiner is gone"))
         elif joiner.where == "joining" and joiner.epoch == plan.epoch:
             self._take(effects.Led(plan, 0.1))
         else:

@@ -61,10 +61,6 @@ class Voice:
             executor.PlanSwitched(**self._about(plan), step=self._role().committed, phases_s={})
         )
 
-    def failed(self, plan: Plan, reason: str) -> None:
-        """A plan cannot be carried out."""
-        self._report(executor.PlanFailed(**self._about(plan), reason=reason, step_safe=True))
-
     def blamed(self, peer: int, *, machine: str, kind: str) -> None:
         """A link to a neighbour ended, or was refused."""
         self._report(

@@ -20,7 +20,7 @@ from typing import Final
 import structlog
 
 from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover, SaveCheckpoint
-from trainmover.errors import ProtocolError, TrainMoverError
+from trainmover.errors import TrainMoverError
 from trainmover.events.executor import StepProgress
 from trainmover.topology import Frozen
 from trainmover_executor.clock import CollectiveClock
@@ -53,7 +53,6 @@ from trainmover_executor.role.effects import (
     Heard,
     Park,
     Publish,
-    Refuse,
 )
 from trainmover_executor.role.shell import WorkerRole
 
@@ -266,8 +265,6 @@ class ControlThread:
                 self._phase_one.answer_calls(plan)
             case CancelPhaseOne(epoch=epoch):
                 self._phase_one.cancel(epoch)
-            case Refuse(plan=plan, reason=reason):
-                raise ProtocolError(f"migration {plan.id} cannot be carried out here: {reason}")
 
     # -- links and neighbours --------------------------------------------------------------------
 

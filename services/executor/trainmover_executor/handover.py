@@ -195,7 +195,8 @@ class Handover:
             except (LinkBrokenError, StaleEpochError) as error:
                 runtime.latch.trip(str(error))
                 continue
-            role.take(Agreed(plan, committed, between))
+            if refusal := role.take(Agreed(plan, committed, between)).refusal:
+                self._reports.refuse(plan, refusal)
             self._following.replaced(plan.joining_ranks)
             runtime.reach("recover.agreed")
             log.info("recovering", migration=plan.id, epoch=plan.epoch, committed=committed)

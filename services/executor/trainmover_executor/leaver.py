@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -77,10 +76,13 @@ class Leaver:
             runtime.reach("lead.current")
             runtime.role.take(Led(plan, time.monotonic() - started))
 
+        def lost(reason: str) -> None:
+            runtime.role.take(LeadFailed(plan, reason))
+
         try:
             link = runtime.book.parked_link(epoch=plan.epoch, group=STATE_GROUP, peer=runtime.rank)
         except LinkBrokenError as error:
-            runtime.role.take(LeadFailed(plan, str(error)))
+            lost(str(error))
             return
         lead = StateLead(
             link,
@@ -88,7 +90,7 @@ class Leaver:
             epoch=plan.epoch,
             wanted=lambda: runtime.role.state.leading == plan,
             current=current,
-            lost=partial(self._reports.failed, plan),
+            lost=lost,
         )
         if os.environ.get(FOLLOW_VARIABLE) == "off":
             lead.obstacle = f"switched off by {FOLLOW_VARIABLE}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NoReturn
 
 from trainmover.errors import ProtocolError
-from trainmover.events.executor import PlanFailed, PlanSwitched
+from trainmover.events.executor import PlanSwitched
 from trainmover.plan import Plan
+from trainmover_executor.role.turn import failure_of
 from trainmover_executor.runtime import Runtime
 
 __all__ = ["Reports"]
@@ -53,25 +54,11 @@ class Reports:
             )
         )
 
-    def failed(self, plan: Plan, reason: str, *, links_broke: bool = False) -> None:
-        """``plan`` cannot be carried out here; this rank is as it was."""
-        self._runtime.report(
-            PlanFailed(
-                migration=plan.id,
-                machine=self._runtime.spec.machine,
-                rank=self._runtime.rank,
-                epoch=plan.epoch,
-                reason=reason,
-                step_safe=True,
-                links_broke=links_broke,
-            )
-        )
-
     def refuse(self, plan: Plan, reason: str) -> NoReturn:
         """Say that ``plan`` cannot be carried out, and end this rank.
 
         Raises:
             ProtocolError: Always.
         """
-        self.failed(plan, reason)
+        self._runtime.report(failure_of(self._runtime.role.state, plan, reason))
         raise ProtocolError(f"migration {plan.id} cannot be carried out here: {reason}")

@@ -92,19 +92,17 @@ class Runtime:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.spec = spec
-        waits = spec.role == "standby"
+        self.sandboxed = spec.role == "standby"
         self.role = WorkerRole(
-            WorkerState(
+            WorkerState.first(
                 machine=spec.machine,
                 rank=spec.rank,
                 epoch=spec.membership.epoch,
-                standby=waits,
-                phase="starting" if waits else "training",
+                standby=self.sandboxed,
             )
         )
         self.latch = Latch(self.role)
         self.clock = CollectiveClock(rank=spec.rank)
-        self.sandboxed = waits
         self.progress: StepProgress | None = None
         self.recording = Recording()
         self._native = _wants_native()

@@ -7,6 +7,7 @@ The body is a ``machine.noticed`` payload without the machine: ``{"kind": "maint
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import hmac
@@ -68,16 +69,18 @@ async def _call(accept: Accept, notice: MachineNoticed) -> None:
     await accept(notice)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(BaseHTTPRequestHandler, abc.ABC):
     """One request."""
 
     timeout = 10.0
 
+    @abc.abstractmethod
     def accepted(self, notice: MachineNoticed) -> None:
-        raise NotImplementedError
+        """Have a notice stored."""
 
+    @abc.abstractmethod
     def knows(self, header: str) -> bool:
-        raise NotImplementedError
+        """Whether the caller may announce anything, by its ``Authorization``."""
 
     def do_GET(self) -> None:
         """Health."""

@@ -6,7 +6,8 @@ from tests.support.fabric import membership
 
 from trainmover.plan import Move, Plan
 from trainmover.topology import Member
-from trainmover_executor.role.effects import Action, Event
+from trainmover_executor.role import core
+from trainmover_executor.role.effects import Action, Event, Warm
 from trainmover_executor.role.shell import WorkerRole
 from trainmover_executor.role.state import WorkerState
 
@@ -29,14 +30,22 @@ def plan(epoch: int, *, kind: str = "planned") -> Plan:
     )
 
 
+def back(epoch: int) -> Plan:
+    """Rank 2 stays with m2 after all."""
+    return plan(epoch, kind="failure").model_copy(
+        update={"membership": membership(3, epoch=epoch), "moves": (), "sources": {}}
+    )
+
+
 def active(rank: int = STAYER) -> WorkerState:
     """A member of the first membership."""
-    return WorkerState(machine=f"m{rank}", rank=rank, epoch=1)
+    return WorkerState.first(machine=f"m{rank}", rank=rank, epoch=1, standby=False)
 
 
 def standby() -> WorkerState:
     """A warm standby for slot 2."""
-    return WorkerState(machine="spare", rank=2, epoch=1, standby=True, phase="warm")
+    cold = WorkerState.first(machine="spare", rank=2, epoch=1, standby=True)
+    return core.step(cold, Warm())[0]
 
 
 class Rank:

@@ -39,7 +39,6 @@ from trainmover_executor.role.effects import (
     Park,
     Parked,
     Recovers,
-    Refuse,
     SaveTaken,
     Stopped,
     Switched,
@@ -62,7 +61,6 @@ class RankMachine(RuleBasedStateMachine):
         self.state = active()
         self.dialling: list[Plan] = []
         self.aborted: set[int] = set()
-        self.dead = False
 
     @initialize(role=st.sampled_from(["stayer", "leaver", "standby"]))
     def begins(self, role: str) -> None:
@@ -92,8 +90,6 @@ class RankMachine(RuleBasedStateMachine):
                 assert epoch >= self.state.epoch, "links of an epoch that is over"
             case Park(plan=plan) | AnswerCalls(plan=plan):
                 self.dialling.append(plan)
-            case Refuse():
-                self.dead = True
             case _:
                 pass
 
@@ -138,6 +134,10 @@ class RankMachine(RuleBasedStateMachine):
         self.take(Heard(SaveCheckpoint(epoch=self.state.epoch, reason="nobody is left")))
 
     # -- the training thread ---------------------------------------------------------------------
+
+    @property
+    def dead(self) -> bool:
+        return bool(self.state.refusal)
 
     def whole(self) -> bool:
         return self.state.broken is None and not self.dead

@@ -32,7 +32,6 @@ from trainmover_executor.role.effects import (
     Parked,
     Publish,
     Recovers,
-    Refuse,
     SaveTaken,
     Stopped,
     Switched,
@@ -257,6 +256,4 @@ def _on_agreed(turn: Turn, event: Agreed) -> None:
     if more in {(0, 0), held}:
         turn.set(committed=event.committed, between=event.between)
         return
-    reason = f"this rank completed {state.committed} steps, the others {event.committed}"
-    turn.failed(plan, reason)
-    turn.do(Refuse(plan, reason))
+    turn.set(refusal=f"this rank completed {state.committed} steps, the others {event.committed}")

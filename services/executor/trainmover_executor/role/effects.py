@@ -34,7 +34,6 @@ __all__ = [
     "Parked",
     "Publish",
     "Recovers",
-    "Refuse",
     "SaveTaken",
     "Stopped",
     "Switched",
@@ -150,7 +149,7 @@ class Led:
 
 @dataclass(frozen=True, slots=True)
 class LeadFailed:
-    """It could not begin to."""
+    """It cannot."""
 
     plan: Plan
     reason: str
@@ -311,12 +310,4 @@ class Publish:
     fact: Frozen
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """The plan cannot be carried out here: end this rank, with the reason."""
-
-    plan: Plan
-    reason: str
-
-
-Action = Break | Park | AnswerCalls | CancelPhaseOne | DropParked | Publish | Refuse
+Action = Break | Park | AnswerCalls | CancelPhaseOne | DropParked | Publish

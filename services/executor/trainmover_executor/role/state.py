@@ -52,14 +52,15 @@ class WorkerState:
         recovering: Agreed about, to be carried out at the step boundary.
         unconfirmed: The plan that led to this epoch, until a step of it is committed.
         confirmed: That plan, from then until somebody took note.
+        refusal: Why this rank cannot take part any more: its state is not the job's.
         save: The job may have to end: what to save while waiting for a plan.
     """
 
     machine: str
     rank: int
     epoch: int
-    standby: bool = False
-    phase: Phase = "training"
+    standby: bool
+    phase: Phase
     committed: int = 0
     between: int = 0
     broken: str | None = None
@@ -76,7 +77,14 @@ class WorkerState:
     recovering: Plan | None = None
     unconfirmed: Plan | None = None
     confirmed: Plan | None = None
+    refusal: str = ""
     save: SaveCheckpoint | None = None
+
+    @classmethod
+    def first(cls, *, machine: str, rank: int, epoch: int, standby: bool) -> WorkerState:
+        """What a process knows when it is started."""
+        phase: Phase = "starting" if standby else "training"
+        return cls(machine=machine, rank=rank, epoch=epoch, standby=standby, phase=phase)
 
     @property
     def pending(self) -> bool:

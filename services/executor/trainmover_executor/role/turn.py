@@ -11,7 +11,7 @@ from trainmover_executor.role.chart import RANK
 from trainmover_executor.role.effects import Action, Break, Publish
 from trainmover_executor.role.state import WorkerState
 
-__all__ = ["Turn"]
+__all__ = ["Turn", "failure_of"]
 
 
 class Turn:
@@ -61,17 +61,19 @@ class Turn:
 
     def failed(self, plan: Plan, reason: str, *, links_broke: bool = False) -> None:
         """Say that ``plan`` cannot be carried out here; this rank is as it was."""
-        state = self.state
-        self.do(
-            Publish(
-                PlanFailed(
-                    migration=plan.id,
-                    machine=state.machine,
-                    rank=state.rank,
-                    epoch=plan.epoch,
-                    reason=reason,
-                    step_safe=True,
-                    links_broke=links_broke,
-                )
-            )
-        )
+        self.do(Publish(failure_of(self.state, plan, reason, links_broke=links_broke)))
+
+
+def failure_of(
+    state: WorkerState, plan: Plan, reason: str, *, links_broke: bool = False
+) -> PlanFailed:
+    """The fact that a rank cannot carry out ``plan``."""
+    return PlanFailed(
+        migration=plan.id,
+        machine=state.machine,
+        rank=state.rank,
+        epoch=plan.epoch,
+        reason=reason,
+        step_safe=True,
+        links_broke=links_broke,
+    )
