@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 from pydantic import Field
 
 from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Verdict
-from trainmover.events.executor import StepBroken, WorkerFinished
+from trainmover.events.executor import StepBroken, StepProgress, WorkerFinished
 from trainmover.events.machine import (
     LinkLost,
     MachineLost,
@@ -69,11 +69,8 @@ class LivenessDetector:
     def observe(self, window: CollectiveWindow) -> Iterable[Verdict]:
         """A sign of life, with or without records."""
         self._heard(window.machine, window.received_s)
-        membership = self._membership
-        if membership is not None and window.epoch == membership.epoch and len(window.steps):
-            newest = int(window.steps["step"].max())
-            if newest > self._step:
-                self._step, self._stepped_s = newest, window.received_s
+        if len(window.steps):
+            self._stepped(window.epoch, int(window.steps["step"].max()), window.received_s)
         return ()
 
     def notice(self, evidence: Evidence) -> Iterable[Verdict]:
@@ -87,6 +84,8 @@ class LivenessDetector:
             case StepBroken(machine=machine, epoch=epoch):
                 if self._membership is not None and epoch >= self._membership.epoch:
                     self._witnesses.add(machine)
+            case StepProgress(epoch=epoch, step=step):  # arrives where telemetry gets lost
+                self._stepped(epoch, step, now_s)
             case WorkerFinished(machine=machine):
                 self._finished.add(machine)
             case MachineRegistered(machine=registered):
@@ -129,6 +128,11 @@ class LivenessDetector:
             self._calm_since_s = now_s  # the bus is back: everybody gets a fresh lease
         self._latest_s = max(now_s, self._latest_s or now_s)
         self._heard_s[machine] = now_s
+
+    def _stepped(self, epoch: int, step: int, now_s: float) -> None:
+        current = self._membership is not None and epoch == self._membership.epoch
+        if current and step > self._step:
+            self._step, self._stepped_s = step, now_s
 
     def _exited(self, fact: WorkerExited) -> Iterable[Verdict]:
         slot = self._slot(fact.machine, fact.generation)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trainmover.detection import CollectiveWindow, Evidence
-from trainmover.events.executor import StepBroken, WorkerFinished
+from trainmover.events.executor import StepBroken, StepProgress, WorkerFinished
 from trainmover.events.machine import LinkLost, MachineRegistered, WorkerExited
 from trainmover.telemetry import RECORD, STEP, Sections
 from trainmover.topology import Machine
@@ -228,3 +228,16 @@ def test_who_votes_is_alive_however_silent(watch):
     (verdict,) = watch.run(5, "w-0", "w-1", "w-2")
     assert verdict.machine == "w-3"
     assert 3.0 <= verdict.evidence["silent_s"] < 3.7
+
+
+def test_reports_of_progress_prove_it_where_telemetry_gets_lost(watch):
+    def progress(step, epoch):
+        return watch.notice(StepProgress(machine="w-0", rank=0, epoch=epoch, step=step, step_s=0.3))
+
+    watch.run(1, "w-0", "w-1", "w-2", "w-3")
+    for step in range(1, 9):
+        assert progress(step, watch.membership.epoch) == []
+        assert watch.run(1, "w-0", "w-1", "w-2") == []
+    # No news: another epoch's, and a step that was known.
+    assert progress(99, watch.membership.epoch - 1) + progress(8, watch.membership.epoch) == []
+    assert [one.machine for one in watch.run(3, "w-0", "w-1", "w-2")] == ["w-3"]
