@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 from tests.jobs.practices import HABITS
 from tests.support.ranks import Nursery, RanksJob
+
+from trainmover import failpoints
 
 JOBS = Path(__file__).parents[1] / "jobs"
 
@@ -22,10 +25,30 @@ def script_of(program: tuple[str, ...]) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of fail-points that all ranks read."""
+    rules = tmp_path_factory.mktemp("failpoints") / "rules.json"
+    rules.write_text("[]")
+    return rules
+
+
+@pytest.fixture(scope="session")
+def nursery(rules: Path) -> Iterator[Nursery]:
+    nursery = Nursery(environment={failpoints.VARIABLE: str(rules)})
     yield nursery
     nursery.close()
+
+
+@pytest.fixture
+def kill_at(rules: Path, tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Have the first process that reaches a point, as what ``match`` says, killed there."""
+
+    def kill_at(point: str, **match: object) -> None:
+        rule = {"point": point, "match": match, "do": "kill", "path": str(tmp_path / point)}
+        rules.write_text(json.dumps([rule]))
+
+    yield kill_at
+    rules.write_text("[]")
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -12,7 +11,6 @@ from tests.support.ranks import Rank, RanksJob
 from trainmover.commands import Prepare, Recover
 from trainmover.events.executor import (
     PlanCommitted,
-    PlanPrepared,
     PlanSwitched,
     StepBroken,
     StepResumed,
@@ -27,6 +25,7 @@ pytestmark = pytest.mark.job
 
 Start = Callable[..., tuple[RanksJob, Gate]]
 Undisturbed = Callable[..., Run]
+KillAt = Callable[..., None]
 
 PROGRAM = ("ddp", "--steps", "14")
 LONG = ("ddp", "--steps", "100")
@@ -93,27 +92,21 @@ def test_planned_moves_in_one_switch_change_no_bit(
 
 
 def test_one_joiner_dies_in_the_switch_and_the_other_stays(
-    start: Start, undisturbed: Undisturbed
+    start: Start, undisturbed: Undisturbed, kill_at: KillAt
 ) -> None:
     """One slot goes back to its leaver; its capsule is with the joiner that did join."""
     job, gate = start(*LONG, slots=6)
     joined, members = spares(job, [1, 2])
     switch = job.plan_of("planned", members)
-    for rank in [*job.ranks[1:], *joined]:
+    kill_at("join.state", machine="spare-1")
+    for rank in [*job.ranks, *joined]:
         rank.tell(Prepare(plan=switch))
     gate.open()
-    for leaver in job.ranks[1:3]:
-        leaver.expect(PlanPrepared)
-    job.ranks[3].process.kill(signal.SIGSTOP)  # no vote can pass meanwhile
-    job.ranks[0].tell(Prepare(plan=switch))
-    job.ranks[0].expect(PlanPrepared)
-    joined[0].process.kill()
-    joined[0].process.wait(timeout_s=10)
-    job.ranks[3].process.kill(signal.SIGCONT)
     assert joined[1].expect(PlanSwitched).epoch == switch.epoch
-    everybody = [*(rank for rank in job.ranks if rank.spec.rank != 2), joined[1]]
-    for rank in everybody:
+    others = [*stayers(job, [1, 2]), joined[1]]
+    for rank in others:
         rank.expect(StepBroken)
+    everybody = [*others, job.ranks[1]]
     back = Plan(
         id="m-3",
         job="test",

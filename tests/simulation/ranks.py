@@ -162,6 +162,8 @@ class SimRank(SimProcess):
         self.die()
         if reset and self.role.leading is not None:
             self._hang_up(self.role.leading)
+        if reset and self.where == "joining":
+            self._let_leaver_know()
         self.fabric.ended(self, reset=reset and code != 0)
         self._on_end(code, signal)
 
@@ -407,6 +409,10 @@ class SimRank(SimProcess):
         else:
             self.after(0.1, self._lead, plan)
 
+    def _joiner_lost(self, plan: Plan) -> None:
+        if self.where != "left":
+            self._take(effects.LeadFailed(plan, "the joiner ended the link"))
+
     def _hang_up(self, plan: Plan) -> None:
         seat = plan.membership.members[self.slot]
         joiner = self.fabric.at(seat.machine, seat.generation, self.rank)
@@ -417,12 +423,16 @@ class SimRank(SimProcess):
         """Whether this leaver has called the joiner, and not hung up."""
         return self.alive and (self.role.leading == plan or self.where == "left")
 
-    def _leaver_called(self) -> bool:
-        plan = self._under
-        return plan is not None and any(
-            one.rank == self.rank and one is not self and one.leads(plan)
-            for one in self.fabric.ranks
-        )
+    def _leaver(self) -> SimRank | None:
+        if (plan := self._under) is None:
+            return None
+        ours = (one for one in self.fabric.ranks if one.rank == self.rank and one is not self)
+        return next((one for one in ours if one.leads(plan)), None)
+
+    def _let_leaver_know(self) -> None:
+        leaver, plan = self._leaver(), self._under
+        if leaver is not None and plan is not None:
+            leaver.after(0.002, leaver._joiner_lost, plan)
 
     # -- the joiner ------------------------------------------------------------------------------
 
@@ -472,6 +482,7 @@ class SimRank(SimProcess):
         plan = self._under
         assert plan is not None
         reason = self.role.broken or "links broke"
+        self._let_leaver_know()
         self._take(effects.CouldNotJoin(plan, reason, links_broke=True))
         self._go("idle")
         self._idle()
@@ -484,7 +495,7 @@ class SimRank(SimProcess):
             case Prepare() | Recover() | BreakStep() | SaveCheckpoint():
                 self._take(effects.Heard(command))
             case AbortMigration():
-                self._take(effects.Abort(command, called=self._leaver_called()))
+                self._take(effects.Abort(command, called=self._leaver() is not None))
             case _:
                 return
         match self.where:

@@ -136,6 +136,26 @@ class TestAPlannedMove:
         assert rank.take(LeadFailed(plan(2), "no link is parked"), Led(plan(2), 0.1)) == []
         assert rank.state.prepared is None
 
+    def test_a_leaver_that_loses_its_joiner_does_not_vote_for_it(self):
+        rank = Rank(active(LEAVER))
+        rank.take(prepare(), Parked(plan(2), 0.1), Led(plan(2), 0.1))
+        dropped, said = rank.take(LeadFailed(plan(2), "link reset"))
+        assert dropped == DropParked(2)
+        assert isinstance(said, Publish)
+        rank.take(VoteBegun(may_switch=True))
+        assert rank.state.ballot is None
+
+    @pytest.mark.parametrize("decided", [True, False])
+    def test_a_leaver_that_loses_its_joiner_in_the_vote_waits_for_its_result(self, decided):
+        rank = Rank(active(LEAVER))
+        rank.take(prepare(), Parked(plan(2), 0.1), Led(plan(2), 0.1), VoteBegun(may_switch=True))
+        (said,) = rank.take(LeadFailed(plan(2), "link reset"))
+        assert isinstance(said, Publish)
+        did = rank.take(VotePassed(lowest=2 if decided else 1, highest=2))
+        assert did == ([] if decided else [DropParked(2)])
+        assert rank.take(LeadFailed(plan(2), "link reset")) == []
+        assert (rank.state.switching, rank.state.prepared) == (plan(2) if decided else None, None)
+
 
 class TestAnAbort:
     def test_before_the_vote_it_takes_phase_one_back(self):

@@ -197,9 +197,9 @@ def _on_move(turn: Turn, event: Led | LeadFailed | Switched | Left) -> None:
                 turn.set(prepared=plan)
                 turn.prepared(plan, took_s=took_s)
         case LeadFailed(plan=plan, reason=reason):
-            if state.leading == plan:
-                turn.set(leading=None)
-                turn.do(DropParked(plan.epoch))
+            # Voted for already: the hand-over will find out.
+            if state.leading == plan and state.switching != plan:
+                orders.take_back(turn, plan.epoch)
                 turn.failed(plan, reason)
         case Switched(plan=plan):
             _advance(turn, plan, "training")

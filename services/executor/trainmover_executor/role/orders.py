@@ -17,7 +17,7 @@ from trainmover_executor.role.effects import (
 from trainmover_executor.role.state import WorkerState
 from trainmover_executor.role.turn import Turn
 
-__all__ = ["on_abort", "on_heard", "on_not_parked", "on_parked"]
+__all__ = ["on_abort", "on_heard", "on_not_parked", "on_parked", "take_back"]
 
 
 def on_heard(turn: Turn, event: Heard) -> None:
@@ -86,7 +86,14 @@ def on_abort(turn: Turn, event: Abort) -> None:
         # it ends the link, unless the ranks have voted for the switch meanwhile.
         if epoch == state.epoch and not event.called:
             turn.breaks(f"migration {command.migration} was aborted: {command.reason}")
-    elif _is_for(state.ballot, epoch):
+    else:
+        take_back(turn, epoch)
+
+
+def take_back(turn: Turn, epoch: int) -> None:
+    """Let a member no longer vote for a plan; during a vote about it, if that decides nothing."""
+    state = turn.state
+    if _is_for(state.ballot, epoch):
         turn.set(aborted=True)
     elif epoch > state.epoch and not _is_for(state.switching, epoch) and state.phase != "left":
         if _is_for(state.leading, epoch):
