@@ -87,8 +87,11 @@ class JobCollector(Collector):
             family.add_metric([view.job, role], roles[role])
         yield family
         slots = 0 if view.membership is None else view.membership.layout.slots
-        ready = sum(len(one.ready_slots) >= slots > 0 for one in view.standbys)
-        yield self._gauge("standbys_ready", "Standbys that are warm for every slot.", ready)
+        ready = sum(
+            len(one.ready_slots) >= min(slots, one.warm_slots or slots) > 0 for one in view.standbys
+        )
+        words = "Standbys that are warm for all slots, or as many as they keep warm."
+        yield self._gauge("standbys_ready", words, ready)
         yield self._gauge("slots", "Slots of the job.", slots)
         members = view.membership
         if members is None or members.layout.world_size > _MOST_RANKS:

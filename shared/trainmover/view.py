@@ -6,6 +6,7 @@ and it works with the planner dead, since facts outlive who stated them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -35,6 +36,8 @@ class MachineView:
         role: ``registered``, ``active``, ``standby``, ``released``, ``lost``, ``quarantined``.
         slot: The slot it fills, for an active machine.
         ready_slots: Slots a standby could take at once.
+        listens: For each slot a standby may take, where its processes for it listen.
+        warm_slots: How many it keeps warm at a time; None: all.
         step: Completed steps of its slowest rank, as last reported.
         step_s: Median step time in seconds, as last reported.
     """
@@ -46,6 +49,8 @@ class MachineView:
     host: str = ""
     pid: int = 0
     ready_slots: set[int] = field(default_factory=set)
+    listens: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    warm_slots: int | None = None
     step: int | None = None
     step_s: float | None = None
     loss: float | None = None
@@ -61,6 +66,7 @@ class MachineView:
             "host": self.host,
             "pid": self.pid,
             "ready_slots": sorted(self.ready_slots),
+            "warm_slots": self.warm_slots,
             "step": self.step,
             "step_s": self.step_s,
             "note": self.note,
@@ -270,13 +276,18 @@ class JobView:
 
     def _apply_machine(self, payload: Frozen) -> None:
         match payload:
-            case machine.MachineRegistered(machine=offered, pid=pid, host=host):
+            case machine.MachineRegistered(machine=offered, pid=pid, host=host, warm_slots=most):
                 view = self._machine(offered.name)
+                view.warm_slots = most
                 again = self.membership is not None and view.role != "quarantined"
                 view.role = "standby" if again else view.role
                 view.slot, view.ready_slots = None, set()
                 view.step, view.step_s, view.note = None, None, ""  # those of an earlier life
                 view.generation, view.pid, view.host = offered.generation, pid, host
+            case machine.MachineWarming(machine=name, endpoints=endpoints):
+                view = self._machine(name)  # a slot with another endpoint is not ready again yet
+                view.ready_slots &= {s for s, at in endpoints.items() if view.listens.get(s) == at}
+                view.listens = endpoints
             case machine.MachineReady(machine=name, slot=slot):
                 view = self._machine(name)
                 if view.role != "active":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit import factories as make
 
-from trainmover.events.machine import MachineLost, MachineQuarantined
+from trainmover.events.machine import MachineLost, MachineQuarantined, MachineWarming
 from trainmover.events.migration import JobFailed, JobFinished, JobFormed, JobHeld
 from trainmover.summary import summarise, worth_showing
 from trainmover.topology import Frozen
@@ -82,6 +82,21 @@ def test_a_quarantined_machine_stays_out() -> None:
     )
     assert roles(view)["worker-1"] == "quarantined"
     assert view.standbys == []
+
+
+def test_a_slot_with_a_new_process_is_not_ready_again_yet() -> None:
+    def listens(**ports: str) -> MachineWarming:
+        endpoints = {int(slot[1:]): (f"h:{port}",) for slot, port in ports.items()}
+        return MachineWarming(machine="worker-2", generation=0, endpoints=endpoints)
+
+    warm = (make.ready("worker-2", 0), make.ready("worker-2", 1))
+    for later, ready in (
+        (listens(s0="10", s1="11"), {0, 1}),
+        (listens(s0="10", s1="12"), {0}),
+        (listens(s1="11"), {1}),
+    ):
+        view = view_of(*FORMED, listens(s0="10", s1="11"), *warm, later)
+        assert view.machines["worker-2"].ready_slots == ready
 
 
 def test_a_lost_machine() -> None:

@@ -118,11 +118,23 @@ def warm_standbys(turn: Turn) -> None:
         seated |= {life_of(member) for member in flight.plan.membership.members}
     if not seated <= state.warmed:
         turn.set(warmed=state.warmed | seated)  # whoever leaves a slot starts a new life first
+    covered = sum(
+        host.warm_slots or 0
+        for host in _registered(state)
+        if host.life in turn.state.warmed - seated
+    )
     for host in _registered(state):
         if host.life in turn.state.warmed:
             continue
         name, generation = host.life
         turn.set(warmed=turn.state.warmed | {host.life})
-        slots = tuple(range(membership.layout.slots))
+        slots = _in_turn(membership.layout.slots, after=covered if host.warm_slots else 0)
+        covered += host.warm_slots or 0
         warm = Warm(generation=generation, slots=slots, membership=membership)
         turn.send(name, warm, id=f"{state.job}:{name}:{generation}:warm")
+
+
+def _in_turn(slots: int, *, after: int) -> tuple[int, ...]:
+    """The order to warm up in: a standby that keeps few slots begins where the others ended."""
+    first = after % slots
+    return (*range(first, slots), *range(first))

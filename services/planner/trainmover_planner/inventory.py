@@ -35,13 +35,15 @@ class Host:
 
     Attributes:
         nnodes: (min, max) as its launcher was told.
-        warming: For each slot it started a process for, the endpoints of that process.
+        warm_slots: Slots that it keeps processes for at a time; None: all.
+        warming: For each slot it may take, the endpoints of its process for it, started or not.
         ready: Slots it can take at once.
     """
 
     machine: Machine
     nnodes: tuple[int, int]
     registered_s: float
+    warm_slots: int | None = None
     warming: Mapping[int, tuple[str, ...]] = field(default_factory=lambda: _EMPTY)
     ready: frozenset[int] = frozenset()
 
@@ -85,7 +87,8 @@ class Inventory:
         known = self.hosts.get(fact.machine.name)
         if known is not None and known.machine.generation >= fact.machine.generation:
             return self
-        host = Host(fact.machine, (fact.nnodes_min, fact.nnodes_max), registered_s=now_s)
+        nnodes = (fact.nnodes_min, fact.nnodes_max)
+        host = Host(fact.machine, nnodes, registered_s=now_s, warm_slots=fact.warm_slots)
         return self._with(host)
 
     def refuse(self, life: Life) -> Inventory:

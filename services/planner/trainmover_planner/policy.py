@@ -221,17 +221,19 @@ def _joiners(state: State, slots: Sequence[int], to: Sequence[str]) -> Mapping[i
             "Add a machine to the job." if missing == 1 else f"Add {missing} machines to the job.",
         )
     named = dict(zip(slots, to, strict=False))
-    ready = {
-        slot: [
-            host.member(slot)
+    ready: dict[int, list[Member]] = {}
+    cold: dict[int, list[Member]] = {}
+    for slot in slots:
+        could = [
+            host
             for host in spare
-            if slot in host.ready
-            and slot in host.warming
+            if slot in host.warming
             and (host.machine.name == named[slot] if slot in named else host.machine.name not in to)
         ]
-        for slot in slots
-    }
-    found = match(slots, ready)
+        ready[slot] = [host.member(slot) for host in could if slot in host.ready]
+        # Who keeps few slots warm warms up for others in phase 1, beside the training.
+        cold[slot] = [host.member(slot) for host in could if host.warm_slots and host.ready]
+    found = match(slots, ready, cold)
     lacking = [slot for slot in slots if slot not in found]
     if lacking:
         raise _refusal(

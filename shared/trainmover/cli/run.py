@@ -59,6 +59,12 @@ def run(
     redundancy: Annotated[
         RedundancyChoice, typer.Option(help="Where the state of a rank survives its machine.")
     ] = "auto",
+    warm_slots: Annotated[
+        int | None,
+        typer.Option(
+            help="Slots that a standby keeps processes for at a time; all when omitted.", min=1
+        ),
+    ] = None,
     when_exhausted: Annotated[
         WhenExhausted,
         typer.Option(help="When no machine is left for a slot: hold the job, or end it."),
@@ -113,6 +119,7 @@ def run(
             program=program,
             as_module=module,
             redundancy=redundancy,
+            warm_slots=warm_slots,
             planner_options=(
                 f"--when-exhausted={when_exhausted}",
                 f"--exhausted-after={exhausted_after}",

@@ -43,10 +43,17 @@ ME = "worker-1"
 class World:
     """Plays the shell: answers ``Bind``, remembers the rest."""
 
-    def __init__(self, *, ranks: int = 1) -> None:
+    def __init__(self, *, ranks: int = 1, warm_slots: int | None = None) -> None:
         self.state = AgentState(
             me=Identity(
-                job="demo", machine=ME, nnodes_min=2, nnodes_max=4, ranks=ranks, pid=1, host="h"
+                job="demo",
+                machine=ME,
+                nnodes_min=2,
+                nnodes_max=4,
+                ranks=ranks,
+                warm_slots=warm_slots,
+                pid=1,
+                host="h",
             )
         )
         self.ports = iter(range(5000, 6000))
@@ -123,9 +130,9 @@ def active(*, ranks: int = 1) -> World:
     return world
 
 
-def standby(*, warm: Iterable[int] = (0, 1)) -> World:
+def standby(*, warm: Iterable[int] = (0, 1), warm_slots: int | None = None) -> World:
     """A standby with bays for slots 0 and 1, those of ``warm`` ready."""
-    world = World()
+    world = World(warm_slots=warm_slots)
     world.feed(effects.Begin())
     job = membership(member("worker-0"), member("worker-2"))
     world.command(Warm(generation=0, slots=(0, 1), membership=job))
@@ -335,6 +342,31 @@ def test_a_bay_that_waits_its_turn_is_started_at_once_for_a_plan(kind: Migration
     (forward,) = of(effects.Forward, actions)
     assert spawn.slot == 1
     assert forward.key == spawn.key
+
+
+def test_a_standby_may_keep_fewer_slots_warm_than_it_listens_for() -> None:
+    world = standby(warm=(), warm_slots=1)
+    assert not of(effects.Spawn, world.warm(0))
+    assert {slot: bay.phase for slot, bay in world.state.bays.items()} == {0: "ready", 1: "queued"}
+    world.feed(effects.Exited(world.keys(0)[0], 1, None))
+    assert world.keys(1), "its place is free"
+
+
+def test_a_slot_that_a_plan_needs_takes_the_place_of_another() -> None:
+    world = standby(warm=(0,), warm_slots=1)
+    (kept,), old = world.keys(0), world.state.bays[0].endpoints
+    actions = world.command(Prepare(plan=joining_plan(world, slot=1)))
+    assert [end.keys for end in of(effects.End, actions)] == [(kept,)]
+    assert [spawn.slot for spawn in of(effects.Spawn, actions)] == [1]
+    told = [fact.endpoints for fact in world.published if isinstance(fact, MachineWarming)]
+    assert 0 not in told[-2]  # nobody may plan with dead endpoints
+    assert told[-1][0] != old
+    world.feed(effects.Exited(kept, None, 9))
+    assert not world.urgent
+    world.warm(1)
+    abort = AbortMigration(migration="m1", epoch=2, reason="test")
+    assert not of(effects.Spawn, world.command(abort)), "it is warm for slot 1 from now on"
+    assert world.state.bays[0].phase == "queued"
 
 
 def test_no_further_bay_is_started_while_a_plan_is_under_way() -> None:

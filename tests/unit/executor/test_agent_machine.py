@@ -34,10 +34,21 @@ AHEAD = st.sampled_from([1, 1, 1, 2, 0, -1])
 class AgentMachine(RuleBasedStateMachine):
     """A shell whose processes, sockets and timers are entries in dictionaries."""
 
+    warm_slots: int | None = None
+
     def __init__(self) -> None:
         super().__init__()
         self.state = AgentState(
-            me=Identity(job="j", machine=ME, nnodes_min=2, nnodes_max=3, ranks=2, pid=1, host="h")
+            me=Identity(
+                job="j",
+                machine=ME,
+                nnodes_min=2,
+                nnodes_max=3,
+                ranks=2,
+                warm_slots=self.warm_slots,
+                pid=1,
+                host="h",
+            )
         )
         self.ports = 1000
         self.sockets: dict[tuple[int | None, int], str] = {}
@@ -317,5 +328,17 @@ class AgentMachine(RuleBasedStateMachine):
             assert self.alive or self.timers
 
 
-AgentMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+class FrugalMachine(AgentMachine):
+    """One that keeps processes for a single slot."""
+
+    warm_slots = 1
+
+    @invariant()
+    def memory_holds(self) -> None:
+        assert len(self.state.kept) <= 1
+
+
+SETTINGS = settings(max_examples=200, stateful_step_count=50, deadline=None)
+AgentMachine.TestCase.settings = FrugalMachine.TestCase.settings = SETTINGS
 TestAgentMachine = AgentMachine.TestCase
+TestFrugalMachine = FrugalMachine.TestCase

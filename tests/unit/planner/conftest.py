@@ -94,7 +94,15 @@ class World:
 
     # -- facts -----------------------------------------------------------------------------------
 
-    def register(self, name: str, generation: int = 0, *, ranks: int | None = None, nnodes=None):
+    def register(
+        self,
+        name: str,
+        generation: int = 0,
+        *,
+        ranks: int | None = None,
+        nnodes=None,
+        warm_slots: int | None = None,
+    ):
         count = self.ranks if ranks is None else ranks
         low, high = nnodes or (self.slots, self.slots + self.spare)
         return self.say(
@@ -106,6 +114,7 @@ class World:
                 ),
                 nnodes_min=low,
                 nnodes_max=high,
+                warm_slots=warm_slots,
                 pid=1,
                 host="here",
             )

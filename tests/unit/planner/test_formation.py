@@ -38,6 +38,19 @@ def test_a_late_machine_is_warmed_for_every_slot(world):
     assert world.register("w-6") == []
 
 
+def test_standbys_that_keep_few_slots_warm_share_them(world):
+    asked = {}
+    for name, count in (("w-6", 1), ("w-7", 2), ("w-8", None), ("w-9", 2)):
+        ((_, warm),) = world.sent(world.register(name, warm_slots=count))
+        asked[name] = warm.slots
+    assert asked == {
+        "w-6": (0, 1, 2, 3),
+        "w-7": (1, 2, 3, 0),
+        "w-8": (0, 1, 2, 3),
+        "w-9": (3, 0, 1, 2),
+    }
+
+
 def test_a_machine_of_another_shape_is_refused(world_class):
     world = world_class(slots=2, spare=1)
     world.register("w-0")

@@ -226,6 +226,16 @@ def test_a_standby_that_loses_a_process_is_not_ready_for_that_slot(world):
     assert world.ask("migrate", machine="w-0", to="w-4")["ok"]
 
 
+def test_a_standby_that_keeps_few_slots_warm_warms_up_for_the_move(world):
+    world.register("w-6", warm_slots=1)
+    world.warming("w-6")
+    assert world.ask("migrate", machine="w-1", to="w-6")["code"] == "standby_not_ready"
+    world.ready("w-6", slots=[0])
+    assert world.ask("migrate", machine="w-1", to="w-6", dry_run=True)["ok"]
+    assert world.ask("migrate", machine="w-1")["ok"]
+    assert world.last_plan().membership.machine_of(1) == "w-4", "one that is warm comes first"
+
+
 def test_status(world):
     world.ask("migrate", machine="w-1")
     reply = world.ask("status")

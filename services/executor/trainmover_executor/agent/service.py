@@ -102,6 +102,7 @@ class Agent:
                 ranks=options.ranks,
                 pid=os.getpid(),
                 host=socket.gethostname(),
+                warm_slots=options.warm_slots,
                 labels=dict(options.labels),
             ),
         )

@@ -1,4 +1,8 @@
-"""Being a standby: a bay of sandboxed processes per slot, warmed up one bay after the other."""
+"""Being a standby: a bay of sandboxed processes per slot, warmed up one bay after the other.
+
+Where memory is short, only so many bays have processes at a time; the others only listen, until a
+plan calls.
+"""
 
 from __future__ import annotations
 
@@ -65,11 +69,12 @@ def _announce(turn: Turn) -> None:
 
 
 def start_next(turn: Turn) -> None:
-    """Start the next bay; one at a time, and none while a plan is carried out here."""
-    state = turn.state
+    """Start the next bay; one at a time, none too many, none while a plan is carried out here."""
+    state, most = turn.state, turn.state.me.warm_slots
     busy = any(bay.phase == "warming" for bay in state.bays.values())
     in_plan = state.joining is not None and not state.aborted
-    if state.phase == "standby" and state.queue and not busy and not in_plan:
+    room = most is None or len(state.kept) < most
+    if state.phase == "standby" and state.queue and room and not busy and not in_plan:
         start_bay(turn, state.queue[0])
 
 
@@ -78,10 +83,25 @@ def start_bay(turn: Turn, slot: int) -> None:
     membership = turn.state.warm_membership
     if membership is None:
         return
+    _make_room(turn)
     turn.set(queue=tuple(queued for queued in turn.state.queue if queued != slot))
     turn.bay(slot, phase="warming")
     wanted = turn.state.joining == slot and not turn.state.aborted
     turn.spawn(slot, role="standby", membership=membership, socket_of=slot, background=not wanted)
+
+
+def _make_room(turn: Turn) -> None:
+    """End the processes of other bays, so that those of one more fit."""
+    state, most = turn.state, turn.state.me.warm_slots
+    if most is None or len(state.kept) < most:
+        return
+    slots = state.kept[most - 1 :]
+    for slot in slots:
+        turn.log("info", "standby.slot_made_room", slot=slot)
+        turn.end(turn.state.live_of(slot), grace_s=0.0)
+        turn.bay(slot, phase="down")
+    _announce(turn)  # their old endpoints are dead: nobody should plan with them
+    turn.do(Bind(state.generation, slots))
 
 
 def on_warmed(turn: Turn, worker: Worker, message: Warmed) -> None:

@@ -27,6 +27,7 @@ class Identity:
         nnodes_min: Slots of the job.
         nnodes_max: Slots plus standbys.
         ranks: Ranks on this machine.
+        warm_slots: Slots that a standby keeps processes for at a time; None: all.
         pid: Process id of the agent.
         host: Host name, for people.
     """
@@ -38,6 +39,7 @@ class Identity:
     ranks: int
     pid: int
     host: str
+    warm_slots: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -146,6 +148,11 @@ class AgentState:
     serial: int = 0
     crashes: int = 0
     ending: Ending | None = None
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Slots that processes are kept for, in the order in which they were opened."""
+        return tuple(slot for slot, bay in self.bays.items() if bay.phase in ("warming", "ready"))
 
     @property
     def live(self) -> tuple[Worker, ...]:
