@@ -32,7 +32,6 @@ from trainmover.events.migration import MigrationCommitted
 RANKS = 4
 CALM_STEPS = 56
 """Steps before and between troubles: detectors learn what is usual for this job."""
-FEW_STEPS = 12
 LIMIT_S = 45.0
 NARROW_BYTES_PER_S = 12e6
 EXCUSED = frozenset({"degraded"})
@@ -72,7 +71,7 @@ class Job:
         record = await self.cluster._record()
         return record.processes[self.cluster.holder(rank)]
 
-    async def calm(self, *, steps: int = CALM_STEPS) -> None:
+    async def calm(self) -> None:
         """Until no incident is open and some steps went by."""
         await self.cluster.until(
             lambda view: all(
@@ -80,7 +79,7 @@ class Job:
             ),
             limit_s=120,
         )
-        await self.steps(steps)
+        await self.steps(CALM_STEPS)
 
 
 @asynccontextmanager
@@ -219,7 +218,7 @@ async def play(job: Job, trouble: Trouble) -> Score:
     for each in score([label], claims).values():
         total.add(each)
     print(trouble, total.as_data(), [c.verdict.summary for c in claims], file=sys.stderr)
-    await job.calm(steps=FEW_STEPS if trouble.kind == "hang" else CALM_STEPS)
+    await job.calm()
     return total
 
 

@@ -4,6 +4,8 @@
 
 Everything is on: DDP on the trainmover backend, session, capsule, vote, telemetry, agent, services.
 Ratios of alternating blocks in the same processes; below 1.0 TrainMover is faster.
+``processor_ratio`` compares the processor time of a rank's process, all threads, in the same way:
+where ranks share cores it is less noisy than the time of day.
 ``stayer_peak_ratio`` is the peak resident memory of a stayer over a planned move, phase 1 and 2,
 divided by its peak while training (10 M parameters, 3 machines): the largest of the stayers.
 """
@@ -55,11 +57,14 @@ def main() -> None:
     settings = ("--blocks", str(options.blocks), "--width", str(options.width))
     times = run_program("step", *settings, ranks=options.ranks)
     ratios = [a / b for a, b in zip(times["trainmover"], times["gloo"], strict=True)]
+    work = times["processor"]
+    busy = [a / b for a, b in zip(work["trainmover"], work["gloo"], strict=True)]
     peaks = asyncio.run(stayer_peaks(moves=options.moves, steps=15))
     result = {
         "ranks": options.ranks,
         "parameters": times["parameters"],
         "step_ratio": spread(ratios),
+        "processor_ratio": spread(busy),
         "stayer_peak_ratio": round(max(peaks), 4),
         "gloo_step_s": spread(times["gloo"]),
         "trainmover_step_s": spread(times["trainmover"]),

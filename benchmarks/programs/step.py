@@ -51,29 +51,37 @@ def main() -> None:
     batches = iter(SourceText(rank=dist.get_rank(), batch=4, context=context, seed=0))
     session = Session(model=moved, optimizer=moved_optimizer)
     times: dict[str, list[float]] = {"gloo": [], "trainmover": []}
+    processor: dict[str, list[float]] = {"gloo": [], "trainmover": []}
     for _ in range(3):
         train(plain, plain_optimizer, next(batches))
-    started = time.perf_counter()
+
+    def begin() -> tuple[float, float]:
+        dist.barrier()
+        return time.perf_counter(), time.process_time()
+
+    def end(kind: str, started: tuple[float, float]) -> None:
+        times[kind].append((time.perf_counter() - started[0]) / options.steps)
+        processor[kind].append((time.process_time() - started[1]) / options.steps)
+
+    started = begin()
     for step in session.steps(data, max_steps=3 + options.blocks * options.steps):
         with step as batch:
             train(moved, moved_optimizer, batch)
         done = step.index - 2
-        if done <= 0 or done % options.steps:
-            if done == 0:
-                dist.barrier()
-                started = time.perf_counter()
+        if done < 0 or done % options.steps:
             continue
-        times["trainmover"].append((time.perf_counter() - started) / options.steps)
-        dist.barrier()
-        started = time.perf_counter()
-        for _ in range(options.steps):
-            train(plain, plain_optimizer, next(batches))
-        times["gloo"].append((time.perf_counter() - started) / options.steps)
-        dist.barrier()
-        started = time.perf_counter()
+        if done:
+            end("trainmover", started)
+            started = begin()
+            for _ in range(options.steps):
+                train(plain, plain_optimizer, next(batches))
+            end("gloo", started)
+        started = begin()
     if dist.get_rank() == 0:
         parameters = sum(p.numel() for p in moved.parameters())
-        options.out.write_text(json.dumps({"parameters": parameters, **times}))
+        options.out.write_text(
+            json.dumps({"parameters": parameters, "processor": processor, **times})
+        )
 
 
 if __name__ == "__main__":
