@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from trainmover.events.envelope import Envelope
-from trainmover.events.machine import MachineRegistered, WorkerExited
+from trainmover.events.machine import MachineLost, MachineRegistered, WorkerExited
 from trainmover.events.migration import (
     JobFailed,
     JobFinished,
@@ -47,7 +47,7 @@ class Ledger:
 
     Attributes:
         nnodes_min: Slots of the job.
-        running: Machines whose agent process runs.
+        running: Machines of this launcher whose agent process runs.
         membership: Latest membership heard of, None before the job formed.
     """
 
@@ -56,6 +56,7 @@ class Ledger:
     membership: Membership | None = None
     _exit_codes: dict[str, int] = field(default_factory=dict)
     _released: set[str] = field(default_factory=set)
+    _guests: set[str] = field(default_factory=set)
     _down: set[str] = field(default_factory=set)
     _open_plans: dict[str, frozenset[str]] = field(default_factory=dict)
     _bad_ranks: dict[int, WorkerExited] = field(default_factory=dict)
@@ -96,10 +97,8 @@ class Ledger:
                 self._bad_ranks.clear()
             case MigrationAborted(migration=migration) | MigrationFailed(migration=migration):
                 self._open_plans.pop(migration, None)
-            case MachineRegistered(machine=machine):
-                self._released.discard(machine.name)
-            case WorkerExited(rank=rank, exit_code=code) as exited if code:
-                self._bad_ranks[rank] = exited
+            case MachineRegistered() | MachineLost() | WorkerExited():
+                self._learn_of_machine(event.payload)
             case JobFinished(step=step):
                 self._ending = Ending(ok=True, reason=f"finished after {step} steps")
             case JobFailed(reason=reason, next_step=next_step, code=code):
@@ -111,12 +110,26 @@ class Ledger:
             case _:
                 pass
 
+    def _learn_of_machine(self, fact: MachineRegistered | MachineLost | WorkerExited) -> None:
+        match fact:
+            case MachineRegistered(machine=machine):
+                self._released.discard(machine.name)
+                if not self._is_ours(machine.name):
+                    self._guests.add(machine.name)
+            case MachineLost(machine=name):
+                self._guests.discard(name)
+            case WorkerExited(rank=rank, exit_code=code) if code:
+                self._bad_ranks[rank] = fact
+            case _:
+                pass
+
     def ending(self) -> Ending | None:
         """How the job ended, or None while it goes on."""
         if self._ending is not None:
             return self._ending
         finished = {name for name, code in self._exit_codes.items() if code == 0}
-        if self.active and self.active <= finished:
+        unseen = self._guests if "bus" in self._down else frozenset[str]()
+        if self.active - unseen and self.active - unseen <= finished:
             return Ending(ok=True, reason="finished: every active machine ended normally")
         # A switch that completed after the bus died is not in our membership: then count.
         if self.active and len(finished - self._released) >= len(self.active):
@@ -131,11 +144,7 @@ class Ledger:
         if not self._down:
             return None
         covered = frozenset().union(*self._open_plans.values())
-        lost = sorted(
-            name
-            for name in self.active - covered
-            if name not in self.running and self._exit_codes[name] != 0
-        )
+        lost = sorted(name for name in self.active - covered if self._exit_codes.get(name, 0) != 0)
         if not lost:
             return None
         return Ending(
@@ -165,16 +174,21 @@ class Ledger:
         )
 
     def _too_few(self) -> Ending | None:
-        if self.membership is None and len(self.running) < self.nnodes_min:
+        # What becomes of machines that others started is known from the bus alone.
+        left = self.running | (set() if "bus" in self._down else self._guests)
+        if self.membership is None and len(left) < self.nnodes_min:
             reason = (
                 f"the job needs {self.nnodes_min} machines to form, "
-                f"{len(self.running)} are left ({self._exits()})"
+                f"{len(left)} are left ({self._exits()})"
             )
-        elif not self.running:
+        elif not left:
             reason = f"every machine ended ({self._exits()})"
         else:
             return None
         return Ending(ok=False, reason=reason, next_step="Read the machines' logs.")
+
+    def _is_ours(self, machine: str) -> bool:
+        return machine in self.running or machine in self._exit_codes
 
     def _exits(self) -> str:
         if not self._exit_codes:

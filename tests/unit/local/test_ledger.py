@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.factories import said
+from tests.unit.factories import registered, said
 from tests.unit.factories import seats as membership
 
-from trainmover.events.machine import WorkerExited
+from trainmover.events.machine import MachineLost, WorkerExited
 from trainmover.events.migration import (
     JobFailed,
     JobFinished,
@@ -167,3 +167,41 @@ def test_not_stranded_while_a_recovery_that_covers_the_machine_is_under_way(
     ledger.learn(said(approved))
     ledger.service_died("planner")
     assert ledger.stranded() is None
+
+
+class TestMachinesThatOthersStarted:
+    """``trainmover agent`` from another terminal, for the job of this launcher."""
+
+    @pytest.fixture
+    def ledger(self, ledger: Ledger) -> Ledger:
+        """One of two slots is held by such a machine."""
+        ledger.learn(said(registered("guest")))
+        after = membership("worker-0", "guest", epoch=2)
+        ledger.learn(said(committed("worker-1", "guest", after)))
+        return ledger
+
+    def test_they_carry_the_job_when_the_launchers_own_are_gone(self, ledger: Ledger) -> None:
+        for name in NAMES:
+            ledger.agent_exited(name, -9)
+        assert ledger.ending() is None
+        ledger.learn(said(MachineLost(machine="guest", reason="killed")))
+        ending = ledger.ending()
+        assert ending is not None
+        assert "every machine ended" in ending.reason
+
+    def test_without_a_bus_nobody_knows_of_them(self, ledger: Ledger) -> None:
+        ledger.service_died("bus")
+        assert ledger.stranded() is None
+        ledger.agent_exited("worker-1", 0)
+        ledger.agent_exited("worker-2", 0)
+        assert ledger.ending() is None
+        ledger.agent_exited("worker-0", 0)
+        ending = ledger.ending()
+        assert ending is not None
+        assert ending.ok
+
+    def test_they_help_to_form_a_job(self) -> None:
+        ledger = Ledger(nnodes_min=2, running={"worker-0"})
+        assert ledger.ending() is not None
+        ledger.learn(said(registered("guest")))
+        assert ledger.ending() is None
