@@ -3,9 +3,10 @@
     python -m benchmarks.pause --json
 
 ``planned``: state is followed while training runs. ``planned_direct``: it is copied at the switch.
-``crash``: every process of a machine is killed. ``torchrun_restart``: the same job with plain DDP
-on Gloo under torchrun, one worker killed, until it is past the step it had reached (a checkpoint
-every 5 steps). A pause is what the step around it took beyond the median step.
+``crash``: every process of a machine is killed. ``planned_cold`` and ``crash_cold``: the same for a
+slot that the standby does not keep warm (``--warm-slots 1``). ``torchrun_restart``: the same job
+with plain DDP on Gloo under torchrun, one worker killed, until it is past the step it had reached
+(a checkpoint every 5 steps). A pause is what the step around it took beyond the median step.
 """
 
 from __future__ import annotations
@@ -41,16 +42,20 @@ def options_of(shape: tuple[int, int, int, int]) -> list[str]:
 
 
 async def moves(shape: tuple[int, int, int, int], *, kind: str, count: int) -> list:
-    machines = 3 if kind != "crash" else 2 + count
+    machines = 3 if not kind.startswith("crash") else 2 + count
+    cold = kind.endswith("_cold")
+    frugal = ("--warm-slots", "1") if cold else ()
     program = ["-m", "trainmover_executor.programs.gpt", "--steps", "1000000", *options_of(shape)]
     environment = {"TRAINMOVER_FOLLOW": "off"} if kind == "planned_direct" else {}
     found = []
-    async with Cluster(nnodes=f"2:{machines}", program=program, environment=environment) as cluster:
+    async with Cluster(
+        nnodes=f"2:{machines}", program=program, environment=environment, options=frugal
+    ) as cluster:
         for index in range(count):
-            slot = index % 2
-            await cluster.warm(slot=slot)
+            slot = 1 if cold else index % 2
+            await cluster.warm(slot=0 if cold else slot)
             await cluster.steps(12)
-            act = cluster.crash if kind == "crash" else cluster.migrate
+            act = cluster.crash if kind.startswith("crash") else cluster.migrate
             found.append(await act(slot))
             print(kind, found[-1].as_data(), file=sys.stderr)
     return found
@@ -101,7 +106,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--millions", type=int, nargs="+", default=list(SHAPES), choices=SHAPES)
     kinds = ["planned", "planned_direct", "crash", "torchrun_restart"]
-    parser.add_argument("--kinds", nargs="+", default=kinds, choices=kinds)
+    cold = ["planned_cold", "crash_cold"]
+    parser.add_argument("--kinds", nargs="+", default=kinds, choices=[*kinds, *cold])
     parser.add_argument("--count", type=int, default=5, help="measurements of each kind")
     parser.add_argument("--json", action="store_true", help="one line instead of a readable form")
     options = parser.parse_args()
@@ -113,7 +119,8 @@ def main() -> None:
                 pauses, redone = [m[0] for m in measured], [m[1] for m in measured]
                 extra = {}
             else:
-                count = min(options.count, 2) if kind == "crash" else options.count
+                most = {"crash": 2, "crash_cold": 1}
+                count = min(options.count, most.get(kind, options.count))
                 found = asyncio.run(moves(SHAPES[millions], kind=kind, count=count))
                 pauses = [move.pause_s or 0.0 for move in found]
                 redone = [max(move.steps_redone.values(), default=0) for move in found]
