@@ -41,7 +41,7 @@ format: install ## Rewrite the sources in house style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-chaos: install ## Inject faults at every moment of a migration (200 runs, about an hour)
+chaos: install ## Inject faults at every moment of a migration (200 runs, one to two hours)
 	$(BIN)/python -m tests.chaos --runs 200 $(ARGS)
 
 soak: install ## An hour of training with a fault every 10 to 20 seconds
