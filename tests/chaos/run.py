@@ -146,7 +146,7 @@ def _act(
     if one.scene == "planned":
         (home / "armed").touch()
         asked = job.cli("migrate", "worker-1", "--yes", "--no-wait")
-        if "job_over" in asked.stderr:
+        if "job_over" in asked.stderr or "job.finished" in job.output:
             raise TooLateError
         assert asked.returncode == 0, asked.stderr
     elif one.scene == "recovery":
