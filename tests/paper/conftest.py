@@ -1,5 +1,5 @@
 """Real ranks, as the integration tests have them."""
 
-from tests.integration.conftest import nursery, start, undisturbed
+from tests.integration.conftest import nursery, rules, start, undisturbed
 
-__all__ = ["nursery", "start", "undisturbed"]
+__all__ = ["nursery", "rules", "start", "undisturbed"]
