@@ -4,7 +4,7 @@
 
 ``planned``: state is followed while training runs. ``planned_direct``: it is copied at the switch.
 ``crash``: every process of a machine is killed. ``planned_cold`` and ``crash_cold``: the same for a
-slot that the standby does not keep warm (``--warm-slots 1``). ``torchrun_restart``: the same job
+slot that the standby does not keep warm (``--warm-limit 1``). ``torchrun_restart``: the same job
 with plain DDP on Gloo under torchrun, one worker killed, until it is past the step it had reached
 (a checkpoint every 5 steps). A pause is what the step around it took beyond the median step.
 """
@@ -44,7 +44,7 @@ def options_of(shape: tuple[int, int, int, int]) -> list[str]:
 async def moves(shape: tuple[int, int, int, int], *, kind: str, count: int) -> list:
     machines = 3 if not kind.startswith("crash") else 2 + count
     cold = kind.endswith("_cold")
-    frugal = ("--warm-slots", "1") if cold else ()
+    frugal = ("--warm-limit", "1") if cold else ()
     program = ["-m", "trainmover_executor.programs.gpt", "--steps", "1000000", *options_of(shape)]
     environment = {"TRAINMOVER_FOLLOW": "off"} if kind == "planned_direct" else {}
     found = []

@@ -70,7 +70,7 @@ def spend(seconds: float) -> None:
         ends = time.perf_counter() + _PIECE_S
         while time.perf_counter() < ends - _PIECE_S * (1 - _WORK):
             pass
-        time.sleep(_PIECE_S * (1 - _WORK))
+        time.sleep(_PIECE_S * (1 - _WORK))  # stands for a device that computes
 
 
 class Batches:
@@ -81,7 +81,7 @@ class Batches:
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         while True:
-            time.sleep(self._rank.orders()[1])
+            time.sleep(self._rank.orders()[1])  # the slow source itself
             yield torch.ones(2, self._width)
 
 

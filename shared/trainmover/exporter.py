@@ -88,7 +88,7 @@ class JobCollector(Collector):
         yield family
         slots = 0 if view.membership is None else view.membership.layout.slots
         ready = sum(
-            len(one.ready_slots) >= min(slots, one.warm_slots or slots) > 0 for one in view.standbys
+            len(one.ready_slots) >= min(slots, one.warm_limit or slots) > 0 for one in view.standbys
         )
         words = "Standbys that are warm for all slots, or as many as they keep warm."
         yield self._gauge("standbys_ready", words, ready)

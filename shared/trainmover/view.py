@@ -37,7 +37,7 @@ class MachineView:
         slot: The slot it fills, for an active machine.
         ready_slots: Slots a standby could take at once.
         listens: For each slot a standby may take, where its processes for it listen.
-        warm_slots: How many it keeps warm at a time; None: all.
+        warm_limit: Most slots that it keeps warm; None: all.
         step: Completed steps of its slowest rank, as last reported.
         step_s: Median step time in seconds, as last reported.
     """
@@ -50,7 +50,7 @@ class MachineView:
     pid: int = 0
     ready_slots: set[int] = field(default_factory=set)
     listens: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    warm_slots: int | None = None
+    warm_limit: int | None = None
     step: int | None = None
     step_s: float | None = None
     loss: float | None = None
@@ -66,7 +66,7 @@ class MachineView:
             "host": self.host,
             "pid": self.pid,
             "ready_slots": sorted(self.ready_slots),
-            "warm_slots": self.warm_slots,
+            "warm_limit": self.warm_limit,
             "step": self.step,
             "step_s": self.step_s,
             "note": self.note,
@@ -276,9 +276,9 @@ class JobView:
 
     def _apply_machine(self, payload: Frozen) -> None:
         match payload:
-            case machine.MachineRegistered(machine=offered, pid=pid, host=host, warm_slots=most):
+            case machine.MachineRegistered(machine=offered, pid=pid, host=host, warm_limit=most):
                 view = self._machine(offered.name)
-                view.warm_slots = most
+                view.warm_limit = most
                 again = self.membership is not None and view.role != "quarantined"
                 view.role = "standby" if again else view.role
                 view.slot, view.ready_slots = None, set()

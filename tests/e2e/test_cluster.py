@@ -87,7 +87,7 @@ def test_machines_of_two_ranks_move_and_die(cluster: StartJob, tmp_path: Path) -
     gate = tmp_path / "gate"
     program = (WORKLOADS, "ddp", "--steps", LONG)
     shape = ("--nproc-per-node", "2")
-    frugal = ("--warm-slots", "1")
+    frugal = ("--warm-limit", "1")
     job = cluster("--nnodes", "2:3", *shape, *frugal, *program, *gated(gate, 20))
     job.until(r"job\.formed")
     job.wait_until_ready(1)
@@ -108,7 +108,7 @@ def test_machines_of_two_ranks_move_and_die(cluster: StartJob, tmp_path: Path) -
     ("workload", "shape"),
     [
         ("fsdp2", ("--nnodes", "4:6")),
-        # Every day it is tried without agents and bus only, in tests/integration.
+        # The normal run tries it without agents and bus, in tests/integration.
         pytest.param(
             *("tp_fsdp2", ("--nnodes", "2:4", "--nproc-per-node", "2")), marks=pytest.mark.soak
         ),

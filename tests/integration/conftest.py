@@ -16,6 +16,7 @@ from tests.support.ranks import Nursery, RanksJob
 from trainmover import failpoints
 
 JOBS = Path(__file__).parents[1] / "jobs"
+KillAt = Callable[..., None]
 
 
 def script_of(program: tuple[str, ...]) -> list[str]:
@@ -40,7 +41,7 @@ def nursery(rules: Path) -> Iterator[Nursery]:
 
 
 @pytest.fixture
-def kill_at(rules: Path, tmp_path: Path) -> Iterator[Callable[..., None]]:
+def kill_at(rules: Path, tmp_path: Path) -> Iterator[KillAt]:
     """Have the first process that reaches a point, as what ``match`` says, killed there."""
 
     def kill_at(point: str, **match: object) -> None:

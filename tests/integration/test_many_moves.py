@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pytest
-from tests.integration.conftest import Gate, Run, outcome
+from tests.integration.conftest import Gate, KillAt, Run, outcome
 from tests.support.ranks import Rank, RanksJob
 
 from trainmover.commands import Prepare, Recover
@@ -25,7 +25,6 @@ pytestmark = pytest.mark.job
 
 Start = Callable[..., tuple[RanksJob, Gate]]
 Undisturbed = Callable[..., Run]
-KillAt = Callable[..., None]
 
 PROGRAM = ("ddp", "--steps", "14")
 LONG = ("ddp", "--steps", "100")

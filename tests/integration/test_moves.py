@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.integration.conftest import Gate, Run, outcome
+from tests.integration.conftest import Gate, KillAt, Run, outcome
 from tests.support.ranks import Nursery, RanksJob
 
 from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.job
 
 Start = Callable[..., tuple[RanksJob, Gate]]
 Undisturbed = Callable[..., Run]
-KillAt = Callable[..., None]
 
 LONG = ("--steps", "200")
 """Following a toy model takes some tens of its steps."""

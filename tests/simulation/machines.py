@@ -61,7 +61,7 @@ class SimMachine:
             ranks=1,
             pid=1,
             host=self.name,
-            warm_slots=sim.random.choice([None, None, None, 1, 2]),
+            warm_limit=sim.random.choice([None, None, None, 1, 2]),
         )
         # As the shell does: tenths of a second, so that no life repeats an earlier one's number.
         self._state = AgentState(me=me, generation=int(10 * sim.now_s) - 1)

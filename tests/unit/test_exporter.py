@@ -71,7 +71,7 @@ def test_the_job_its_machines_and_its_standbys() -> None:
 
 
 def test_a_standby_that_keeps_one_slot_warm_is_ready_with_one() -> None:
-    frugal = make.registered("worker-2", generation=1).model_copy(update={"warm_slots": 1})
+    frugal = make.registered("worker-2", generation=1).model_copy(update={"warm_limit": 1})
     seen = watched(frugal, make.ready("worker-2", 0))
     assert of(scrape(seen, now=make.at(20)), "standbys_ready") == 1
 

@@ -118,18 +118,15 @@ def warm_standbys(turn: Turn) -> None:
         seated |= {life_of(member) for member in flight.plan.membership.members}
     if not seated <= state.warmed:
         turn.set(warmed=state.warmed | seated)  # whoever leaves a slot starts a new life first
-    covered = sum(
-        host.warm_slots or 0
-        for host in _registered(state)
-        if host.life in turn.state.warmed - seated
-    )
-    for host in _registered(state):
-        if host.life in turn.state.warmed:
+    hosts, told = _registered(state), turn.state.warmed
+    covered = sum(host.warm_limit or 0 for host in hosts if host.life in told - seated)
+    for host in hosts:
+        if host.life in told:
             continue
         name, generation = host.life
         turn.set(warmed=turn.state.warmed | {host.life})
-        slots = _in_turn(membership.layout.slots, after=covered if host.warm_slots else 0)
-        covered += host.warm_slots or 0
+        slots = _in_turn(membership.layout.slots, after=covered if host.warm_limit else 0)
+        covered += host.warm_limit or 0
         warm = Warm(generation=generation, slots=slots, membership=membership)
         turn.send(name, warm, id=f"{state.job}:{name}:{generation}:warm")
 

@@ -35,7 +35,7 @@ class Host:
 
     Attributes:
         nnodes: (min, max) as its launcher was told.
-        warm_slots: Slots that it keeps processes for at a time; None: all.
+        warm_limit: Most slots that it keeps processes for; None: all.
         warming: For each slot it may take, the endpoints of its process for it, started or not.
         ready: Slots it can take at once.
     """
@@ -43,7 +43,7 @@ class Host:
     machine: Machine
     nnodes: tuple[int, int]
     registered_s: float
-    warm_slots: int | None = None
+    warm_limit: int | None = None
     warming: Mapping[int, tuple[str, ...]] = field(default_factory=lambda: _EMPTY)
     ready: frozenset[int] = frozenset()
 
@@ -88,7 +88,7 @@ class Inventory:
         if known is not None and known.machine.generation >= fact.machine.generation:
             return self
         nnodes = (fact.nnodes_min, fact.nnodes_max)
-        host = Host(fact.machine, nnodes, registered_s=now_s, warm_slots=fact.warm_slots)
+        host = Host(fact.machine, nnodes, registered_s=now_s, warm_limit=fact.warm_limit)
         return self._with(host)
 
     def refuse(self, life: Life) -> Inventory:

@@ -232,7 +232,7 @@ def _joiners(state: State, slots: Sequence[int], to: Sequence[str]) -> Mapping[i
         ]
         ready[slot] = [host.member(slot) for host in could if slot in host.ready]
         # Who keeps few slots warm warms up for others in phase 1, beside the training.
-        cold[slot] = [host.member(slot) for host in could if host.warm_slots and host.ready]
+        cold[slot] = [host.member(slot) for host in could if host.warm_limit and host.ready]
     found = match(slots, ready, cold)
     lacking = [slot for slot in slots if slot not in found]
     if lacking:

@@ -59,10 +59,10 @@ def run(
     redundancy: Annotated[
         RedundancyChoice, typer.Option(help="Where the state of a rank survives its machine.")
     ] = "auto",
-    warm_slots: Annotated[
+    warm_limit: Annotated[
         int | None,
         typer.Option(
-            help="Slots that a standby keeps processes for at a time; all when omitted.", min=1
+            help="Most slots that a standby keeps processes for; all when omitted.", min=1
         ),
     ] = None,
     when_exhausted: Annotated[
@@ -119,7 +119,7 @@ def run(
             program=program,
             as_module=module,
             redundancy=redundancy,
-            warm_slots=warm_slots,
+            warm_limit=warm_limit,
             planner_options=(
                 f"--when-exhausted={when_exhausted}",
                 f"--exhausted-after={exhausted_after}",

@@ -27,7 +27,7 @@ class MachineRegistered(Frozen):
     Attributes:
         nnodes_min: Slots of the job as the launcher was told (``--nnodes MIN:MAX``).
         nnodes_max: Slots plus standbys.
-        warm_slots: Slots that it keeps processes for at a time as a standby; None: all.
+        warm_limit: Most slots that it keeps processes for as a standby; None: all.
         pid: Process id of the agent.
         host: Host name, for people.
     """
@@ -35,7 +35,7 @@ class MachineRegistered(Frozen):
     machine: Machine
     nnodes_min: int = Field(ge=1)
     nnodes_max: int = Field(ge=1)
-    warm_slots: int | None = Field(default=None, ge=1)
+    warm_limit: int | None = Field(default=None, ge=1)
     pid: int
     host: str
 

@@ -76,7 +76,7 @@ class ClusterSpec:
         program: Script or module, and its arguments.
         as_module: Whether ``program`` names a module.
         redundancy: Where state is to survive a machine.
-        warm_slots: Slots that a standby keeps processes for at a time; None: all.
+        warm_limit: Most slots that a standby keeps processes for; None: all.
         metrics_dir: Where ranks write their metrics, or None.
         log_dir: Where services, machines and ranks log.
         nats: URL of an existing bus; an embedded one is started when None.
@@ -94,7 +94,7 @@ class ClusterSpec:
     nproc_per_node: int = 1
     as_module: bool = False
     redundancy: RedundancyChoice = "auto"
-    warm_slots: int | None = None
+    warm_limit: int | None = None
     metrics_dir: Path | None = None
     nats: str | None = None
     planner_options: tuple[str, ...] = ()
@@ -126,8 +126,8 @@ class ClusterSpec:
         if self.metrics_dir is not None:
             argv += ["--metrics-dir", str(self.metrics_dir)]
         argv += ["--log-dir", str(self.log_dir), "--redundancy", self.redundancy]
-        if self.warm_slots is not None:
-            argv += ["--warm-slots", str(self.warm_slots)]
+        if self.warm_limit is not None:
+            argv += ["--warm-limit", str(self.warm_limit)]
         if self.as_module:
             argv.append("-m")
         return [*argv, "--", *self.program]

@@ -128,8 +128,8 @@ class Ledger:
         if self._ending is not None:
             return self._ending
         finished = {name for name, code in self._exit_codes.items() if code == 0}
-        unseen = self._guests if "bus" in self._down else frozenset[str]()
-        if self.active - unseen and self.active - unseen <= finished:
+        awaited = self.active - (self._guests - self._heard_of)
+        if awaited and awaited <= finished:
             return Ending(ok=True, reason="finished: every active machine ended normally")
         # A switch that completed after the bus died is not in our membership: then count.
         if self.active and len(finished - self._released) >= len(self.active):
@@ -174,8 +174,7 @@ class Ledger:
         )
 
     def _too_few(self) -> Ending | None:
-        # What becomes of machines that others started is known from the bus alone.
-        left = self.running | (set() if "bus" in self._down else self._guests)
+        left = self.running | self._heard_of
         if self.membership is None and len(left) < self.nnodes_min:
             reason = (
                 f"the job needs {self.nnodes_min} machines to form, "
@@ -186,6 +185,11 @@ class Ledger:
         else:
             return None
         return Ending(ok=False, reason=reason, next_step="Read the machines' logs.")
+
+    @property
+    def _heard_of(self) -> set[str]:
+        """Machines that others started, while somebody is there to say what becomes of them."""
+        return set() if self._down & {"bus", "planner"} else self._guests
 
     def _is_ours(self, machine: str) -> bool:
         return machine in self.running or machine in self._exit_codes

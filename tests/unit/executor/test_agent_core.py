@@ -43,7 +43,7 @@ ME = "worker-1"
 class World:
     """Plays the shell: answers ``Bind``, remembers the rest."""
 
-    def __init__(self, *, ranks: int = 1, warm_slots: int | None = None) -> None:
+    def __init__(self, *, ranks: int = 1, warm_limit: int | None = None) -> None:
         self.state = AgentState(
             me=Identity(
                 job="demo",
@@ -51,7 +51,7 @@ class World:
                 nnodes_min=2,
                 nnodes_max=4,
                 ranks=ranks,
-                warm_slots=warm_slots,
+                warm_limit=warm_limit,
                 pid=1,
                 host="h",
             )
@@ -130,9 +130,9 @@ def active(*, ranks: int = 1) -> World:
     return world
 
 
-def standby(*, warm: Iterable[int] = (0, 1), warm_slots: int | None = None) -> World:
+def standby(*, warm: Iterable[int] = (0, 1), warm_limit: int | None = None) -> World:
     """A standby with bays for slots 0 and 1, those of ``warm`` ready."""
-    world = World(warm_slots=warm_slots)
+    world = World(warm_limit=warm_limit)
     world.feed(effects.Begin())
     job = membership(member("worker-0"), member("worker-2"))
     world.command(Warm(generation=0, slots=(0, 1), membership=job))
@@ -345,7 +345,7 @@ def test_a_bay_that_waits_its_turn_is_started_at_once_for_a_plan(kind: Migration
 
 
 def test_a_standby_may_keep_fewer_slots_warm_than_it_listens_for() -> None:
-    world = standby(warm=(), warm_slots=1)
+    world = standby(warm=(), warm_limit=1)
     assert not of(effects.Spawn, world.warm(0))
     assert {slot: bay.phase for slot, bay in world.state.bays.items()} == {0: "ready", 1: "queued"}
     world.feed(effects.Exited(world.keys(0)[0], 1, None))
@@ -353,7 +353,7 @@ def test_a_standby_may_keep_fewer_slots_warm_than_it_listens_for() -> None:
 
 
 def test_a_slot_that_a_plan_needs_takes_the_place_of_another() -> None:
-    world = standby(warm=(0,), warm_slots=1)
+    world = standby(warm=(0,), warm_limit=1)
     (kept,), old = world.keys(0), world.state.bays[0].endpoints
     actions = world.command(Prepare(plan=joining_plan(world, slot=1)))
     assert [end.keys for end in of(effects.End, actions)] == [(kept,)]

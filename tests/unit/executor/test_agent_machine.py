@@ -34,7 +34,7 @@ AHEAD = st.sampled_from([1, 1, 1, 2, 0, -1])
 class AgentMachine(RuleBasedStateMachine):
     """A shell whose processes, sockets and timers are entries in dictionaries."""
 
-    warm_slots: int | None = None
+    warm_limit: int | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class AgentMachine(RuleBasedStateMachine):
                 nnodes_min=2,
                 nnodes_max=3,
                 ranks=2,
-                warm_slots=self.warm_slots,
+                warm_limit=self.warm_limit,
                 pid=1,
                 host="h",
             )
@@ -331,7 +331,7 @@ class AgentMachine(RuleBasedStateMachine):
 class FrugalMachine(AgentMachine):
     """One that keeps processes for a single slot."""
 
-    warm_slots = 1
+    warm_limit = 1
 
     @invariant()
     def memory_holds(self) -> None:

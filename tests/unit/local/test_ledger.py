@@ -14,7 +14,7 @@ from trainmover.events.migration import (
     MigrationApproved,
     MigrationCommitted,
 )
-from trainmover.local.ledger import Ledger
+from trainmover.local.ledger import Ending, Ledger
 from trainmover.plan import Move, Plan
 from trainmover.topology import Membership
 
@@ -35,6 +35,12 @@ def committed(leaver: str, joiner: str, after: Membership) -> MigrationCommitted
     )
 
 
+def ended(ledger: Ledger) -> Ending:
+    ending = ledger.ending()
+    assert ending is not None
+    return ending
+
+
 @pytest.fixture
 def ledger() -> Ledger:
     ledger = Ledger(nnodes_min=2, running=set(NAMES))
@@ -51,9 +57,7 @@ def test_finished_when_every_active_machine_exited_normally(ledger: Ledger) -> N
     ledger.service_died("bus")
     ledger.agent_exited("worker-0", 0)
     ledger.agent_exited("worker-1", 0)
-    ending = ledger.ending()
-    assert ending is not None
-    assert ending.ok
+    assert ended(ledger).ok
 
 
 def test_a_released_leaver_does_not_count_as_finished(ledger: Ledger) -> None:
@@ -63,34 +67,28 @@ def test_a_released_leaver_does_not_count_as_finished(ledger: Ledger) -> None:
     ledger.agent_exited("worker-1", 0)
     assert ledger.ending() is None
     ledger.agent_exited("worker-2", 0)
-    ending = ledger.ending()
-    assert ending is not None
-    assert ending.ok
+    assert ended(ledger).ok
 
 
 def test_counts_finishers_when_a_switch_went_unseen_after_the_bus_died(ledger: Ledger) -> None:
     ledger.service_died("bus")
     ledger.agent_exited("worker-1", 0)
     ledger.agent_exited("worker-2", 0)
-    ending = ledger.ending()
-    assert ending is not None
-    assert ending.ok
+    assert ended(ledger).ok
 
 
 @pytest.mark.parametrize("ok", [True, False])
 def test_believes_what_the_planner_says(ledger: Ledger, ok: bool) -> None:
     fact = JobFinished(epoch=1, step=9) if ok else JobFailed(reason="no more", next_step="Rest.")
     ledger.learn(said(fact))
-    ending = ledger.ending()
-    assert ending is not None
+    ending = ended(ledger)
     assert ending.ok is ok
 
 
 def test_fails_when_too_few_machines_are_left_to_form() -> None:
     ledger = Ledger(nnodes_min=2, running={"worker-0", "worker-1"})
     ledger.agent_exited("worker-1", 2)
-    ending = ledger.ending()
-    assert ending is not None
+    ending = ended(ledger)
     assert not ending.ok
     assert "worker-1: 2" in ending.reason
 
@@ -111,16 +109,14 @@ def test_fails_when_the_program_fails_on_every_rank(ledger: Ledger) -> None:
     for rank in range(2):
         assert ledger.ending() is None
         ledger.learn(said(raised(rank)))
-    ending = ledger.ending()
-    assert ending is not None
+    ending = ended(ledger)
     assert ending.reason.endswith("exit code 1: ValueError: no such file")
 
 
 def test_a_program_that_raised_is_named_as_the_reason_of_a_failed_job(ledger: Ledger) -> None:
     ledger.learn(said(raised(1)))
     ledger.learn(said(JobFailed(reason="machine worker-1 failed", next_step="Add machines.")))
-    ending = ledger.ending()
-    assert ending is not None
+    ending = ended(ledger)
     assert "program of rank 1" in ending.reason
     assert "Fix the program" in ending.next_step
 
@@ -185,20 +181,18 @@ class TestMachinesThatOthersStarted:
             ledger.agent_exited(name, -9)
         assert ledger.ending() is None
         ledger.learn(said(MachineLost(machine="guest", reason="killed")))
-        ending = ledger.ending()
-        assert ending is not None
+        ending = ended(ledger)
         assert "every machine ended" in ending.reason
 
-    def test_without_a_bus_nobody_knows_of_them(self, ledger: Ledger) -> None:
-        ledger.service_died("bus")
+    @pytest.mark.parametrize("service", ["bus", "planner"])
+    def test_nobody_says_what_becomes_of_them(self, ledger: Ledger, service: str) -> None:
+        ledger.service_died(service)
         assert ledger.stranded() is None
         ledger.agent_exited("worker-1", 0)
         ledger.agent_exited("worker-2", 0)
         assert ledger.ending() is None
         ledger.agent_exited("worker-0", 0)
-        ending = ledger.ending()
-        assert ending is not None
-        assert ending.ok
+        assert ended(ledger).ok
 
     def test_they_help_to_form_a_job(self) -> None:
         ledger = Ledger(nnodes_min=2, running={"worker-0"})

@@ -101,7 +101,7 @@ class World:
         *,
         ranks: int | None = None,
         nnodes=None,
-        warm_slots: int | None = None,
+        warm_limit: int | None = None,
     ):
         count = self.ranks if ranks is None else ranks
         low, high = nnodes or (self.slots, self.slots + self.spare)
@@ -114,7 +114,7 @@ class World:
                 ),
                 nnodes_min=low,
                 nnodes_max=high,
-                warm_slots=warm_slots,
+                warm_limit=warm_limit,
                 pid=1,
                 host="here",
             )

@@ -41,7 +41,7 @@ def test_a_late_machine_is_warmed_for_every_slot(world):
 def test_standbys_that_keep_few_slots_warm_share_them(world):
     asked = {}
     for name, count in (("w-6", 1), ("w-7", 2), ("w-8", None), ("w-9", 2)):
-        ((_, warm),) = world.sent(world.register(name, warm_slots=count))
+        ((_, warm),) = world.sent(world.register(name, warm_limit=count))
         asked[name] = warm.slots
     assert asked == {
         "w-6": (0, 1, 2, 3),

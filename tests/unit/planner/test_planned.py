@@ -227,7 +227,7 @@ def test_a_standby_that_loses_a_process_is_not_ready_for_that_slot(world):
 
 
 def test_a_standby_that_keeps_few_slots_warm_warms_up_for_the_move(world):
-    world.register("w-6", warm_slots=1)
+    world.register("w-6", warm_limit=1)
     world.warming("w-6")
     assert world.ask("migrate", machine="w-1", to="w-6")["code"] == "standby_not_ready"
     world.ready("w-6", slots=[0])

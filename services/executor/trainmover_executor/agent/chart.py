@@ -31,8 +31,8 @@ BAY: Final = Chart(
     arrows=(
         Arrow("queued", "warming", "its processes are started"),
         Arrow("warming", "ready", "shadow iterations are done"),
-        Arrow("warming", "down", "a process died, or it made room"),
-        Arrow("ready", "down", "a process died, or it made room"),
+        Arrow("warming", "down", "a process died, or made room for another bay"),
+        Arrow("ready", "down", "a process died, or made room for another bay"),
         Arrow("down", "queued", "it listens again"),
     ),
 )

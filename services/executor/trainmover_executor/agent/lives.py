@@ -82,7 +82,7 @@ def on_bound(turn: Turn, event: Bound) -> None:
                 ),
                 nnodes_min=me.nnodes_min,
                 nnodes_max=me.nnodes_max,
-                warm_slots=me.warm_slots,
+                warm_limit=me.warm_limit,
                 pid=me.pid,
                 host=me.host,
             )

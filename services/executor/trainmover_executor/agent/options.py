@@ -30,7 +30,7 @@ class AgentOptions:
         ranks: Ranks on this machine.
         program: The user's script or module, and its arguments.
         redundancy: Where state is to survive a machine; the same on all machines of a job.
-        warm_slots: Slots that a standby keeps processes for at a time; None: all.
+        warm_limit: Most slots that a standby keeps processes for; None: all.
         host: Address that workers listen on and announce; ``auto`` is the one that reaches the bus.
         nats: Address of the bus.
         labels: Placement labels.
@@ -47,7 +47,7 @@ class AgentOptions:
     ranks: int = 1
     as_module: bool = False
     redundancy: RedundancyChoice = "auto"
-    warm_slots: int | None = None
+    warm_limit: int | None = None
     host: str = "127.0.0.1"
     nats: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -97,10 +97,10 @@ def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, AgentOptio
         help="where state survives a machine; the same on every machine (default: auto)",
     )
     parser.add_argument(
-        "--warm-slots",
+        "--warm-limit",
         type=int,
         metavar="N",
-        help="as a standby, keep processes for so many slots at a time; the others are started "
+        help="as a standby, keep processes for no more slots than that; the others are started "
         "when they are needed (default: all)",
     )
     parser.add_argument("--worker-entry", default=DEFAULT_ENTRY, help=argparse.SUPPRESS)
@@ -110,8 +110,8 @@ def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, AgentOptio
     least, most = parse_nnodes(arguments.nnodes)
     if arguments.nproc_per_node < 1:
         raise ConfigError(f"--nproc-per-node {arguments.nproc_per_node} must be at least 1")
-    if arguments.warm_slots is not None and arguments.warm_slots < 1:
-        raise ConfigError(f"--warm-slots {arguments.warm_slots} must be at least 1")
+    if arguments.warm_limit is not None and arguments.warm_limit < 1:
+        raise ConfigError(f"--warm-limit {arguments.warm_limit} must be at least 1")
     return service, AgentOptions(
         job=service.job,
         machine=subjects.validate_id(arguments.machine, what="machine"),
@@ -121,7 +121,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, AgentOptio
         ranks=arguments.nproc_per_node,
         as_module=arguments.as_module,
         redundancy=arguments.redundancy,
-        warm_slots=arguments.warm_slots,
+        warm_limit=arguments.warm_limit,
         host=arguments.host,
         nats=service.nats,
         labels=dict(_label(text) for text in arguments.label),

@@ -102,7 +102,7 @@ class Agent:
                 ranks=options.ranks,
                 pid=os.getpid(),
                 host=socket.gethostname(),
-                warm_slots=options.warm_slots,
+                warm_limit=options.warm_limit,
                 labels=dict(options.labels),
             ),
         )

@@ -12,7 +12,7 @@ from typing import Final
 from trainmover.commands import Warm
 from trainmover.events.machine import MachineReady, MachineWarming
 from trainmover_executor.agent.effects import After, Bind, Exited, RetryBay
-from trainmover_executor.agent.state import Worker
+from trainmover_executor.agent.state import AgentState, Worker
 from trainmover_executor.agent.turn import Turn
 from trainmover_executor.control import Warmed
 
@@ -70,11 +70,11 @@ def _announce(turn: Turn) -> None:
 
 def start_next(turn: Turn) -> None:
     """Start the next bay; one at a time, none too many, none while a plan is carried out here."""
-    state, most = turn.state, turn.state.me.warm_slots
+    state = turn.state
     busy = any(bay.phase == "warming" for bay in state.bays.values())
     in_plan = state.joining is not None and not state.aborted
-    room = most is None or len(state.kept) < most
-    if state.phase == "standby" and state.queue and room and not busy and not in_plan:
+    may = state.phase == "standby" and not busy and not in_plan and _has_room(state)
+    if may and state.queue:
         start_bay(turn, state.queue[0])
 
 
@@ -91,17 +91,21 @@ def start_bay(turn: Turn, slot: int) -> None:
 
 
 def _make_room(turn: Turn) -> None:
-    """End the processes of other bays, so that those of one more fit."""
-    state, most = turn.state, turn.state.me.warm_slots
-    if most is None or len(state.kept) < most:
+    """End the processes of another bay if there is no room for those of one more."""
+    state = turn.state
+    if _has_room(state):
         return
-    slots = state.kept[most - 1 :]
-    for slot in slots:
-        turn.log("info", "standby.slot_made_room", slot=slot)
-        turn.end(turn.state.live_of(slot), grace_s=0.0)
-        turn.bay(slot, phase="down")
-    _announce(turn)  # their old endpoints are dead: nobody should plan with them
-    turn.do(Bind(state.generation, slots))
+    slot = state.kept[-1]
+    turn.log("info", "standby.slot_made_room", slot=slot)
+    turn.end(state.live_of(slot), grace_s=0.0)
+    turn.bay(slot, phase="down")
+    _announce(turn)  # its old endpoints are dead: nobody should plan with them
+    turn.do(Bind(state.generation, (slot,)))
+
+
+def _has_room(state: AgentState) -> bool:
+    most = state.me.warm_limit
+    return most is None or len(state.kept) < most
 
 
 def on_warmed(turn: Turn, worker: Worker, message: Warmed) -> None:

@@ -27,7 +27,7 @@ class Identity:
         nnodes_min: Slots of the job.
         nnodes_max: Slots plus standbys.
         ranks: Ranks on this machine.
-        warm_slots: Slots that a standby keeps processes for at a time; None: all.
+        warm_limit: Most slots that a standby keeps processes for; None: all.
         pid: Process id of the agent.
         host: Host name, for people.
     """
@@ -39,7 +39,7 @@ class Identity:
     ranks: int
     pid: int
     host: str
-    warm_slots: int | None = None
+    warm_limit: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
