@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit import factories as make
 
+from trainmover.events.executor import StepBroken
 from trainmover.events.machine import MachineLost, MachineQuarantined, MachineWarming
 from trainmover.events.migration import JobFailed, JobFinished, JobFormed, JobHeld
 from trainmover.summary import summarise, worth_showing
@@ -127,6 +128,14 @@ def test_the_life_of_a_job(fact: Frozen, state: str) -> None:
 def test_a_held_job_runs_again_when_a_rank_progresses() -> None:
     held = JobHeld(slots=(0,), reason="no standby")
     assert view_of(*FORMED, held, make.progress("worker-0", 0, 3)).state == "running"
+
+
+def test_what_is_kept_for_good_tells_the_step_as_well() -> None:
+    """Progress is forgotten after a minute: a job that is held makes none."""
+    formed = next(fact for fact in FORMED if isinstance(fact, JobFormed))
+    broken = StepBroken(machine="worker-0", rank=0, epoch=1, committed_step=7, reason="reset")
+    assert view_of(formed, broken).step == 7
+    assert view_of(formed, broken, MOVE.committed()).step == 40
 
 
 def test_every_fact_has_words() -> None:

@@ -22,13 +22,13 @@ from trainmover.events.migration import JobFormed, MigrationCommitted
 from trainmover.events.operator import AutomationMode
 from trainmover.local import registry
 from trainmover.local.cluster import (
-    ClusterSpec,
     LocalCluster,
     Notice,
     stop_on_signals,
 )
 from trainmover.local.follow import OutputFollower
 from trainmover.local.ledger import Ending
+from trainmover.local.spec import ClusterSpec
 from trainmover.policies import OnWorkerCrash, WhenExhausted
 from trainmover.redundancy import RedundancyChoice
 from trainmover.subjects import validate_id

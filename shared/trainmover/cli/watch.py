@@ -20,7 +20,6 @@ __all__ = ["watch"]
 
 _REDRAW_S: Final = 0.25
 _POLL_S: Final = 0.1
-_OVER: Final = ("finished", "failed")
 
 
 def watch(
@@ -71,7 +70,7 @@ async def _redraw(console: Console, watched: Watched) -> None:
     with Live(picture(watched, now=_now()), console=console, auto_refresh=False) as screen:
         while True:
             screen.update(picture(watched, now=_now()), refresh=True)
-            if watched.view.state in _OVER:
+            if watched.view.over:
                 return
             await asyncio.sleep(_REDRAW_S)
 
@@ -89,7 +88,7 @@ async def _lines(console: Console, watched: Watched, *, every_s: float) -> None:
         for line in reversed(fresh):
             console.print(Text(f"{clock(line.time)}  {line.text}"), soft_wrap=True)
             shown = line
-        over = watched.view.state in _OVER
+        over = watched.view.over
         if over or loop.time() >= due:
             console.print(Text(plain_line(watched, now=_now())), soft_wrap=True)
             due = loop.time() + every_s

@@ -17,8 +17,9 @@ from trainmover.demo.scenario import Act, Scenario
 from trainmover.errors import MalformedEventError
 from trainmover.events.envelope import Envelope
 from trainmover.lateness import LatenessTable
-from trainmover.local.cluster import ClusterSpec, LocalCluster, Notice
+from trainmover.local.cluster import LocalCluster, Notice
 from trainmover.local.ledger import Ending
+from trainmover.local.spec import ClusterSpec
 from trainmover.summary import summarise, worth_showing
 from trainmover.telemetry import decode_batch
 from trainmover.view import JobView, MigrationView

@@ -19,8 +19,9 @@ from trainmover.bus.nats import NatsBus
 from trainmover.errors import ConfigError
 from trainmover.events.migration import JobFailed, JobFormed
 from trainmover.local import procfs, registry
-from trainmover.local.cluster import ClusterSpec, LocalCluster, Notice
+from trainmover.local.cluster import LocalCluster, Notice
 from trainmover.local.ledger import Ending
+from trainmover.local.spec import ClusterSpec
 from trainmover.observe import new_event
 from trainmover.topology import Frozen, parse_nnodes
 

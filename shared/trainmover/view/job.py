@@ -1,199 +1,22 @@
-"""A job as its facts tell it: machines, membership, migrations and incidents, folded from events.
-
-Pure: feed it envelopes in stream order. The CLI's tables, the demo and the report are views of it,
-and it works with the planner dead, since facts outlive who stated them.
-"""
+"""A whole job, folded from its facts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from itertools import pairwise
 from typing import Any, Final
 
 from trainmover.events import executor, incident, machine, migration, operator
 from trainmover.events.envelope import Envelope
-from trainmover.plan import Move
 from trainmover.topology import Frozen, Membership
+from trainmover.view.entries import IncidentView, MachineView, MigrationView
 
-__all__ = ["IncidentView", "JobView", "MachineView", "MigrationView", "trace_id"]
-
-_OPEN_STATES: Final = ("proposed", "approved", "preparing", "ready", "switching")
+__all__ = ["JobView", "trace_id"]
 
 
 def trace_id(event: Envelope) -> str | None:
     """The W3C trace id an event carries, 32 hex digits, or None."""
     parts = event.trace.get("traceparent", "").split("-")
     return parts[1] if len(parts) == 4 and len(parts[1]) == 32 else None
-
-
-@dataclass(slots=True)
-class MachineView:
-    """What is known of a machine.
-
-    Attributes:
-        role: ``registered``, ``active``, ``standby``, ``released``, ``lost``, ``quarantined``.
-        slot: The slot it fills, for an active machine.
-        ready_slots: Slots a standby could take at once.
-        listens: For each slot a standby may take, where its processes for it listen.
-        warm_limit: Most slots that it keeps warm; None: all.
-        step: Completed steps of its slowest rank, as last reported.
-        step_s: Median step time in seconds, as last reported.
-    """
-
-    name: str
-    role: str = "registered"
-    slot: int | None = None
-    generation: int = 0
-    host: str = ""
-    pid: int = 0
-    ready_slots: set[int] = field(default_factory=set)
-    listens: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    warm_limit: int | None = None
-    step: int | None = None
-    step_s: float | None = None
-    loss: float | None = None
-    note: str = ""
-
-    def as_data(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {
-            "machine": self.name,
-            "role": self.role,
-            "slot": self.slot,
-            "generation": self.generation,
-            "host": self.host,
-            "pid": self.pid,
-            "ready_slots": sorted(self.ready_slots),
-            "warm_limit": self.warm_limit,
-            "step": self.step,
-            "step_s": self.step_s,
-            "note": self.note,
-        }
-
-
-@dataclass(slots=True)
-class MigrationView:
-    """One migration from proposal to its end.
-
-    Attributes:
-        slot: The first slot that changes hands; ``leaver`` and ``joiner`` are those of this slot.
-        told: All slots that change hands, as the planner said; see ``moves``.
-        state: Latest phase; ``committed``, ``aborted``, ``failed`` and ``rejected`` are final.
-        times: When each phase was announced.
-        pauses_s: Pause in seconds per rank, from ``step.resumed``.
-        phases_s: Seconds per phase, as the planner recorded them at the commit.
-        requested_by: Who wanted it: ``policy`` or an operator.
-        decided_by: Who approved it, or ended it before the switch.
-    """
-
-    id: str
-    kind: str
-    slot: int
-    leaver: str
-    cause: str
-    joiner: str | None = None
-    told: tuple[Move, ...] = ()
-    state: str = "proposed"
-    incident: str | None = None
-    requested_by: str = "policy"
-    decided_by: str = ""
-    epoch: int | None = None
-    step: int | None = None
-    reason: str | None = None
-    trace_id: str | None = None
-    times: dict[str, datetime] = field(default_factory=dict)
-    pauses_s: dict[int, float] = field(default_factory=dict)
-    steps_redone: dict[int, int] = field(default_factory=dict)
-    phases_s: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def moves(self) -> tuple[Move, ...]:
-        """Who replaces whom, by slot; joiners are empty until a plan names them."""
-        if self.told or not self.leaver:
-            return self.told
-        return (Move(slot=self.slot, leaver=self.leaver, joiner=self.joiner or ""),)
-
-    @property
-    def words(self) -> str:
-        """``worker-1 -> worker-4 in slot 1, worker-2 -> worker-5 in slot 2``."""
-        return ", ".join(map(str, self.moves)) or "links formed again"
-
-    @property
-    def open(self) -> bool:
-        """Whether it is still under way."""
-        return self.state in _OPEN_STATES
-
-    @property
-    def waiting(self) -> bool:
-        """Whether nobody has approved it yet."""
-        return self.state == "proposed"
-
-    @property
-    def pause_s(self) -> float | None:
-        """Longest pause of any rank in seconds; None until a rank has resumed."""
-        return max(self.pauses_s.values(), default=None)
-
-    def spans_s(self) -> dict[str, float]:
-        """Seconds between the announcements of successive phases, keyed by the earlier phase."""
-        return {
-            name: (later - at).total_seconds()
-            for (name, at), (_, later) in pairwise(self.times.items())
-        }
-
-    def as_data(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "cause": self.cause,
-            "state": self.state,
-            "requested_by": self.requested_by,
-            "decided_by": self.decided_by,
-            "slot": self.slot,
-            "leaver": self.leaver,
-            "joiner": self.joiner,
-            "moves": [move.model_dump() for move in self.moves],
-            "epoch": self.epoch,
-            "step": self.step,
-            "pause_s": self.pause_s,
-            "steps_redone": max(self.steps_redone.values(), default=0),
-            "phases_s": {**self.spans_s(), **self.phases_s},
-            "times": {name: at.isoformat() for name, at in self.times.items()},
-            "incident": self.incident,
-            "trace_id": self.trace_id,
-            "reason": self.reason,
-        }
-
-
-@dataclass(slots=True)
-class IncidentView:
-    """One claim of a detector."""
-
-    id: str
-    kind: str
-    machine: str | None
-    slot: int | None
-    confidence: float
-    summary: str
-    opened: datetime
-    closed: datetime | None = None
-    evidence: dict[str, Any] = field(default_factory=dict)
-
-    def as_data(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "machine": self.machine,
-            "slot": self.slot,
-            "confidence": self.confidence,
-            "summary": self.summary,
-            "opened": self.opened.isoformat(),
-            "closed": None if self.closed is None else self.closed.isoformat(),
-            "evidence": self.evidence,
-        }
 
 
 @dataclass(slots=True)
@@ -218,6 +41,11 @@ class JobView:
     last_event: Envelope | None = None
     automation: operator.AutomationMode = "automatic"
     automation_words: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, well or badly."""
+        return self.state in {"finished", "failed"}
 
     @property
     def standbys(self) -> list[MachineView]:
@@ -317,6 +145,8 @@ class JobView:
                 self.step = max(self.step, step)
                 if self.state == "held":
                     self.state, self.reason = "running", ""
+            case executor.StepBroken(committed_step=step):
+                self.step = max(self.step, step)
             case executor.StepResumed(migration=id, rank=rank) as resumed:
                 if (move := self.migrations.get(id)) is not None:
                     move.pauses_s[rank] = resumed.pause_s
@@ -380,6 +210,7 @@ class JobView:
         view.epoch = getattr(fact, "epoch", view.epoch)
         if isinstance(payload, migration.MigrationCommitted):
             view.step = payload.step
+            self.step = max(self.step, payload.step)
             view.phases_s = dict(payload.phases_s)
             self._seat(payload.membership)
 
