@@ -166,17 +166,17 @@ async def follow(bus: Bus, watched: Watched, *, changed: Callable[[], None] = la
 
 
 async def _facts(bus: Bus, watched: Watched, changed: Callable[[], None]) -> None:
+    latest = 0
     while True:
-        skip = watched.told  # the bus begins with the first fact again
         with contextlib.suppress(BusError):
             wanted = await bus.event_count(watched.job)
             watched.connected = True
             watched.current = watched.current or watched.told >= wanted
             changed()
             async for delivery in bus.events(watched.job):
-                if skip > 0:
-                    skip -= 1
-                    continue
+                if delivery.stream_sequence <= latest:
+                    continue  # a bus that came back begins with the first fact again
+                latest = delivery.stream_sequence
                 watched.apply(delivery.payload)
                 watched.current = watched.current or watched.told >= wanted
                 changed()

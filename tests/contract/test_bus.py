@@ -126,6 +126,17 @@ class TestFacts:
                     await asyncio.wait([waiting], timeout=0.02)
                 assert waiting.result().payload.payload.machine == "after"
 
+    async def test_facts_are_numbered_alike_for_every_reader(self, bench: BusBench):
+        async with bench.connect() as bus:
+            for n in range(3):
+                await bus.publish(lost(f"m{n}"))
+            for durable in (None, "d"):
+                async with aclosing(bus.events("demo", durable=durable)) as facts:
+                    found = await collect(facts, 3)
+                    for each in found:
+                        await each.ack()
+                assert [each.stream_sequence for each in found] == [1, 2, 3]
+
     async def test_a_durable_position_survives_its_reader(self, bench: BusBench):
         async with bench.connect() as writer:
             for n in range(4):

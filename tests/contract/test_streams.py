@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 from nats.js.api import StreamConfig
 
 from trainmover import subjects
+from trainmover.bus import nats as nats_bus
 from trainmover.bus import streams
 from trainmover.bus.nats import NatsBus
 from trainmover.commands import Stop
 from trainmover.errors import BusError, ConfigError
-from trainmover.events.catalog import CATALOG
+from trainmover.events.catalog import CATALOG, EventType, type_of
+from trainmover.events.executor import StepProgress
 from trainmover.events.machine import MachineLost
 from trainmover.observe import new_event
+from trainmover.testing import collect
 
 
 def covered(subject: str) -> list[str]:
@@ -47,6 +53,86 @@ async def test_acknowledged_commands_leave_the_server(nats_url: str):
         )  # a round trip behind the acknowledgement
         info = await bus.client.jetstream().stream_info(subjects.COMMAND_STREAM)
         assert info.state.messages == 0
+
+
+async def test_the_place_of_a_machine_that_is_gone_is_forgotten_and_its_commands_are_not(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NatsBus, "QUEUE_FORGOTTEN_AFTER_S", 0.2)
+    async with NatsBus(nats_url) as bus:
+        await bus.setup()
+        await bus.send_command("demo", "w", Stop(reason="r"), id="1")
+        jetstream = bus.client.jetstream()
+        deletions = await bus.client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.DELETED.>")
+        async with (
+            NatsBus(nats_url, ack_wait_s=0.2) as agent,  # what is out keeps its place as well
+            aclosing(agent.commands("demo", "w")) as queue,
+        ):
+            first = await anext(queue)
+        assert len(await jetstream.consumers_info(subjects.COMMAND_STREAM)) == 1
+        await deletions.next_msg(timeout=10)
+        assert await jetstream.consumers_info(subjects.COMMAND_STREAM) == []
+        async with aclosing(bus.commands("demo", "w")) as queue:
+            again = await anext(queue)
+    assert again.payload == first.payload
+
+
+async def test_a_bus_of_an_older_version_is_told_how_to_forget(nats_url: str) -> None:
+    payload = StepProgress(machine="w", rank=0, epoch=1, step=1, step_s=0.1)
+    event = new_event(job="demo", source="/machine/w", payload=payload)
+    async with NatsBus(nats_url) as bus:
+        facts = next(c for c in streams.stream_configs() if c.name == subjects.EVENT_STREAM)
+        await bus.client.jetstream().add_stream(facts.evolve(allow_msg_ttl=False))
+        with pytest.raises(BusError, match="run 'trainmover setup' once more"):
+            await bus.publish(event)
+        await bus.setup()
+        await bus.publish(event)
+        assert await bus.event_count("demo") == 1
+
+
+async def test_setup_gives_the_commands_of_an_older_version_an_age(nats_url: str) -> None:
+    async with NatsBus(nats_url) as bus:
+        jetstream = bus.client.jetstream()
+        queue = next(c for c in streams.stream_configs() if c.name == subjects.COMMAND_STREAM)
+        await jetstream.add_stream(queue.evolve(max_age=0))
+        await bus.setup()
+        config = (await jetstream.stream_info(subjects.COMMAND_STREAM)).config
+        assert config.max_age == queue.max_age
+        await jetstream.update_stream(config.evolve(max_age=3600))
+        await bus.setup()
+        config = (await jetstream.stream_info(subjects.COMMAND_STREAM)).config
+        assert config.max_age == 3600
+
+
+async def test_what_is_said_over_and_over_is_soon_forgotten(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kind_of(payload: StepProgress) -> EventType:
+        return replace(type_of(payload), kept_s=1 if payload.step % 2 == 0 else None)
+
+    monkeypatch.setattr(nats_bus, "type_of", kind_of)
+    async with NatsBus(nats_url) as bus, aclosing(bus.events("demo")) as facts:
+        await bus.setup()
+        for step in range(6):
+            payload = StepProgress(machine="w", rank=0, epoch=1, step=step, step_s=0.1)
+            await bus.publish(new_event(job="demo", source="/machine/w", payload=payload))
+        early = await collect(facts, 6)
+        async with asyncio.timeout(20):
+            while await bus.event_count("demo") > 3:  # noqa: ASYNC110 - the server tells nobody
+                await asyncio.sleep(0.05)
+        async with aclosing(bus.events("demo")) as again:
+            late = await collect(again, 3)
+        await bus.publish(new_event(job="demo", source="/machine/w", payload=payload))
+        await anext(facts)
+    assert [each.payload.payload.step for each in early] == [0, 1, 2, 3, 4, 5]
+    assert [each.payload.payload.step for each in late] == [1, 3, 5]
+    assert [each.stream_sequence for each in late] == [2, 4, 6]
+
+
+def test_progress_is_kept_for_a_minute_and_all_else_for_good() -> None:
+    assert {kind.name: kind.kept_s for kind in CATALOG.values() if kind.kept_s is not None} == {
+        "step.progress": 60
+    }
 
 
 async def test_dead_letters_are_kept_once(nats_url: str):

@@ -78,7 +78,7 @@ class SimPlanner:
             process.after(0.5, self._catch_up, process)
             return
         state = core.initial("sim", self.settings)
-        for stored in bus.facts:
+        for stored in bus.kept():
             state = core.fold(state, _fact(stored), stored.at_s)
         self.state = state
         bus.follow(process, "planner", self._hear, skip=len(bus.facts))
@@ -228,7 +228,7 @@ class SimDetector:
         ]
         self._core = DetectorCore(detectors)
         backlog = Backlog(self._core)
-        for stored in bus.facts:
+        for stored in bus.kept():
             backlog.take(stored.payload, sim.now_s)
         bus.follow(process, "detector", self._hear, skip=len(bus.facts))
         self._say(backlog.rest())

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from contextlib import aclosing
 from typing import Final
 
 from trainmover import observe
+from trainmover.bus.facts import RETRY_S, every_fact
 from trainmover.bus.protocol import Bus
 from trainmover.detection.guard import Alarm, Guarded
 from trainmover.errors import BusUnavailableError, MalformedEventError
@@ -24,7 +26,6 @@ __all__ = ["DetectorService"]
 SOURCE: Final = "/detector"
 TICK_S: Final = 0.2
 _QUIET_S: Final = 1.0
-_RETRY_S: Final = 0.5
 
 _log = observe.get_logger(__name__)
 
@@ -91,19 +92,13 @@ class DetectorService:
 
     async def _read_facts(self) -> None:
         """Bring in all facts, once each, whatever happens to the connection."""
-        taken = 0
-        while True:
-            skip = taken
-            try:
-                async for delivery in self._bus.events(self._job):
-                    if skip > 0:
-                        skip -= 1
-                        continue
-                    taken += 1
-                    self._facts.put_nowait(delivery.payload)
-            except BusUnavailableError as error:
-                _log.warning("detector.bus_unavailable", reason=str(error))
-            await asyncio.sleep(_RETRY_S)
+
+        def waits(error: BusUnavailableError) -> None:
+            _log.warning("detector.bus_unavailable", reason=str(error))
+
+        async with aclosing(every_fact(self._bus, self._job, unavailable=waits)) as facts:
+            async for fact in facts:
+                self._facts.put_nowait(fact)
 
     async def _catch_up(self) -> None:
         backlog = Backlog(self._core)
@@ -134,7 +129,7 @@ class DetectorService:
                     self._take_batch(machine, data)
             except BusUnavailableError as error:
                 _log.warning("detector.bus_unavailable", reason=str(error))
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(RETRY_S)
 
     def _take_batch(self, machine: str, data: bytes) -> None:
         try:
@@ -173,7 +168,7 @@ class DetectorService:
                     await self._bus.publish(event)
                 except BusUnavailableError as error:
                     _log.warning("detector.bus_unavailable", reason=str(error))
-                    await asyncio.sleep(_RETRY_S)
+                    await asyncio.sleep(RETRY_S)
                 else:
                     break
             _log.info("detector.fact", type=event.type, **_brief(event.payload))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import MappingProxyType
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -29,6 +30,9 @@ from trainmover_planner.state import Request, State, Turn
 from trainmover_planner.survival import describe
 
 __all__ = ["answer", "migration_status", "snapshot"]
+
+_LATEST: Final = 32
+"""How many migrations a status tells of besides the open ones."""
 
 
 def answer(turn: Turn, request: Request) -> None:
@@ -64,7 +68,7 @@ def snapshot(state: State) -> JobStatus:
         standbys=()
         if membership is None
         else tuple(host.machine.name for host in standbys(state) if host.warming),
-        migrations=tuple(migration_status(one) for one in state.migrations.values()),
+        migrations=tuple(migration_status(one) for one in _told(state)),
         incidents=tuple(state.incidents),
         redundancy=describe(state, membership),
         automation=AutomationStatus(
@@ -73,6 +77,12 @@ def snapshot(state: State) -> JobStatus:
             requested_by=state.control.requested_by,
         ),
     )
+
+
+def _told(state: State) -> list[Migration]:
+    """The open migrations and the latest others: a status must fit into one message for ever."""
+    every = list(state.migrations.values())
+    return [one for one in every[:-_LATEST] if one.open] + every[-_LATEST:]
 
 
 def migration_status(one: Migration) -> MigrationStatus:

@@ -6,10 +6,12 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
 from trainmover import observe
+from trainmover.bus.facts import RETRY_S, every_fact
 from trainmover.bus.protocol import Bus, Entry
 from trainmover.commands import Lead
 from trainmover.errors import BusUnavailableError, ConflictError, ProtocolError
@@ -34,7 +36,6 @@ __all__ = ["Planner", "steady_clock"]
 
 _log = observe.get_logger(__name__)
 _QUIET_S: Final = 1.0
-_RETRY_S: Final = 0.5
 
 
 def steady_clock() -> Callable[[], float]:
@@ -107,19 +108,13 @@ class Planner:
 
     async def _read(self) -> None:
         """Bring in all facts, once each, whatever happens to the connection."""
-        taken = 0
-        while True:
-            try:
-                skip = taken
-                async for delivery in self._bus.events(self._job):
-                    if skip > 0:
-                        skip -= 1
-                        continue
-                    taken += 1
-                    self._inbox.put_nowait(delivery.payload)
-            except BusUnavailableError as error:
-                _log.warning("planner.bus_unavailable", retry_in_s=_RETRY_S, reason=str(error))
-            await asyncio.sleep(_RETRY_S)
+
+        def waits(error: BusUnavailableError) -> None:
+            _log.warning("planner.bus_unavailable", retry_in_s=RETRY_S, reason=str(error))
+
+        async with aclosing(every_fact(self._bus, self._job, unavailable=waits)) as facts:
+            async for fact in facts:
+                self._inbox.put_nowait(fact)
 
     async def _catch_up(self) -> None:
         count = await self._bus.event_count(self._job)
@@ -158,8 +153,8 @@ class Planner:
                 revision = None if known is None else known.revision
                 await self._bus.put(bucket, key, str(number).encode(), revision=revision)
             except (BusUnavailableError, ConflictError) as error:
-                _log.warning("planner.bus_unavailable", retry_in_s=_RETRY_S, reason=str(error))
-                await asyncio.sleep(_RETRY_S)
+                _log.warning("planner.bus_unavailable", retry_in_s=RETRY_S, reason=str(error))
+                await asyncio.sleep(RETRY_S)
             else:
                 return number
 

@@ -149,6 +149,11 @@ class Received(Generic[T]):
     position: Position | None
     message: Stored
 
+    @property
+    def stream_sequence(self) -> int:
+        """See ``Delivery.stream_sequence``."""
+        return self.index + 1
+
     async def ack(self) -> None:
         """See ``Delivery.ack``."""
         if self.position is not None and (timer := self.position.timers.pop(self.index, None)):

@@ -32,6 +32,9 @@ _VIOLATION: Final = re.compile(
     r'permissions violation for (publish|subscription) to "([^"]+)"', re.IGNORECASE
 )
 _IDENTITY: Final = re.compile(r"authorization|ssl|tls|certificate", re.IGNORECASE)
+_CURES: Final = {
+    10166: ". An older version set this bus up: run 'trainmover setup' once more.",  # TTL disabled
+}
 _CLOSE_S: Final = 0.7
 _RECONNECT_WAIT_S: Final = 0.1
 
@@ -244,7 +247,8 @@ class Connection:
         ) as error:
             raise BusUnavailableError(f"cannot {what}: {error}") from error
         except nats.js.errors.APIError as error:
-            raise BusError(f"cannot {what}: {error.description or error}") from error
+            cure = _CURES.get(error.err_code or 0, "")
+            raise BusError(f"cannot {what}: {error.description or error}{cure}") from error
         except nats.errors.Error as error:
             raise BusError(f"cannot {what}: {error}") from error
 

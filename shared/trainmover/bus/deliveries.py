@@ -29,6 +29,7 @@ class Received(Generic[T]):
     """A message from a stream; without a connection, acknowledging means nothing."""
 
     payload: T
+    stream_sequence: int
     attempt: int = 1
     trace: Mapping[str, str] = field(default_factory=dict)
     connection: Connection | None = None
@@ -90,8 +91,19 @@ class Deliveries:
         policy: DeliverPolicy,
         *,
         max_ack_pending: int | None = None,
+        forgotten_after_s: float | None = None,
     ) -> QueueReader:
-        """A reader at a durable position, of which at most ``max_ack_pending`` are out at once."""
+        """A reader at a durable position.
+
+        Args:
+            stream: Stream name.
+            durable: Name of the position.
+            filters: Subjects to read.
+            policy: Where a position that is new begins.
+            max_ack_pending: Messages that are out at once, at most.
+            forgotten_after_s: The server drops a position that nobody read from for this many
+                seconds. None keeps it for good.
+        """
         config = ConsumerConfig(
             name=durable,
             durable_name=durable,
@@ -99,6 +111,7 @@ class Deliveries:
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=self._ack_wait_s,
             max_ack_pending=max_ack_pending,
+            inactive_threshold=forgotten_after_s,
             **filtered(filters),
         )
         return QueueReader(self._connection, stream=stream, config=config)
@@ -147,6 +160,7 @@ class Deliveries:
     def _received(self, message: Msg, payload: T, *, acknowledged: bool) -> Received[T]:
         return Received(
             payload=payload,
+            stream_sequence=message.metadata.sequence.stream,
             attempt=message.metadata.num_delivered or 1,
             trace=observe.trace_headers(message.headers),
             connection=self._connection if acknowledged else None,

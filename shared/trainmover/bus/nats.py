@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -23,6 +23,7 @@ from trainmover.bus.protocol import TELEMETRY_BACKLOG, Entry, RequestHandler
 from trainmover.bus.reading import OrderedReader, QueueReader
 from trainmover.commands import Command, parse_command
 from trainmover.errors import BusUnavailableError, MalformedEventError
+from trainmover.events.catalog import type_of
 from trainmover.events.envelope import Envelope, decode, encode, percent_encode
 from trainmover.events.sequence import Numbering, Screen
 from trainmover.topology import Frozen
@@ -46,6 +47,13 @@ class NatsBus:
         on_reconnect: Awaited when it is back.
         credentials: Who we are; from ``TRAINMOVER_NATS_NKEY`` and the like when omitted.
         options: Passed to nats-py as well.
+    """
+
+    QUEUE_FORGOTTEN_AFTER_S: ClassVar[float] = 600.0
+    """How long the server keeps the place of an agent that asks for no commands.
+
+    Names of machines come and go. Nothing is lost with a place: what was not acknowledged is still
+    stored, and an agent that comes back is given it from the start.
     """
 
     def __init__(
@@ -145,7 +153,9 @@ class NatsBus:
             headers, data = encode(replace(event, trace=trace, sequence=sequence))
             headers[Header.MSG_ID] = f"{event.source}#{headers['ce-id']}"
             async with self._connection.calling(f"publish {event.subject}"):
-                await self._connection.jetstream().publish(event.subject, data, headers=headers)
+                await self._connection.jetstream().publish(
+                    event.subject, data, headers=headers, msg_ttl=type_of(event.payload).kept_s
+                )
 
     async def events(
         self,
@@ -213,6 +223,7 @@ class NatsBus:
             f"agent:{job}:{machine}",  # ':' cannot be in a name: no two machines share a queue
             [subjects.command(job, machine)],
             DeliverPolicy.ALL,
+            forgotten_after_s=self.QUEUE_FORGOTTEN_AFTER_S,
         )
         addressee = f"{job}/{machine}"
 

@@ -49,6 +49,11 @@ class Delivery(Protocol[T_co]):
         ...
 
     @property
+    def stream_sequence(self) -> int:
+        """Its number in the stream: from 1, larger than those before it, with gaps."""
+        ...
+
+    @property
     def trace(self) -> Mapping[str, str]:
         """W3C trace headers of the sender, may be empty; see ``observe.process``."""
         ...

@@ -46,6 +46,7 @@ _DEDUP_WINDOW_S: Final = 600.0  # how long after an outage a retry is still reco
 _NAME_IN_USE: Final = 10058  # "stream name already in use with a different configuration"
 _MOST_REPLICAS: Final = 5  # JetStream's own limit
 _MAX_BYTES: Final = 1024**3  # reserved on the server: keep it modest
+_COMMAND_AGE_S: Final = 24 * 3600.0  # a machine that is gone for good never reads its own
 
 
 def fact_subjects(job: str, *, entity: str = "*", fact: str = "*") -> list[str]:
@@ -78,13 +79,15 @@ def stream_configs() -> tuple[StreamConfig, ...]:
             storage=StorageType.FILE,
             duplicate_window=_DEDUP_WINDOW_S,
             allow_direct=True,
+            allow_msg_ttl=True,  # of facts that are not kept for good
         ),
         StreamConfig(
             name=subjects.COMMAND_STREAM,
-            description="Commands to machine agents, until acknowledged",
+            description="Commands to machine agents, until acknowledged or a day old",
             subjects=["tm.v1.*.cmd.*"],
             retention=RetentionPolicy.WORK_QUEUE,
             discard=DiscardPolicy.OLD,
+            max_age=_COMMAND_AGE_S,
             storage=StorageType.FILE,
             duplicate_window=_DEDUP_WINDOW_S,
         ),
@@ -146,12 +149,17 @@ async def ensure(context: JetStreamContext, *, replicas: int | None = None) -> N
 
 
 async def _widen(context: JetStreamContext, wanted: StreamConfig) -> None:
-    """Add the subjects that an older version did not know, and the replicas that are asked for."""
+    """Add what an older version did not know, and the replicas that are asked for."""
     there = (await context.stream_info(wanted.name or "")).config
     subjects_there = set(there.subjects or ())
     subjects_wanted = subjects_there | set(wanted.subjects or ())
     replicas = wanted.num_replicas or there.num_replicas
-    if subjects_wanted != subjects_there or replicas != there.num_replicas:
+    unset = {
+        name: getattr(wanted, name)
+        for name in ("max_age", "allow_msg_ttl")
+        if getattr(wanted, name) and not getattr(there, name)
+    }
+    if unset or subjects_wanted != subjects_there or replicas != there.num_replicas:
         await context.update_stream(
-            there.evolve(subjects=sorted(subjects_wanted), num_replicas=replicas)
+            there.evolve(subjects=sorted(subjects_wanted), num_replicas=replicas, **unset)
         )

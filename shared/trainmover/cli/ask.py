@@ -12,9 +12,10 @@ import typer
 
 from trainmover.bus.protocol import Bus
 from trainmover.cli import output
+from trainmover.cli.connect import fold
 from trainmover.cli.exits import ExitCode
 from trainmover.commands import Refusal, RequestAccepted
-from trainmover.errors import ProtocolError, RequestRefusedError
+from trainmover.errors import BusUnavailableError, ProtocolError, RequestRefusedError
 from trainmover.plan import Plan
 from trainmover.protocol.replies import parse
 from trainmover.topology import Frozen
@@ -64,11 +65,21 @@ async def submit(bus: Bus, job: str, verb: str, request: Frozen) -> RequestAccep
     """Ask the planner.
 
     Raises:
-        RequestRefusedError: It said no, and why.
+        RequestRefusedError: It said no, and why; or the job is over, and its planner with it.
         ProtocolError: Its answer does not parse.
         BusUnavailableError: Nobody answered.
     """
-    reply = parse(await bus.request(job, verb, request, timeout_s=5.0))
+    try:
+        reply = parse(await bus.request(job, verb, request, timeout_s=5.0))
+    except BusUnavailableError:
+        view = await fold(bus, job)
+        if not view.over:
+            raise
+        reply = Refusal(
+            code="job_over",
+            reason=f"The job has {view.state}.",
+            next_step="Nothing can be moved any more.",
+        )
     if isinstance(reply, Refusal):
         raise RequestRefusedError(
             f"refused ({reply.code}): {reply.reason}", code=reply.code, next_step=reply.next_step

@@ -27,12 +27,16 @@ class EventType:
         fact: What happened, in the past tense ("committed").
         model: The payload.
         by: Who says it.
+        kept_s: For how many seconds the bus keeps it; None for good. Facts that are said over and
+            over would push out those that tell what the job is, and whoever begins with the first
+            fact would read them all.
     """
 
     entity: str
     fact: str
     model: type[Frozen]
     by: Speaker
+    kept_s: int | None = None
 
     @property
     def name(self) -> str:
@@ -101,7 +105,7 @@ _TYPES: Final = (
     EventType("plan", "committed", executor.PlanCommitted, "machine"),
     EventType("plan", "failed", executor.PlanFailed, "machine"),
     EventType("step", "broken", executor.StepBroken, "machine"),
-    EventType("step", "progress", executor.StepProgress, "machine"),
+    EventType("step", "progress", executor.StepProgress, "machine", kept_s=60),
     EventType("step", "resumed", executor.StepResumed, "machine"),
     EventType("incident", "opened", incident.IncidentOpened, "detector"),
     EventType("incident", "updated", incident.IncidentUpdated, "detector"),

@@ -119,6 +119,7 @@ def _schema(kind: EventType) -> dict[str, Any]:
     # Writers give every field; what has a default may be missing in what an older writer said.
     schema["required"] = kind.model.model_json_schema(mode="validation").get("required", [])
     _describe(schema, kind.model)
+    schema["description"] = _about(kind)
     for model in _models(kind.model):
         if (inner := schema.get("$defs", {}).get(model.__name__)) is not None:
             _describe(inner, model)
@@ -153,6 +154,12 @@ def _models(model: type[BaseModel]) -> set[type[BaseModel]]:
 def _summary(model: type[BaseModel]) -> str:
     """First paragraph of a docstring, on one line."""
     return _words((inspect.getdoc(model) or "").partition("\n\n")[0])
+
+
+def _about(kind: EventType) -> str:
+    """What a fact says, and how long it can be read."""
+    kept = "" if kind.kept_s is None else f" Kept for {kind.kept_s} s only."
+    return _summary(kind.model) + kept
 
 
 def _attributes(model: type) -> dict[str, str]:
@@ -237,7 +244,7 @@ def _message(kind: EventType) -> dict[str, Any]:
     return {
         "name": kind.type,
         "title": kind.name,
-        "summary": _summary(kind.model),
+        "summary": _about(kind),
         "contentType": "application/json",
         "headers": _HEADERS,
         "payload": {
@@ -264,7 +271,7 @@ def _index() -> str:
     ]
     lines += [
         f"| [`{kind.name}`]({_schema_path(kind)}) | `{kind.template}` | {kind.by} "
-        f"| {_summary(kind.model)} |"
+        f"| {_about(kind)} |"
         for kind in CATALOG.values()
     ]
     return "\n".join(lines) + "\n"

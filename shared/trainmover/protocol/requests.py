@@ -143,6 +143,7 @@ class JobStatus(Frozen):
         phase: ``forming``, ``running``, ``held``, ``finished`` or ``failed``.
         epoch: Latest committed epoch; None before the job formed.
         step: Completed steps, as the furthest rank reported.
+        migrations: Those that are open, and the latest of the others; facts tell of all.
         incidents: Ids of open incidents.
         redundancy: Where the state of the ranks would survive a machine, in one line for people;
             empty before the first step.

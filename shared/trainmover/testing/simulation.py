@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trainmover.commands import Command
+from trainmover.events.catalog import type_of
 from trainmover.topology import Frozen
 
 __all__ = ["SimBus", "SimGate", "SimOutbox", "SimProcess", "Simulation", "StoredFact", "Weather"]
 
 _RETRY_S: Final = 0.3
+_KEPT_S: Final = 2.0
 
 
 class Simulation:
@@ -221,6 +223,17 @@ class SimBus:
         for reader in self._readers:
             if reader.next == len(self.facts) - 1:
                 self._pump(reader)
+
+    def kept(self) -> list[StoredFact]:
+        """What somebody finds who begins with the first fact now.
+
+        What a real bus forgets after a minute is forgotten sooner: few simulated jobs last longer.
+        """
+        return [
+            fact
+            for fact in self.facts
+            if type_of(fact.payload).kept_s is None or fact.at_s > self.sim.now_s - _KEPT_S
+        ]
 
     def follow(
         self, process: SimProcess, client: str, handle: Callable[[StoredFact], object], *, skip: int

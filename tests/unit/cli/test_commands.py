@@ -147,7 +147,7 @@ async def test_status_machines_and_migrations_as_data(job: Job) -> None:
     job.register()
     with Planner(job.url, refuse):
         status = json.loads(job.run("status", "-o", "json").stdout)
-    assert (status["state"], status["epoch"], status["step"]) == ("running", 2, 12)
+    assert (status["state"], status["epoch"], status["step"]) == ("running", 2, 40)
     assert status["planner"]["code"] == "no_standby"
     machines = json.loads(job.run("machines", "-o", "json").stdout)
     assert [(one["machine"], one["role"]) for one in machines] == [
@@ -252,6 +252,14 @@ async def test_no_planner_is_unreachable(job: Job) -> None:
     job.register()
     done = job.run("migrate", "worker-1", "--yes")
     assert done.returncode == ExitCode.UNREACHABLE
+    assert "is its planner running?" in done.stderr
+
+
+async def test_a_job_that_is_over_needs_no_planner_to_say_so(job: Job) -> None:
+    await job.tell(*FORMED, JobFinished(epoch=1, step=40))
+    done = job.run("migrate", "worker-1", "--yes", "--job", "j", "--nats", job.url)
+    assert done.returncode == ExitCode.REFUSED
+    assert "refused (job_over): The job has finished." in done.stderr
 
 
 def test_no_bus_is_unreachable(job: Job) -> None:

@@ -247,3 +247,11 @@ def test_status(world):
     }
     assert reply["migrations"][0]["phase"] == "preparing"
     assert reply["standbys"] == ["w-5"]
+
+
+def test_a_status_does_not_grow_with_the_age_of_the_job(world):
+    for number in range(1, 41):
+        assert world.ask("migrate", machine="w-1")["ok"]
+        assert world.ask("abort", migration=f"m-{number:04}")["ok"]
+    told = [one["migration"] for one in world.ask("status")["migrations"]]
+    assert told == [f"m-{number:04}" for number in range(9, 41)]
