@@ -204,7 +204,15 @@ class RanksJob:
         endpoints = tuple(f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners)
         return Member(machine=machine, generation=0, endpoints=endpoints)
 
-    def _spawn(self, machine: str, rank: int, role: str, listener: socket.socket) -> Rank:
+    def _spawn(
+        self,
+        machine: str,
+        rank: int,
+        role: str,
+        listener: socket.socket,
+        *,
+        nursery: Nursery | None = None,
+    ) -> Rank:
         path = f"{self._sockets.name}/{machine}-{rank}"
         control = socket.socket(socket.AF_UNIX)
         control.bind(path)
@@ -226,22 +234,27 @@ class RanksJob:
                 "metrics_dir": str(self.folder),
             }
         )
-        member = Rank(spec=spec, process=self._nursery.spawn(spec, listener), listener=control)
+        process = (nursery or self._nursery).spawn(spec, listener)
+        member = Rank(spec=spec, process=process, listener=control)
         threading.Thread(target=member.read, daemon=True).start()
         self.everyone.append(member)
         return member
 
-    def standby(self, machine: str, slot: int) -> tuple[Rank, Member]:
-        (rank,), member = self.standbys(machine, slot)
+    def standby(
+        self, machine: str, slot: int, *, nursery: Nursery | None = None
+    ) -> tuple[Rank, Member]:
+        (rank,), member = self.standbys(machine, slot, nursery=nursery)
         return rank, member
 
-    def standbys(self, machine: str, slot: int) -> tuple[list[Rank], Member]:
-        """A standby's process for each rank of ``slot``."""
+    def standbys(
+        self, machine: str, slot: int, *, nursery: Nursery | None = None
+    ) -> tuple[list[Rank], Member]:
+        """A standby's process for each rank of ``slot``, with the environment of ``nursery``."""
         ranks = self.layout.ranks_of(slot)
         listeners = [self._listen() for _ in ranks]
         member = self._member(machine, *listeners)
         spawned = [
-            self._spawn(machine, rank, "standby", listener)
+            self._spawn(machine, rank, "standby", listener, nursery=nursery)
             for rank, listener in zip(ranks, listeners, strict=True)
         ]
         return spawned, member

@@ -23,6 +23,7 @@ from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover, Sav
 from trainmover.errors import TrainMoverError
 from trainmover.events.executor import StepProgress
 from trainmover.topology import Frozen
+from trainmover_executor import compiled
 from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.communicator.recording import Recording
 from trainmover_executor.control import (
@@ -37,8 +38,14 @@ from trainmover_executor.control import (
 )
 from trainmover_executor.latch import Latch
 from trainmover_executor.links.book import LinkBook
+from trainmover_executor.links.compiled import fetch_compiled, serve_compiled
 from trainmover_executor.links.endpoint import Endpoint, dial
-from trainmover_executor.links.handshake import RECORD_GROUP, WATCH_GROUP, Hail
+from trainmover_executor.links.handshake import (
+    COMPILED_GROUP,
+    RECORD_GROUP,
+    WATCH_GROUP,
+    Hail,
+)
 from trainmover_executor.links.record import fetch_recording, serve_recording
 from trainmover_executor.links.secret import link_secret
 from trainmover_executor.neighbours import Neighbours
@@ -96,6 +103,8 @@ class ControlThread:
         self._recording = recording
         self._progress = progress
         self._secret = link_secret()
+        self._shares_compiled = compiled.shared(authenticated=bool(self._secret))
+        self._compiled_is_here = threading.Event()
         self.book = LinkBook(
             job=spec.job, rank=spec.rank, membership=spec.membership, dial=self._dial_soon
         )
@@ -130,6 +139,10 @@ class ControlThread:
     def open(self) -> None:
         """Answer link handshakes from now on (a standby opens when it is warm)."""
         self._loop.call_soon_threadsafe(self._open)
+
+    def await_compiled(self) -> None:
+        """Return once what the active rank of this slot compiled is here, or will not come."""
+        self._compiled_is_here.wait()
 
     def rewatch(self, changed: frozenset[int]) -> None:
         """The processes of ranks ``changed`` changed: watch the neighbours of now."""
@@ -184,6 +197,7 @@ class ControlThread:
                 self._neighbours.watch_anew(frozenset())
             else:
                 self._tasks.create_task(self._fetch_recording())
+                self._tasks.create_task(self._fetch_compiled())
             self._started.set()
 
     async def _fetch_recording(self) -> None:
@@ -195,6 +209,17 @@ class ControlThread:
             endpoint=self._spec.membership.endpoint_of(rank),
             secret=self._secret,
         )
+
+    async def _fetch_compiled(self) -> None:
+        rank = self._spec.rank
+        endpoint = self._spec.membership.endpoint_of(rank)
+        try:
+            if self._shares_compiled:
+                await fetch_compiled(
+                    job=self._spec.job, rank=rank, endpoint=endpoint, secret=self._secret
+                )
+        finally:
+            self._compiled_is_here.set()
 
     async def _hear_agent(self) -> None:
         reader = FrameReader()
@@ -279,6 +304,10 @@ class ControlThread:
             return
         if hail.group == RECORD_GROUP:
             self._tasks.create_task(serve_recording(sock, self._recording))
+            return
+        if hail.group == COMPILED_GROUP:
+            ready = self._shares_compiled and self._recording.complete
+            self._tasks.create_task(serve_compiled(sock, ready=ready))
             return
         try:
             self.book.park(epoch=hail.epoch, group=hail.group, peer=hail.source, sock=sock)

@@ -149,6 +149,7 @@ class TrainingLoop:
     def _shadow(self, feed: Feed) -> Iterator[Step]:
         """Shadow iterations: everything lazy happens now, nothing of it is kept."""
         started = time.monotonic()
+        self._runtime.await_compiled()
         for index in range(SHADOW_ITERATIONS):
             more, batch = feed.draw()
             if not more:

@@ -165,6 +165,10 @@ class Runtime:
         if failpoints.ARMED:
             failpoints.reach(point, rank=self.rank, machine=self.spec.machine, epoch=self.epoch)
 
+    def await_compiled(self) -> None:
+        """At a standby: return once it has the compiled code that an active rank could give."""
+        self._control_thread.await_compiled()
+
     def open_endpoint(self) -> None:
         """Answer link handshakes from now on."""
         self._control_thread.open()

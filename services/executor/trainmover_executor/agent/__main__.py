@@ -13,6 +13,7 @@ from trainmover.errors import TrainMoverError
 from trainmover.local import registry
 from trainmover.local.secret import SECRET_VARIABLE
 from trainmover.service import ServiceOptions, run_service
+from trainmover_executor import compiled
 from trainmover_executor.agent.options import parse
 from trainmover_executor.agent.service import Agent
 from trainmover_executor.links.secret import link_secret
@@ -24,12 +25,15 @@ def _find_secret(job: str) -> None:
     """Check the link secret now, not when the first link is dialled.
 
     Raises:
-        ConfigError: It is unreadable, short, or open to others.
+        ConfigError: It is unreadable, short, or open to others; or there is none, and compiled code
+            is to be shared over links.
     """
     local = registry.secret_of(job)
     if SECRET_VARIABLE not in os.environ and local.exists():
         os.environ[SECRET_VARIABLE] = str(local.absolute())  # a machine more for a job of this host
-    if not link_secret():
+    secret = link_secret()
+    compiled.shared(authenticated=bool(secret))
+    if not secret:
         log.warning("links to other machines are not authenticated", cure=f"set {SECRET_VARIABLE}")
 
 

@@ -14,12 +14,12 @@ import structlog
 from trainmover.errors import ProtocolError, StaleEpochError
 from trainmover.local.secret import SECRET_VARIABLE
 from trainmover_executor.links import local
+from trainmover_executor.links.frames import exactly
 from trainmover_executor.links.handshake import (
     CHALLENGE_SIZE,
-    RECORD_GROUP,
+    PLAIN_GROUPS,
     REPLY_SIZE,
     REQUEST_SIZE,
-    WATCH_GROUP,
     Answer,
     Hail,
     Reply,
@@ -114,13 +114,9 @@ async def _connect(endpoint: str) -> socket.socket:
 
 
 async def _exactly(sock: socket.socket, count: int) -> bytes:
-    loop = asyncio.get_running_loop()
-    data = b""
-    while len(data) < count:
-        piece = await loop.sock_recv(sock, count - len(data))
-        if not piece:
-            raise ConnectionResetError("the other side closed during the handshake")
-        data += piece
+    data = await exactly(sock, count)
+    if data is None:
+        raise ConnectionResetError("the other side closed during the handshake")
     return data
 
 
@@ -223,8 +219,7 @@ class Endpoint:
         self._strangers.pop(sock, None)
         hail, reply = await self._heard(request)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        bulky = hail.group not in {WATCH_GROUP, RECORD_GROUP}
-        wanted = reply is Reply.OK and bulky and _from_here(sock)
+        wanted = reply is Reply.OK and hail.group not in PLAIN_GROUPS and _from_here(sock)
         if wanted and self._local is not None:
             redirect = Answer(Reply.SAME_HOST, self._local.name).pack()
             await asyncio.get_running_loop().sock_sendall(sock, redirect)

@@ -18,7 +18,10 @@ from trainmover.errors import ProtocolError
 from trainmover_executor.links.secret import PROOF_SIZE
 
 __all__ = [
+    "ANY_EPOCH",
     "CHALLENGE_SIZE",
+    "COMPILED_GROUP",
+    "PLAIN_GROUPS",
     "RECORD_GROUP",
     "REPLY_SIZE",
     "REQUEST_SIZE",
@@ -33,6 +36,15 @@ WATCH_GROUP: Final = "_watch"
 
 RECORD_GROUP: Final = "_record"
 """Links by which a standby gets the recording of a job's first step."""
+
+COMPILED_GROUP: Final = "_compiled"
+"""Links by which a standby gets what an active rank compiled."""
+
+PLAIN_GROUPS: Final = frozenset({WATCH_GROUP, RECORD_GROUP, COMPILED_GROUP})
+"""Links that stay plain sockets on one host, too: they carry no collectives."""
+
+ANY_EPOCH: Final = 2**64 - 1
+"""Of links that carry nothing of an epoch: never stale."""
 
 CHALLENGE_SIZE: Final = 16
 

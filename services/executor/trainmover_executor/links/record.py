@@ -8,19 +8,18 @@ from typing import Final
 
 import structlog
 
-from trainmover.errors import ProtocolError, TrainMoverError
+from trainmover.errors import TrainMoverError
 from trainmover_executor.communicator.recording import Entry, Recording
 from trainmover_executor.links.endpoint import dial
-from trainmover_executor.links.handshake import RECORD_GROUP, Hail
+from trainmover_executor.links.frames import next_frame, send_frame
+from trainmover_executor.links.handshake import ANY_EPOCH, RECORD_GROUP, Hail
 from trainmover_executor.state.portable import pack_tree, unpack_tree
 
 __all__ = ["fetch_recording", "serve_recording"]
 
 log = structlog.get_logger(__name__)
 
-_ANY_EPOCH: Final = 2**64 - 1
 _FRAME_LIMIT_BYTES: Final = 1024 * 1024
-_HEAD_BYTES: Final = 4
 
 
 async def serve_recording(sock: socket.socket, recording: Recording) -> None:
@@ -36,8 +35,7 @@ async def serve_recording(sock: socket.socket, recording: Recording) -> None:
             entries = recording.since(sent)
             for entry in entries:
                 tensors = None if entry.tensors is None else list(entry.tensors)
-                data = pack_tree({"key": entry.key, "tensors": tensors})
-                await loop.sock_sendall(sock, len(data).to_bytes(_HEAD_BYTES, "little") + data)
+                await send_frame(sock, pack_tree({"key": entry.key, "tensors": tensors}))
             sent += len(entries)
             if complete and not entries:
                 return
@@ -54,7 +52,7 @@ async def fetch_recording(
 ) -> None:
     """Fill ``recording`` with what the active rank at ``endpoint`` has; closes it at the end."""
     try:
-        hail = Hail(job=job, epoch=_ANY_EPOCH, group=RECORD_GROUP, source=rank, target=rank)
+        hail = Hail(job=job, epoch=ANY_EPOCH, group=RECORD_GROUP, source=rank, target=rank)
         sock = await dial(endpoint, hail, secret=secret)
         try:
             while (entry := await _next(sock)) is not None:
@@ -70,26 +68,9 @@ async def fetch_recording(
 
 
 async def _next(sock: socket.socket) -> Entry | None:
-    head = await _exactly(sock, _HEAD_BYTES)
-    if head is None:
-        return None
-    size = int.from_bytes(head, "little")
-    if size > _FRAME_LIMIT_BYTES:
-        raise ProtocolError(f"an entry of {size} bytes is over the limit")
-    data = await _exactly(sock, size)
+    data = await next_frame(sock, limit_bytes=_FRAME_LIMIT_BYTES)
     if data is None:
         return None
     tree = unpack_tree(data)
     tensors = None if tree["tensors"] is None else tuple(tree["tensors"])
     return Entry(str(tree["key"]), tensors)
-
-
-async def _exactly(sock: socket.socket, count: int) -> bytes | None:
-    loop = asyncio.get_running_loop()
-    data = b""
-    while len(data) < count:
-        piece = await loop.sock_recv(sock, count - len(data))
-        if not piece:
-            return None
-        data += piece
-    return data
