@@ -48,6 +48,10 @@ def test_a_reader_gets_all_that_the_pages_promise(name: str, walker: Walker) -> 
 
 COMPOSE = "tests/compose/test_compose.py"
 SLURM = "tests/deploy/test_scripts.py::test_the_slurm_script_trains_with_a_standby"
+DRAINED = "tests/deploy/test_slurm.py::test_a_drained_node_is_moved_off_and_a_dead_one_is_replaced"
+LOGIN_NODE = "tests/deploy/test_slurm.py::" + (
+    "test_an_operator_moves_from_the_login_node_and_scancel_leaves_nothing_behind"
+)
 TRAIN_ON = f"{COMPOSE}::test_the_job_trains_on_the_four_machines"
 KILLED = f"{COMPOSE}::test_a_killed_machine_is_replaced_within_a_second_and_a_half"
 ADDED = f"{COMPOSE}::test_standbys_are_added_and_a_killed_machine_comes_back"
@@ -91,7 +95,9 @@ ELSEWHERE = {
     r"nats-server -c .*": "tests/security/test_setup.py::"
     "test_a_server_runs_from_its_files_and_gets_its_streams",
     r"trainmover notices kubernetes .*": "tests/unit/detection/test_notices.py",
-    r"trainmover notices slurm .*": "tests/unit/detection/test_notices.py",
+    r"trainmover notices slurm .*": DRAINED,
+    r"export TRAINMOVER_NATS_\w+=trainmover-JOBID/.*": LOGIN_NODE,
+    r"trainmover \w+ .*--job slurm-JOBID .*": LOGIN_NODE,
     r"trainmover-device-metrics-feed .*": "tests/e2e/test_detectors.py::"
     "test_a_plugin_opens_an_incident_that_moves_a_machine_and_bad_ones_harm_nobody",
 }
@@ -101,8 +107,6 @@ NEEDS = {
     r"nvidia-smi .*": "an NVIDIA GPU",
     r"nats (--server .* )?sub .*": "the nats command; a plain client is in tests/security",
     r"pip install 'trainmover\[.*\]'": "a release on PyPI",
-    r"export TRAINMOVER_NATS_\w+=trainmover-JOBID/.*": "Slurm",
-    r"trainmover \w+ .*--job slurm-JOBID .*": "Slurm",
     r"export TRAINMOVER_NATS_URL=nats://nats-1:4222,.*": "three hosts",
 }
 """What cannot be had where this was written; docs/limits.md says so."""
