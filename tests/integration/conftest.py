@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.jobs.practices import HABITS
+from tests.jobs.practices import HABITS, SLOW_HABITS
 from tests.support.ranks import Nursery, RanksJob
 
 from trainmover import failpoints
@@ -21,7 +21,7 @@ KillAt = Callable[..., None]
 
 def script_of(program: tuple[str, ...]) -> list[str]:
     """The command line of a program of ``tests/jobs``."""
-    script = "practices.py" if program[0] in HABITS else "workloads.py"
+    script = "practices.py" if program[0] in {*HABITS, *SLOW_HABITS} else "workloads.py"
     return [str(JOBS / script), *program]
 
 
@@ -44,12 +44,17 @@ def nursery(rules: Path) -> Iterator[Nursery]:
 def kill_at(rules: Path, tmp_path: Path) -> Iterator[KillAt]:
     """Have the first process that reaches a point, as what ``match`` says, killed there."""
 
+    def write(content: list[dict[str, object]]) -> None:
+        draft = rules.with_suffix(".tmp")
+        draft.write_text(json.dumps(content))
+        draft.replace(rules)  # ranks read it at any moment
+
     def kill_at(point: str, **match: object) -> None:
         rule = {"point": point, "match": match, "do": "kill", "path": str(tmp_path / point)}
-        rules.write_text(json.dumps([rule]))
+        write([rule])
 
     yield kill_at
-    rules.write_text("[]")
+    write([])
 
 
 @dataclass

@@ -9,7 +9,7 @@ from tests.integration.conftest import Gate, Run, outcome
 from tests.jobs.practices import HABITS
 from tests.support.ranks import RanksJob
 
-from trainmover.events.executor import PlanCommitted, PlanSwitched
+from trainmover.events.executor import PlanCommitted, PlanSwitched, StepBroken
 from trainmover.events.machine import LinkLost
 from trainmover_executor.control import Warmed
 
@@ -62,3 +62,27 @@ def test_a_crash_in_an_evaluation_skips_it_everywhere_and_changes_no_bit(
         job.ranks[rank].expect(PlanCommitted)
     job.took(plan, standby)
     assert outcome(job) == undisturbed("evaluating", *STEPS)
+
+
+def test_a_crash_that_leaves_the_vote_undecided_at_one_rank_changes_no_bit(
+    start: Start, undisturbed: Undisturbed
+) -> None:
+    """It learns later that the step is committed; the evaluation after it is over by then.
+
+    Ranks vote in pairs, (0, 1) and (2, 3), then (0, 2) and (1, 3): rank 2 dies in between.
+    """
+    job, gate = start("evaluating", *STEPS, "--dies", "2", gate_at=8)
+    standby, joiner = job.standby("spare", 2)
+    standby.expect(Warmed)
+    gate.open()
+    broken = {rank: job.ranks[rank].expect(StepBroken) for rank in (0, 1, 3)}
+    assert {rank: said.committed_step for rank, said in broken.items()} == {0: 8, 1: 9, 3: 9}
+    plan = job.recover(2, standby, joiner, source=3)
+    for rank in (0, 1, 3):
+        assert job.ranks[rank].expect(PlanSwitched).step == 9
+        job.ranks[rank].expect(PlanCommitted)
+    job.took(plan, standby)
+    straight = undisturbed("evaluating", *STEPS)
+    assert job.finish() == straight.finals
+    for rank in broken:  # rank 2 died before it could log step 8
+        assert job.losses(rank) == straight.losses[rank]

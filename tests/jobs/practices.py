@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
+import os
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +20,7 @@ from torch.distributed.checkpoint import save
 from torch.nn.parallel import DistributedDataParallel
 
 from trainmover_executor import Session
+from trainmover_executor.runtime import current_runtime
 from trainmover_executor.step import Step
 
 WIDTH = 16
@@ -44,6 +48,20 @@ class Shuffled:
         self._order = list(state["order"])
 
 
+class Net(nn.Module):
+    """What all of them train."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(WIDTH, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, WIDTH)
+        )
+
+    # Dynamo compiles no code of torch's own that it meets on its way through DDP.
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.layers(batch)
+
+
 class Plain:
     """One step of DDP; the others change one habit each."""
 
@@ -51,10 +69,7 @@ class Plain:
 
     def __init__(self) -> None:
         torch.manual_seed(0)
-        net = nn.Sequential(
-            nn.Linear(WIDTH, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, WIDTH)
-        ).to(self.dtype)
-        self.model: nn.Module = DistributedDataParallel(net)
+        self.model: nn.Module = DistributedDataParallel(Net().to(self.dtype))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-2)
         self.extras: dict[str, Any] = {}
 
@@ -130,12 +145,24 @@ class HalfPrecision(Plain):
 class Compiled(Plain):
     """torch.compile around DDP; standbys trace it in their shadow iterations."""
 
+    backend = "aot_eager"
+
     def __init__(self) -> None:
         super().__init__()
-        self.forward = torch.compile(self.model, backend="aot_eager")
+        self.forward = torch.compile(self.model, backend=self.backend)
 
     def loss(self, batch: torch.Tensor) -> torch.Tensor:
-        return (self.forward(batch) - batch).pow(2).mean()
+        from torch._dynamo.utils import counters
+
+        loss = (self.forward(batch) - batch).pow(2).mean()
+        assert counters["stats"]["unique_graphs"], "nothing was compiled"
+        return loss
+
+
+class Inductor(Compiled):
+    """The same down to machine code: the first step takes most of a minute."""
+
+    backend = "inductor"
 
 
 class TwoOptimizers(Plain):
@@ -155,11 +182,19 @@ class TwoOptimizers(Plain):
 
 
 class Evaluating(Plain):
-    """Every third step the model is evaluated on data of its own, by all ranks together."""
+    """Every third step the model is evaluated on data of its own, by all ranks together.
+
+    And every step's loss is added up once the optimizer is done, for whoever watches.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.results: list[float] = []
+
+    def step(self, step: Step, batch: torch.Tensor) -> torch.Tensor:
+        loss = super().step(step, batch)
+        dist.all_reduce(loss.detach().clone())
+        return loss
 
     def between(self, session: Session, step: Step, wait: Callable[[], None]) -> None:
         def evaluate() -> float:
@@ -206,20 +241,36 @@ HABITS: dict[str, type[Plain]] = {
     "checkpointing": Checkpointing,
     "leaving": Leaving,
 }
+SLOW_HABITS: dict[str, type[Plain]] = {"inductor": Inductor}
+"""Those that need a C++ compiler and its time."""
+
+
+def die_in_the_vote() -> None:
+    """Be killed between two messages of the next vote: not every rank learns its outcome."""
+    control = current_runtime().control
+    exchange, answered = control._exchange, itertools.count()
+
+    def once(*arguments: Any, **options: Any) -> None:
+        if next(answered):
+            os.kill(os.getpid(), signal.SIGKILL)
+        exchange(*arguments, **options)
+
+    control._exchange = once
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("habit", choices=HABITS)
+    parser.add_argument("habit", choices=[*HABITS, *SLOW_HABITS])
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--hold-at", type=int, default=-1)
     parser.add_argument("--hold-between", action="store_true", help="after it, not in it")
     parser.add_argument("--gate", type=Path, help="file that opens the gate at step --hold-at")
+    parser.add_argument("--dies", type=int, default=-1, help="rank that dies in the vote there")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("trainmover")
     rank = dist.get_rank()
-    program = HABITS[options.habit]()
+    program = {**HABITS, **SLOW_HABITS}[options.habit]()
     optimizers = [program.optimizer]
     if isinstance(program, TwoOptimizers):
         optimizers.append(program.second)
@@ -236,6 +287,8 @@ def main() -> None:
         with step as batch:
             if not options.hold_between:
                 wait()
+            if (rank, step.index) == (options.dies, options.hold_at) and not session.is_shadow:
+                die_in_the_vote()
             session.log(loss=program.step(step, batch))
         if not step.committed:
             continue

@@ -3,7 +3,8 @@
 Collectives of a group run one after the other on one thread; point-to-point messages have a thread
 for each peer and direction, because two large messages that cross must not wait for each other.
 After the first communication error the latch is set and everything completes at once on the
-sandbox: nothing is ever raised inside a backward pass.
+sandbox: nothing is ever raised inside a backward pass. Any other error, such as ranks that issue
+different collectives, is raised at the next operation or at the vote.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class GroupEngine:
         if isinstance(self.communicator, SandboxCommunicator):
             operation(self.communicator)
             return completed(result)
-        if self._latch.is_set:
+        if self._latch.is_silent:
             self._latch.check_protected()
             operation(self._sandbox)
             return completed(result)
@@ -144,15 +145,14 @@ class GroupEngine:
                     self._vitals.nonfinite += nonfinite_in(reduces)
                 self._execute(operation)
             except BaseException as error:  # noqa: BLE001 - belongs to whoever waits for the Work
-                # Callers in C++ ignore the error of a future: it must surface in Python as well.
+                # Raised by the next call. A future would hand it to C++, where DDP takes it for
+                # tensors and the process dies of it.
                 self._failed = self._failed or error
                 self._clock.leave(entered, complete=False)
-                self._left()
-                future.set_exception(error)  # type: ignore[arg-type]
             else:
                 self._clock.leave(entered)
-                self._left()
-                future.set_result(result)
+            self._left()
+            future.set_result(result)
 
         self._lane(lane).submit(task)
         return _work_of(future)

@@ -37,6 +37,15 @@ class Latch:
         return self._role.state.broken is not None
 
     @property
+    def is_silent(self) -> bool:
+        """Whether what is left until the next step communicates with nobody.
+
+        It is broken; or this rank learned only while it recovered that the step is committed. The
+        others broke further on and the joiner begins with the next step: nobody would answer.
+        """
+        return self.is_set or self._role.state.recovering is not None
+
+    @property
     def reason(self) -> str:
         """Why it is set; empty while it is not."""
         return self._role.state.broken or ""

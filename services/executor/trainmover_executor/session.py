@@ -178,7 +178,7 @@ class Session:
         runtime = self._runtime
         if runtime.sandboxed:
             return work()
-        if runtime.latch.is_set:
+        if runtime.latch.is_silent:
             return None
         rng = capture_rng()
         try:

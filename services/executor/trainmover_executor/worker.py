@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import runpy
 import sys
@@ -29,6 +30,7 @@ def main(spec: WorkerSpec) -> NoReturn:
     The exit status is the program's: 0, what it passed to ``sys.exit``, or 1 with a traceback on
     stderr.
     """
+    faulthandler.enable()  # a crash in native code names the line of the program
     _set_environment(spec)
     observe.configure(service="worker")
     structlog.contextvars.bind_contextvars(machine=spec.machine, rank=spec.rank)

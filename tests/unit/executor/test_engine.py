@@ -1,0 +1,85 @@
+"""What becomes of operations that fail, and of those that nobody would answer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.unit.executor.roles import active, plan
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainmover.errors import ProtocolError
+from trainmover_executor.clock import CollectiveClock
+from trainmover_executor.communicator.reduction import Reduction
+from trainmover_executor.communicator.sandbox import SandboxCommunicator
+from trainmover_executor.engine import GroupEngine
+from trainmover_executor.latch import Latch
+from trainmover_executor.process_group import TrainMoverProcessGroup
+from trainmover_executor.role.effects import Agreed, HandedOut, Recovers, Stopped, VoteBroke
+from trainmover_executor.role.shell import WorkerRole
+
+
+class Peerless:
+    """A communicator whose all-reduces fail for the program's own reason, once it is told to."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.fails = False
+
+    def allreduce(self, tensor: torch.Tensor, reduction: Reduction) -> None:
+        self.calls += 1
+        if self.fails:
+            raise ProtocolError("rank 1 is in another collective of group 'g'")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(SandboxCommunicator(rank=0), name)
+
+
+@pytest.fixture
+def role() -> WorkerRole:
+    return WorkerRole(active())
+
+
+@pytest.fixture
+def communicator() -> Peerless:
+    return Peerless()
+
+
+@pytest.fixture
+def group(role: WorkerRole, communicator: Peerless) -> TrainMoverProcessGroup:
+    latch = Latch(role)
+    latch.protected = True
+    engine = GroupEngine(
+        group="g",
+        ranks=[0],
+        communicator=communicator,
+        real=communicator,
+        sandbox=SandboxCommunicator(rank=0),
+        latch=latch,
+        clock=CollectiveClock(rank=0),
+    )
+    return TrainMoverProcessGroup(rank=0, size=1, name="g", ranks=[0], engine=engine)
+
+
+def test_an_error_of_the_program_reaches_it_through_ddp(group, communicator):
+    """C++ must not see it: it would look for tensors in the error, and die of that."""
+    model = DistributedDataParallel(nn.Linear(2, 2), process_group=group)
+    communicator.fails = True
+    model(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(ProtocolError, match="in another collective"):
+        group.engine.drain()
+    with pytest.raises(ProtocolError, match="in another collective"):
+        group.barrier()
+
+
+def test_what_follows_a_step_that_recovery_found_committed_is_not_sent(group, communicator, role):
+    recovery = plan(2, kind="failure")
+    role.take(VoteBroke("rank 2 is gone", cast=True))
+    role.take(Stopped())
+    role.take(Recovers(recovery))
+    role.take(Agreed(recovery, 1, 0))
+    group.allreduce([torch.ones(1)]).wait()
+    assert communicator.calls == 0
+    role.take(HandedOut(recovery))
+    group.allreduce([torch.ones(1)]).wait()
+    assert communicator.calls == 1
