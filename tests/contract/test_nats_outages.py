@@ -11,16 +11,20 @@ from contextlib import aclosing
 from datetime import timedelta
 
 import pytest
+from nats.aio.msg import Msg
+from nats.js.api import Header
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from trainmover.bus.embedded import EmbeddedServer
 from trainmover.bus.nats import NatsBus
+from trainmover.bus.reading import OrderedReader
 from trainmover.commands import Stop
 from trainmover.errors import BusError, BusUnavailableError, PermissionDeniedError
 from trainmover.events import Envelope
 from trainmover.events.machine import MachineLost, MachineQuarantined
 from trainmover.observe import new_event
+from trainmover.subjects import EVENT_STREAM
 from trainmover.testing import collect, running_server
 
 
@@ -403,6 +407,29 @@ class TestPermissions:
         with pytest.raises(PermissionDeniedError, match="does not know this user"):
             async with NatsBus(urls[2]):
                 pass
+
+
+async def test_a_reader_begins_anew_while_heartbeats_wait_for_it(
+    nats_server: EmbeddedServer,
+) -> None:
+    """As a process does that stood still: it finds them, and believes the server silent."""
+    async with NatsBus(nats_server.url) as bus:
+        await bus.setup()
+        subject = lost("w").subject
+        reader = OrderedReader(
+            bus._connection, stream=EVENT_STREAM, filters=[subject], from_start=True
+        )
+        async with aclosing(reader.messages()) as messages:
+            await bus.publish(lost("w-0"))
+            first = await anext(messages)
+            waiting = asyncio.ensure_future(anext(messages))
+            reader._stale = True
+            heartbeat = Msg(bus._connection.client, reader._inbox, headers={Header.STATUS: "100"})
+            reader._queue.put_nowait(heartbeat)
+            reader._queue.put_nowait(first)
+            await bus.publish(lost("w-1"))
+            assert (await waiting).metadata.sequence.stream == 2
+            assert reader._queue.empty()
 
 
 async def test_closing_while_the_server_is_gone_leaves_no_task_behind(

@@ -30,6 +30,8 @@ _SILENCE_S: Final = 3 * _HEARTBEAT_S
 _EXPIRES_S: Final = 30.0
 _RETRY_S: Final = 0.2
 _FORGOTTEN_AFTER_S: Final = 30.0
+_STORED: Final = "$JS.ACK."
+"""How the reply subject of a message from a stream begins, of which it has its number."""
 
 _Wake = None
 """What a reader's queue holds when there is no message but something to look after."""
@@ -122,6 +124,7 @@ class OrderedReader(_Reader):
                         if subscription is not None:
                             await self._connection.unsubscribe(subscription)
                             subscription = None
+                        self._queue = asyncio.Queue()  # all of it comes again
                         try:
                             # A new inbox each time: what still comes to the old one is not ours.
                             self._inbox = self._connection.client.new_inbox()
@@ -131,8 +134,9 @@ class OrderedReader(_Reader):
                             await self._begin()
                         except BusError as error:
                             await self._retry(error, first=first)
-                            continue
-                        first = False
+                        else:
+                            first = False
+                        continue
                     message = await self._next(_SILENCE_S)
                     if message is not _Wake and not self._stale and await self._accept(message):
                         yield message
@@ -171,8 +175,9 @@ class OrderedReader(_Reader):
 
     async def _accept(self, message: Msg) -> bool:
         """Whether this is the message that comes next; answers the server's own messages."""
-        if message.subject == self._inbox and _is_status(message):
-            await self._answer(message)
+        if not message.reply.startswith(_STORED):
+            if message.subject == self._inbox and _is_status(message):
+                await self._answer(message)
             return False
         here = message.metadata.sequence
         if self._connection.client.is_closed or here.consumer != self._expected:
