@@ -20,6 +20,7 @@ POINTS: dict[Scene, dict[Role, tuple[str, ...]]] = {
             "lead.begin",
             "lead.current",
             "vote.cast",
+            "agree.half",
             "vote.decided",
             "leave.begin",
             "leave.sent",
@@ -39,6 +40,7 @@ POINTS: dict[Scene, dict[Role, tuple[str, ...]]] = {
             "prepare.parked",
             "vote.begin",
             "vote.cast",
+            "agree.half",
             "vote.passed",
             "vote.decided",
             "switch.begin",
@@ -51,12 +53,13 @@ POINTS: dict[Scene, dict[Role, tuple[str, ...]]] = {
         "stayer": (
             "command.taken",
             "recover.begin",
+            "agree.half",
             "recover.agreed",
             "recover.hand",
             "commit.begin",
         ),
     },
-    "steady": {"stayer": ("vote.begin", "vote.cast", "vote.passed", "step.taken")},
+    "steady": {"stayer": ("vote.begin", "vote.cast", "agree.half", "vote.passed", "step.taken")},
 }
 
 TURNS: tuple[Scene, ...] = ("planned", "recovery", "planned", "recovery", "steady")

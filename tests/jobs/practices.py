@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
-import os
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,10 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint import save
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from trainmover_executor import Session
-from trainmover_executor.runtime import current_runtime
 from trainmover_executor.step import Step
 
 WIDTH = 16
@@ -212,6 +210,19 @@ class Evaluating(Plain):
                 self.results.append(result)
 
 
+class Sharded(Evaluating):
+    """FSDP2, with a replica of each shard. An evaluation leaves the root's parameters gathered."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = Net()
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+        fully_shard(self.model, mesh=mesh)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-2, foreach=False)
+        self.extras = {}
+        self.results = []
+
+
 class Checkpointing(Plain):
     """Every twentieth step all ranks save a sharded checkpoint together."""
 
@@ -238,24 +249,12 @@ HABITS: dict[str, type[Plain]] = {
     "compiled": Compiled,
     "two_optimizers": TwoOptimizers,
     "evaluating": Evaluating,
+    "sharded": Sharded,
     "checkpointing": Checkpointing,
     "leaving": Leaving,
 }
 SLOW_HABITS: dict[str, type[Plain]] = {"inductor": Inductor}
 """Those that need a C++ compiler and its time."""
-
-
-def die_in_the_vote() -> None:
-    """Be killed between two messages of the next vote: not every rank learns its outcome."""
-    control = current_runtime().control
-    exchange, answered = control._exchange, itertools.count()
-
-    def once(*arguments: Any, **options: Any) -> None:
-        if next(answered):
-            os.kill(os.getpid(), signal.SIGKILL)
-        exchange(*arguments, **options)
-
-    control._exchange = once
 
 
 def main() -> None:
@@ -265,7 +264,6 @@ def main() -> None:
     parser.add_argument("--hold-at", type=int, default=-1)
     parser.add_argument("--hold-between", action="store_true", help="after it, not in it")
     parser.add_argument("--gate", type=Path, help="file that opens the gate at step --hold-at")
-    parser.add_argument("--dies", type=int, default=-1, help="rank that dies in the vote there")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("trainmover")
@@ -275,6 +273,9 @@ def main() -> None:
     if isinstance(program, TwoOptimizers):
         optimizers.append(program.second)
     torch.manual_seed(100 + rank)
+    import halfway  # beside this script, which tests import as a module of a package
+
+    halfway.install()
     session = Session(model=program.model, optimizer=optimizers, **program.extras)
     for step in session.steps(Shuffled(rank), max_steps=options.steps):
 
@@ -287,8 +288,6 @@ def main() -> None:
         with step as batch:
             if not options.hold_between:
                 wait()
-            if (rank, step.index) == (options.dies, options.hold_at) and not session.is_shadow:
-                die_in_the_vote()
             session.log(loss=program.step(step, batch))
         if not step.committed:
             continue

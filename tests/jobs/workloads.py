@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import halfway
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -157,6 +158,7 @@ def main() -> None:
             dataset, batch_size=4, sampler=sampler, num_workers=options.loader_workers
         )
 
+    halfway.install()
     session = Session(model=model, optimizer=optimizer, scheduler=scheduler)
     for step in session.steps(data, epochs=options.epochs, max_steps=options.steps):
         with step as batch:

@@ -142,7 +142,9 @@ class TrainingLoop:
             beginning = self.here()
             yield from self._shadow(feed)
             self.attempts = SHADOW_ITERATIONS
+            self._state.shard()
             self._target = self._handover.take_over(beginning)
+        self._state.shard()
         self._following.protect()
         self._journal.begin()
 
@@ -205,6 +207,7 @@ class TrainingLoop:
             self.attempts += 1
             if step.committed:
                 return
+            self._state.shard()
             self._start.restore()
             self._following.void()
             step.check_batch()
@@ -223,11 +226,13 @@ class TrainingLoop:
             )
             yield self.step
         self.attempts += 1
+        self._state.shard()
         self._start.restore()
         self._ballot.begin_step()
 
     def _settle(self) -> None:
         """At a step boundary: finish whatever changes the membership."""
+        self._state.shard()
         while self._runtime.latch.is_set or self._handover.pending:
             self._vitals.enter(Phase.MOVING)
             self._handover.settle(self.here())

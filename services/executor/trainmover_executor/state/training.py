@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from trainmover.errors import ConfigError
@@ -71,6 +72,22 @@ class TrainingState:
         self.models = tuple(models)
         self.optimizers = tuple(optimizers)
         self.others = dict(others)
+        self._sharding = [
+            module
+            for model in models
+            for module in model.modules()
+            if isinstance(module, FSDPModule)
+        ]
+
+    def shard(self) -> None:
+        """Give up what FSDP2 has gathered: parameters are this rank's shards again.
+
+        A forward pass without a backward pass, an evaluation say, leaves the parameters of FSDP2's
+        root gathered. They are no state of this rank, and where communication broke or was replayed
+        they hold stand-ins, which the next forward pass would take for the real ones.
+        """
+        for module in self._sharding:
+            module.reshard()
 
     def tree(self) -> dict[str, Any]:
         """All of it, with live tensors."""
