@@ -10,9 +10,8 @@ from tests.chaos.run import Expected, perform, undisturbed
 
 SHORT = (
     Injection("planned", "stayer", "switch.done", "joiner", "kill"),
-    Injection("planned", "leaver", "vote.cast", "planner", "kill"),
     Injection("recovery", "stayer", "recover.agreed", "other", "kill"),
-    Injection("steady", "stayer", "vote.passed", "stayer", "kill"),
+    Injection("steady", "stayer", "agree.half", "other", "kill"),
 )
 
 

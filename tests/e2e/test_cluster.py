@@ -104,14 +104,12 @@ def test_machines_of_two_ranks_move_and_die(cluster: StartJob, tmp_path: Path) -
     same_bits(job, undisturbed)
 
 
+@pytest.mark.soak  # the normal run tries them without agents and bus, in tests/integration
 @pytest.mark.parametrize(
     ("workload", "shape"),
     [
         ("fsdp2", ("--nnodes", "4:6")),
-        # The normal run tries it without agents and bus, in tests/integration.
-        pytest.param(
-            *("tp_fsdp2", ("--nnodes", "2:4", "--nproc-per-node", "2")), marks=pytest.mark.soak
-        ),
+        ("tp_fsdp2", ("--nnodes", "2:4", "--nproc-per-node", "2")),
     ],
 )
 def test_sharded_jobs_survive_a_move_and_a_crash(

@@ -19,6 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from trainmover_executor import Session
+from trainmover_executor.runtime import current_runtime
 from trainmover_executor.step import Step
 
 WIDTH = 16
@@ -211,7 +212,10 @@ class Evaluating(Plain):
 
 
 class Sharded(Evaluating):
-    """FSDP2, with a replica of each shard. An evaluation leaves the root's parameters gathered."""
+    """FSDP2, with a replica of each shard. An evaluation leaves the root's parameters gathered.
+
+    And stand-ins for what a lost machine would have sent make the program raise in mid-step.
+    """
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -221,6 +225,12 @@ class Sharded(Evaluating):
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-2, foreach=False)
         self.extras = {}
         self.results = []
+
+    def loss(self, batch: torch.Tensor) -> torch.Tensor:
+        loss = super().loss(batch)
+        if current_runtime().latch.is_set:
+            raise ArithmeticError("the loss is out of its bounds")
+        return loss
 
 
 class Checkpointing(Plain):

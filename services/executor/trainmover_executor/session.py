@@ -180,13 +180,16 @@ class Session:
             return work()
         if runtime.latch.is_silent:
             return None
-        rng = capture_rng()
+        rng, modes = capture_rng(), self._state.modes()
         try:
             result = work()
         except Exception:
             if not runtime.latch.is_set:
                 raise
-            return None  # a consequence of the broken communication, not a bug
+            # A consequence of the broken communication, not a bug: the work had no chance to put
+            # the model back into training mode.
+            self._state.set_modes(modes)
+            return None
         finally:
             restore_rng(rng)
         return result if self._whole() else None

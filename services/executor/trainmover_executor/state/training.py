@@ -157,6 +157,16 @@ class TrainingState:
         """Live parameters."""
         return [parameter for model in self.models for parameter in model.parameters()]
 
+    def modes(self) -> list[bool]:
+        """Whether each module is in training mode."""
+        return [module.training for model in self.models for module in model.modules()]
+
+    def set_modes(self, modes: list[bool]) -> None:
+        """Put back what ``modes`` returned."""
+        modules = [module for model in self.models for module in model.modules()]
+        for module, training in zip(modules, modes, strict=True):
+            module.training = training
+
     def digest(self) -> str:
         """SHA-256 over every tensor and number of the state, in a fixed order."""
         skeleton, tensors = encode(self.tree())
