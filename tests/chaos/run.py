@@ -117,7 +117,12 @@ def _perform(one: Injection, home: Path, *, expected: Expected) -> Outcome:
     restarted: list[subprocess.Popen[bytes]] = []
     try:
         job.until(r"job\.formed")
-        job.wait_until_ready(3, standbys=2)
+        try:
+            job.wait_until_ready(3, standbys=2)
+        except TimeoutError:
+            if job.process.poll() == 0:
+                raise TooLateError from None
+            raise
         with contextlib.closing(FactLog(job)) as log:
             _act(one, job, home, restarted)
             code = job.finish(timeout_s=150)
