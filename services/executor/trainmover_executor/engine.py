@@ -125,7 +125,7 @@ class GroupEngine:
         if isinstance(self.communicator, SandboxCommunicator):
             operation(self.communicator)
             return completed(result)
-        if self._latch.is_silent:
+        if self._latch.uses_stand_ins:
             self._latch.check_protected()
             operation(self._sandbox)
             return completed(result)
@@ -144,9 +144,9 @@ class GroupEngine:
                 if reduces:
                     self._vitals.nonfinite += nonfinite_in(reduces)
                 self._execute(operation)
-            except BaseException as error:  # noqa: BLE001 - belongs to whoever waits for the Work
-                # Raised by the next call. A future would hand it to C++, where DDP takes it for
-                # tensors and the process dies of it.
+            except BaseException as error:  # noqa: BLE001 - the program's: the next call raises it
+                # Not the future: it would hand the error to C++, where DDP takes it for tensors,
+                # and the process dies of it.
                 self._failed = self._failed or error
                 self._clock.leave(entered, complete=False)
             else:

@@ -37,11 +37,11 @@ class Latch:
         return self._role.state.broken is not None
 
     @property
-    def is_silent(self) -> bool:
-        """Whether what is left until the next step communicates with nobody.
+    def uses_stand_ins(self) -> bool:
+        """Whether collectives until the next step complete with stand-ins.
 
-        It is broken; or this rank learned only while it recovered that the step is committed. The
-        others broke further on and the joiner begins with the next step: nobody would answer.
+        The step is broken; or this rank learned only while it recovered that it is committed. Then
+        the others broke further on, and the joiner begins with the next step: nobody would answer.
         """
         return self.is_set or self._role.state.recovering is not None
 

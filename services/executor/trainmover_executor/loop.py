@@ -207,7 +207,6 @@ class TrainingLoop:
             self.attempts += 1
             if step.committed:
                 return
-            self._state.shard()
             self._start.restore()
             self._following.void()
             step.check_batch()
@@ -226,7 +225,6 @@ class TrainingLoop:
             )
             yield self.step
         self.attempts += 1
-        self._state.shard()
         self._start.restore()
         self._ballot.begin_step()
 

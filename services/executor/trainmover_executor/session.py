@@ -158,7 +158,8 @@ class Session:
     def between_steps(self, work: Callable[[], _Result]) -> _Result | None:
         """Collective work after a step: an evaluation, a sharded checkpoint.
 
-        Random generators are as before afterwards, so training does not depend on it. Every rank
+        Random generators are as before afterwards, so training does not depend on it; if the work
+        raised because communication broke, modules are in the modes they were in. Every rank
         gets its result, or every rank gets None: communication broke meanwhile, and the machine
         that comes in for a lost one goes on with the next step.
 
@@ -178,7 +179,7 @@ class Session:
         runtime = self._runtime
         if runtime.sandboxed:
             return work()
-        if runtime.latch.is_silent:
+        if runtime.latch.uses_stand_ins:
             return None
         rng, modes = capture_rng(), self._state.modes()
         try:
@@ -188,7 +189,7 @@ class Session:
                 raise
             # A consequence of the broken communication, not a bug: the work had no chance to put
             # the model back into training mode.
-            self._state.set_modes(modes)
+            self._state.load_modes(modes)
             return None
         finally:
             restore_rng(rng)

@@ -84,7 +84,8 @@ class TrainingState:
 
         A forward pass without a backward pass, an evaluation say, leaves the parameters of FSDP2's
         root gathered. They are no state of this rank, and where communication broke or was replayed
-        they hold stand-ins, which the next forward pass would take for the real ones.
+        they hold stand-ins, which the next forward pass would take for the real ones. At every
+        step boundary, at all ranks alike: one that is sharded alone would gather alone.
         """
         for module in self._sharding:
             module.reshard()
@@ -161,7 +162,7 @@ class TrainingState:
         """Whether each module is in training mode."""
         return [module.training for model in self.models for module in model.modules()]
 
-    def set_modes(self, modes: list[bool]) -> None:
+    def load_modes(self, modes: list[bool]) -> None:
         """Put back what ``modes`` returned."""
         modules = [module for model in self.models for module in model.modules()]
         for module, training in zip(modules, modes, strict=True):
