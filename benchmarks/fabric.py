@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from trainmover.topology import Layout, Member, Membership
+from trainmover_executor.communicator.choice import COMMUNICATOR_VARIABLE, Choice, choice_of
 from trainmover_executor.communicator.link import LinkCommunicator
 from trainmover_executor.communicator.reduction import reduction_of
 from trainmover_executor.links.book import LinkBook
@@ -40,9 +41,10 @@ class Seat:
         self.book = LinkBook(
             job=_JOB, rank=self.rank, membership=membership, dial=self._fabric.dial
         )
-        self.links = LinkCommunicator(
+        links = LinkCommunicator(
             self.book, group=GROUP, ranks=range(membership.layout.slots), timeout_s=_TIMEOUT_S
         )
+        self.communicator, self._counting = self._fabric.choice(links)
         self._serving = self._fabric.run(self._serve())
 
     async def _serve(self) -> None:
@@ -62,7 +64,13 @@ class Seat:
 
     def agree(self) -> None:
         """The first small collective of an epoch: what the vote is."""
-        self.links.allreduce(torch.ones(2, dtype=torch.int64), reduction_of(dist.ReduceOp.MIN))
+        values = torch.ones(2, dtype=torch.int64)
+        self.communicator.allreduce(values, reduction_of(dist.ReduceOp.MIN))
+
+    def rewind(self) -> None:
+        """A new epoch begins."""
+        for communicator in self._counting:
+            communicator.rewind()
 
     def leave(self) -> None:
         """End every link and the endpoint."""
@@ -75,9 +83,15 @@ class Seat:
 
 
 class Fabric:
-    """``world`` ranks at epoch 1, with the links that training has used."""
+    """``world`` ranks at epoch 1, with the links that training has used.
 
-    def __init__(self, world: int) -> None:
+    Args:
+        world: Number of ranks, each a machine.
+        communicator: What ``TRAINMOVER_COMMUNICATOR`` would say.
+    """
+
+    def __init__(self, world: int, *, communicator: str = "link") -> None:
+        self.choice: Choice = choice_of({COMMUNICATOR_VARIABLE: communicator})
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -106,9 +120,9 @@ class Fabric:
     def use(seat: Seat) -> None:
         """Open what a step uses: the ring, the doubling of small messages, the barrier."""
         ring = torch.ones(65536)
-        seat.links.allreduce(ring, reduction_of(dist.ReduceOp.SUM))
+        seat.communicator.allreduce(ring, reduction_of(dist.ReduceOp.SUM))
         seat.agree()
-        seat.links.barrier()
+        seat.communicator.barrier()
 
     def everywhere(self, action: Callable[[Seat], None]) -> tuple[float, dict[int, float]]:
         """Run ``action`` at every rank at once.

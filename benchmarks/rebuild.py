@@ -11,6 +11,8 @@ slowest rank, from a common start to the end of the first small collective. ``ph
 * ``collective``: the same small collective over warm links, for comparison. The ranks share two
   cores and one interpreter, so with many ranks this is most of every figure but ``swap``.
 * ``full_rebuild``: every rank drops all its links and dials those that training used anew.
+* ``pairs``: the same move with ``hierarchical-gloo``: the native connections of two ranks that the
+  leaver was in are built anew. ``pairs_collective`` is its small collective, once around the ring.
 * ``gloo_rebuild``: a new ProcessGroupGloo over a store that is connected already.
 """
 
@@ -45,7 +47,7 @@ def phase_two(fabric: Fabric) -> tuple[float, float]:
         if seat.rank != leaver.rank:
             began = time.perf_counter()
             seat.book.switch(fabric.membership)
-            seat.links.rewind()
+            seat.rewind()
             swaps.append(time.perf_counter() - began)
         seat.agree()
 
@@ -65,7 +67,7 @@ def full_rebuild(fabric: Fabric) -> float:
 
     def rebuild(seat: Seat) -> None:
         seat.book.reset(fabric.membership)
-        seat.links.rewind()
+        seat.rewind()
         for group, peer in edges[seat.rank]:
             seat.book.link(group, peer, timeout_s=60.0)
         seat.agree()
@@ -115,20 +117,25 @@ def measure(world: int, repetitions: int, *, gloo_s: float) -> dict[str, Any]:
     """One row."""
     fabric = Fabric(world)
     try:
-        phase_two(fabric)  # the first of each warms allocator and threads up
-        moves = [phase_two(fabric) for _ in range(repetitions)]
-        agrees = [fabric.everywhere(Seat.agree)[0] for _ in range(repetitions)]
+        moves, agrees = _moves(fabric, repetitions)
         full_rebuild(fabric)
         rebuilds = [full_rebuild(fabric) for _ in range(repetitions)]
         links = sum(len(seat.book.edges_to(range(world))) for seat in fabric.seats)
     finally:
         fabric.close()
+    pairs = Fabric(world, communicator="hierarchical-gloo")
+    try:
+        pair_moves, pair_agrees = _moves(pairs, repetitions)
+    finally:
+        pairs.close()
     gloo = gloo_rebuild(world, repetitions, limit_s=gloo_s) if gloo_s > 0 else []
     times = {
         "phase2": _ms([total for total, _ in moves]),
         "swap": _ms([swap for _, swap in moves]),
         "collective": _ms(agrees),
         "full_rebuild": _ms(rebuilds),
+        "pairs": _ms([total for total, _ in pair_moves]),
+        "pairs_collective": _ms(pair_agrees),
     }
     return {
         "ranks": world,
@@ -139,6 +146,13 @@ def measure(world: int, repetitions: int, *, gloo_s: float) -> dict[str, Any]:
         "spread_ms": times | ({"gloo_rebuild": _ms(gloo)} if gloo else {}),
         "gloo_repetitions": len(gloo),
     }
+
+
+def _moves(fabric: Fabric, repetitions: int) -> tuple[list[tuple[float, float]], list[float]]:
+    """Moves, and small collectives without one."""
+    phase_two(fabric)  # the first warms allocator and threads up
+    moves = [phase_two(fabric) for _ in range(repetitions)]
+    return moves, [fabric.everywhere(Seat.agree)[0] for _ in range(repetitions)]
 
 
 def _ms(seconds: list[float]) -> dict[str, float]:

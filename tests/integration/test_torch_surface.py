@@ -14,9 +14,17 @@ pytestmark = pytest.mark.job
 SURFACE = str(Path(__file__).parents[1] / "jobs" / "surface.py")
 
 
-def results(nursery: Nursery, folder: Path) -> list[dict[str, Any]]:
+def results(
+    nursery: Nursery, folder: Path, *, slots: int = 4, ranks_per_slot: int = 1
+) -> list[dict[str, Any]]:
     folder.mkdir()
-    with RanksJob(nursery, [SURFACE, str(folder)], slots=4, folder=folder) as job:
+    with RanksJob(
+        nursery,
+        [SURFACE, str(folder)],
+        slots=slots,
+        ranks_per_slot=ranks_per_slot,
+        folder=folder,
+    ) as job:
         for rank in job.ranks:
             assert rank.process.wait(timeout_s=60).exit_code == 0
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)]

@@ -19,13 +19,20 @@ from trainmover_executor.links.shared import SharedMemory, SharedSocket
 T = TypeVar("T")
 
 
-def membership(world: int, *, epoch: int = 1, names: Sequence[str] | None = None) -> Membership:
-    machines = names or [f"m{i}" for i in range(world)]
+def membership(
+    world: int, *, epoch: int = 1, names: Sequence[str] | None = None, ranks_per_slot: int = 1
+) -> Membership:
+    layout = Layout(slots=world // ranks_per_slot, ranks_per_slot=ranks_per_slot)
+    machines = names or [f"m{i}" for i in range(layout.slots)]
+    places = range(1, ranks_per_slot + 1)
     return Membership(
         epoch=epoch,
-        layout=Layout(slots=world),
+        layout=layout,
         members=tuple(
-            Member(machine=name, generation=0, endpoints=(f"{name}:1",)) for name in machines
+            Member(
+                machine=name, generation=0, endpoints=tuple(f"{name}:{place}" for place in places)
+            )
+            for name in machines
         ),
     )
 
@@ -52,23 +59,25 @@ class Fabric:
     Args:
         world: Number of ranks.
         shared: Whether links share memory.
+        ranks_per_slot: Ranks of each machine.
     """
 
-    def __init__(self, world: int, *, shared: bool = False) -> None:
+    def __init__(self, world: int, *, shared: bool = False, ranks_per_slot: int = 1) -> None:
         self.world = world
         self._pair = shared_pair if shared else socket_pair
-        self.start = membership(world)
+        self.start = membership(world, ranks_per_slot=ranks_per_slot)
         self.books: dict[str, LinkBook] = {}
         for rank in range(world):
-            self.add(f"m{rank}", rank)
+            self.add(self.start.machine_of(rank), rank)
 
     def add(self, machine: str, rank: int) -> LinkBook:
         book = LinkBook(job="test", rank=rank, membership=self.start, dial=self.dial)
-        self.books[f"{machine}:1"] = book
+        place = rank % self.start.layout.ranks_per_slot + 1
+        self.books[f"{machine}:{place}"] = book
         return book
 
     def book(self, rank: int) -> LinkBook:
-        return self.books[f"m{rank}:1"]
+        return self.books[self.start.endpoint_of(rank)]
 
     def dial(self, endpoint: str, hail: Hail) -> concurrent.futures.Future[socket.socket]:
         future: concurrent.futures.Future[socket.socket] = concurrent.futures.Future()
@@ -96,7 +105,7 @@ class Fabric:
     def close(self) -> None:
         for book in self.books.values():
             book.break_off("the test is over")
-            book.reset(membership(self.world, epoch=1_000_000))
+            book.reset(self.start.replace({}, epoch=1_000_000))
 
 
 def everywhere(actors: Sequence[T], action: Callable[[int, T], Any]) -> list[Any]:

@@ -23,9 +23,9 @@ from trainmover.plan import Plan
 from trainmover.topology import Frozen, Membership
 from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.communicator.base import Communicator
+from trainmover_executor.communicator.choice import choice_of
 from trainmover_executor.communicator.control import ControlCommunicator
 from trainmover_executor.communicator.link import LinkCommunicator
-from trainmover_executor.communicator.native import NativeCommunicator
 from trainmover_executor.communicator.recording import (
     Recording,
     RecordingCommunicator,
@@ -49,19 +49,7 @@ log = structlog.get_logger(__name__)
 CONTROL_GROUP: Final = "_control"
 _DEFAULT_TIMEOUT_S: Final = 1800.0
 
-COMMUNICATOR_VARIABLE: Final = "TRAINMOVER_COMMUNICATOR"
-"""``link`` (default) or ``gloo``, for comparison."""
-
 _runtime: Runtime | None = None
-
-
-def _wants_native() -> bool:
-    choice = os.environ.get(COMMUNICATOR_VARIABLE, "link")
-    if choice not in {"link", "gloo"}:
-        raise ConfigError(
-            f"{COMMUNICATOR_VARIABLE}={choice!r} is not a communicator; use 'link' or 'gloo'."
-        )
-    return choice == "gloo"
 
 
 def current_runtime() -> Runtime:
@@ -105,7 +93,7 @@ class Runtime:
         self.clock = CollectiveClock(rank=spec.rank)
         self.progress: StepProgress | None = None
         self.recording = Recording()
-        self._native = _wants_native()
+        self._choice = choice_of(os.environ)
         self._on_promotion: list[Callable[[], None]] = []
         self._groups: dict[str, TrainMoverProcessGroup] = {}
         self._communicators: list[LinkCommunicator] = []
@@ -178,17 +166,14 @@ class Runtime:
     def _create_group(self, options: Any, _backend_options: Any) -> dist.ProcessGroup:
         ranks = options.global_ranks_in_group or range(options.group_size)
         sandbox = SandboxCommunicator(rank=options.group_rank)
-        linked = self._communicator(
-            options.group_id, ranks, timeout_s=options.timeout.total_seconds()
+        links = LinkCommunicator(
+            self.book,
+            group=options.group_id,
+            ranks=ranks,
+            timeout_s=options.timeout.total_seconds(),
         )
-        real: Communicator = linked
-        if self._native:
-            real = NativeCommunicator(
-                linked,
-                rank=options.group_rank,
-                size=options.group_size,
-                timeout_s=options.timeout.total_seconds(),
-            )
+        real, counting = self._choice(links)
+        self._communicators += counting
         first: Communicator = real
         if self.sandboxed:
             first = ReplayingCommunicator(
@@ -214,13 +199,6 @@ class Runtime:
         )
         self._groups[options.group_id] = group
         return group
-
-    def _communicator(
-        self, group: str, ranks: Sequence[int], *, timeout_s: float = _DEFAULT_TIMEOUT_S
-    ) -> LinkCommunicator:
-        communicator = LinkCommunicator(self.book, group=group, ranks=ranks, timeout_s=timeout_s)
-        self._communicators.append(communicator)
-        return communicator
 
     def drain(self) -> None:
         """Return when no operation of any group is running."""

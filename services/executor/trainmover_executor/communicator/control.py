@@ -45,7 +45,7 @@ class ControlCommunicator(LinkCommunicator):
         ahead = len(data) <= _AHEAD_BYTES
         if ahead:
             for frame, link, _ in rounds:
-                pump(frame=frame, out=(link, view), stall_timeout_s=self._timeout_s)
+                pump(frame=frame, out=(link, view), stall_timeout_s=self.timeout_s)
         return [
             bytes(
                 swap(
@@ -53,7 +53,7 @@ class ControlCommunicator(LinkCommunicator):
                     out=None if ahead else (link, view),
                     source=self._link(source),
                     limit=limit,
-                    stall_timeout_s=self._timeout_s,
+                    stall_timeout_s=self.timeout_s,
                 )
             )
             for frame, link, source in rounds
@@ -76,9 +76,9 @@ class ControlCommunicator(LinkCommunicator):
             ProtocolError: The other side announces more than ``limit``.
         """
         out = None if data is None else (self._link(to, lane=_ASIDE), memoryview(data))
-        frame = (self._book.epoch, TAG["send"], 0)
+        frame = (self.book.epoch, TAG["send"], 0)
         if source is None:
-            pump(frame=frame, out=out, stall_timeout_s=self._timeout_s)
+            pump(frame=frame, out=out, stall_timeout_s=self.timeout_s)
             return None
         return bytes(
             swap(
@@ -86,7 +86,7 @@ class ControlCommunicator(LinkCommunicator):
                 out=out,
                 source=self._link(source, lane=_ASIDE),
                 limit=limit,
-                stall_timeout_s=self._timeout_s,
+                stall_timeout_s=self.timeout_s,
             )
         )
 
@@ -99,7 +99,7 @@ class ControlCommunicator(LinkCommunicator):
         source: int,
     ) -> None:
         """After ``exchange_heads``: send contiguous tensors to one rank, receive from another."""
-        frame = (self._book.epoch, TAG["send"], 1)
+        frame = (self.book.epoch, TAG["send"], 1)
         for out, place in itertools.zip_longest(outs, into):
             outgoing = incoming = None
             if out is not None:
@@ -107,4 +107,4 @@ class ControlCommunicator(LinkCommunicator):
             if place is not None:
                 view = bytes_of(flat_of(place))
                 incoming = (self._link(source, lane=_ASIDE), len(view), view)
-            pump(frame=frame, out=outgoing, into=incoming, stall_timeout_s=self._timeout_s)
+            pump(frame=frame, out=outgoing, into=incoming, stall_timeout_s=self.timeout_s)

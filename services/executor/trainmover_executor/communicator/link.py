@@ -58,7 +58,7 @@ class LinkCommunicator(GroupWire):
         frame = self._next("reduce_scatter")
         mine = flat_of(out)
         chunks = [flat_of(chunk) for chunk in inputs]
-        size, rank = self._size, self._rank
+        size, rank = self._size, self.rank
         # Chunk r must end at rank r, so it starts its way at rank r + 1 and is passed on, each
         # rank adding its own: two alternating accumulators, the last of which is ``out``.
         travelling = chunks[(rank - 1) % size]
@@ -84,7 +84,7 @@ class LinkCommunicator(GroupWire):
         """See ``Communicator.all_gather``."""
         frame = self._next("all_gather")
         flats = [flat_of(out) for out in outs]
-        size, rank = self._size, self._rank
+        size, rank = self._size, self.rank
         flats[rank].copy_(flat_of(tensor))
         for step in range(size - 1):
             self._exchange(
@@ -102,26 +102,26 @@ class LinkCommunicator(GroupWire):
         frame = self._next("broadcast")
         flat = flat_of(tensor)
         size = self._size
-        position = (self._rank - root) % size
+        position = (self.rank - root) % size
         reach = 1
         while reach < size:
             if position < reach and position + reach < size:
-                self._exchange(frame, flat, None, to=self._rank + reach, source=0)
+                self._exchange(frame, flat, None, to=self.rank + reach, source=0)
             elif reach <= position < 2 * reach:
-                self._exchange(frame, None, flat, to=0, source=self._rank - reach)
+                self._exchange(frame, None, flat, to=0, source=self.rank - reach)
             reach *= 2
         write_back(tensor, flat)
 
     def reduce(self, tensor: torch.Tensor, reduction: Reduction, *, root: int) -> None:
         """See ``Communicator.reduce``."""
-        total = tensor if self._rank == root else tensor.detach().clone()
+        total = tensor if self.rank == root else tensor.detach().clone()
         self.allreduce(total, reduction)
 
     def gather(self, outs: Sequence[torch.Tensor], tensor: torch.Tensor, *, root: int) -> None:
         """See ``Communicator.gather``."""
         frame = self._next("gather")
         mine = flat_of(tensor)
-        if self._rank != root:
+        if self.rank != root:
             self._exchange(frame, mine, None, to=root, source=0)
             return
         for peer, out in enumerate(outs):
@@ -136,10 +136,10 @@ class LinkCommunicator(GroupWire):
         """See ``Communicator.scatter``."""
         frame = self._next("scatter")
         mine = flat_of(out)
-        if self._rank != root:
+        if self.rank != root:
             self._exchange(frame, None, mine, to=0, source=root)
         for peer, piece in enumerate(inputs):
-            if peer == self._rank:
+            if peer == self.rank:
                 mine.copy_(flat_of(piece))
             else:
                 self._exchange(frame, flat_of(piece), None, to=peer, source=0)
@@ -149,10 +149,10 @@ class LinkCommunicator(GroupWire):
         """See ``Communicator.all_to_all``. Pairwise: in round k send to r + k, hear from r - k."""
         frame = self._next("all_to_all")
         flats = [flat_of(out) for out in outs]
-        flats[self._rank].copy_(flat_of(inputs[self._rank]))
+        flats[self.rank].copy_(flat_of(inputs[self.rank]))
         for distance in range(1, self._size):
-            to = (self._rank + distance) % self._size
-            source = (self._rank - distance) % self._size
+            to = (self.rank + distance) % self._size
+            source = (self.rank - distance) % self._size
             self._exchange(frame, flat_of(inputs[to]), flats[source], to=to, source=source)
         for out, flat in zip(outs, flats, strict=True):
             write_back(out, flat)
@@ -162,9 +162,7 @@ class LinkCommunicator(GroupWire):
         frame = self._next("barrier")
         distance = 1
         while distance < self._size:
-            self._exchange(
-                frame, None, None, to=self._rank + distance, source=self._rank - distance
-            )
+            self._exchange(frame, None, None, to=self.rank + distance, source=self.rank - distance)
             distance *= 2
 
     # -- point to point ------------------------------------------------------------------------
@@ -174,9 +172,9 @@ class LinkCommunicator(GroupWire):
         count = self._sent[to] = self._sent.get(to, -1) + 1
         link = self._link(to, lane="/p2p")
         pump(
-            frame=(self._book.epoch, tag, count),
+            frame=(self.book.epoch, tag, count),
             out=(link, bytes_of(flat_of(tensor))),
-            stall_timeout_s=self._timeout_s,
+            stall_timeout_s=self.timeout_s,
         )
 
     def recv(self, tensor: torch.Tensor, *, source: int, tag: int) -> None:
@@ -185,16 +183,16 @@ class LinkCommunicator(GroupWire):
         flat = flat_of(tensor)
         view = bytes_of(flat)
         pump(
-            frame=(self._book.epoch, tag, count),
+            frame=(self.book.epoch, tag, count),
             into=(self._link(source, lane="/p2p"), len(view), view),
-            stall_timeout_s=self._timeout_s,
+            stall_timeout_s=self.timeout_s,
         )
         write_back(tensor, flat)
 
     # -- algorithms ----------------------------------------------------------------------------
 
     def _allreduce_ring(self, flat: torch.Tensor, reduction: Reduction, frame: Frame) -> None:
-        size, rank = self._size, self._rank
+        size, rank = self._size, self.rank
         count = flat.numel()
         bounds = [count * i // size for i in range(size + 1)]
         chunks = [flat[bounds[i] : bounds[i + 1]] for i in range(size)]
@@ -217,7 +215,7 @@ class LinkCommunicator(GroupWire):
             )
 
     def _allreduce_doubling(self, flat: torch.Tensor, reduction: Reduction, frame: Frame) -> None:
-        size, rank = self._size, self._rank
+        size, rank = self._size, self.rank
         power = 1 << (size.bit_length() - 1)
         extra = size - power
         # Fold the ranks beyond a power of two into their neighbours, and hand the result back.

@@ -30,35 +30,33 @@ class GroupWire:
         group: Name of the group; part of every link's identity.
         ranks: Global ranks of the members, in group order.
         timeout_s: Seconds without any progress after which a message fails.
+
+    Attributes:
+        rank: This rank's position in the group.
     """
 
     def __init__(
         self, book: LinkBook, *, group: str, ranks: Sequence[int], timeout_s: float
     ) -> None:
-        self._book = book
-        self._group = group
-        self._ranks = tuple(ranks)
-        self._rank = self._ranks.index(book.rank)
-        self._size = len(self._ranks)
-        self._timeout_s = timeout_s
+        self.book = book
+        self.group = group
+        self.ranks = tuple(ranks)
+        self.rank = self.ranks.index(book.rank)
+        self._size = len(self.ranks)
+        self.timeout_s = timeout_s
         self._piece = PieceBuffer()
         self._sequence = 0
         self._sent: dict[int, int] = {}
         self._received: dict[int, int] = {}
 
     @property
-    def group(self) -> str:
-        """Name of the group."""
-        return self._group
-
-    @property
     def epoch(self) -> int:
         """The epoch its messages carry."""
-        return self._book.epoch
+        return self.book.epoch
 
     def host_of(self, member: int) -> str:
         """Host name or address of a member of the group."""
-        return self._book.membership.endpoint_of(self._ranks[member]).rpartition(":")[0]
+        return self.book.membership.endpoint_of(self.ranks[member]).rpartition(":")[0]
 
     def rewind(self) -> None:
         """Start counting messages anew: a new epoch begins at every member."""
@@ -104,15 +102,15 @@ class GroupWire:
             out=outgoing,
             into=incoming,
             consume=consume,
-            stall_timeout_s=self._timeout_s,
+            stall_timeout_s=self.timeout_s,
         )
 
     def _link(self, member: int, *, lane: str = "") -> Link:
-        return self._book.link(self._group + lane, self._ranks[member], timeout_s=self._timeout_s)
+        return self.book.link(self.group + lane, self.ranks[member], timeout_s=self.timeout_s)
 
     def _next(self, op: str) -> Frame:
         self._sequence += 1
-        return self._book.epoch, TAG[op], self._sequence
+        return self.book.epoch, TAG[op], self._sequence
 
 
 def _combiner(into: torch.Tensor, reduction: Reduction) -> Consume:

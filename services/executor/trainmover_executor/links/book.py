@@ -52,6 +52,8 @@ class LinkBook:
         self._seated_at: dict[int, int] = {}
         self._dialling: set[concurrent.futures.Future[socket.socket]] = set()
         self._broken: str | None = None
+        self._begun = membership.epoch
+        self._on_break: list[Callable[[], None]] = []
 
     @property
     def epoch(self) -> int:
@@ -71,6 +73,17 @@ class LinkBook:
     def seated_at(self, rank: int) -> int:
         """The epoch at which the process that holds ``rank`` now took it; 0 for the first one."""
         return self._seated_at.get(rank, 0)
+
+    def unbroken_since(self, ranks: Iterable[int]) -> int:
+        """The epoch since which neither a member of ``ranks`` changed nor a failure dropped links.
+
+        All of ``ranks`` say the same.
+        """
+        return max(self._begun, *map(self.seated_at, ranks))
+
+    def on_break(self, listener: Callable[[], None]) -> None:
+        """Have ``listener`` called whenever links are broken off, on the thread that does it."""
+        self._on_break.append(listener)
 
     def _seat(self, membership: Membership) -> frozenset[int]:
         changed = self._membership.changed_ranks(membership)
@@ -221,6 +234,8 @@ class LinkBook:
             self._changed.notify_all()
         for calling in calls:
             calling.cancel()
+        for listener in self._on_break:
+            listener()
 
     def switch(self, membership: Membership) -> int:
         """Phase 2: go to the next epoch, replacing only the links to ranks that changed process.
@@ -257,6 +272,7 @@ class LinkBook:
         """
         with self._changed:
             self._seat(membership)
+            self._begun = membership.epoch
             dropped = [*self._active.values(), *self._retired]
             self._active.clear()
             self._retired = []
