@@ -108,6 +108,7 @@ def test_the_slurm_script_trains_with_a_standby(tmp_path: Path) -> None:
 
 
 @pytest.mark.job
+@pytest.mark.soak
 @pytest.mark.timeout(450)
 def test_the_slurm_script_fails_with_the_job(tmp_path: Path) -> None:
     program = tmp_path / "broken.py"

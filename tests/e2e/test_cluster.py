@@ -82,6 +82,7 @@ def test_two_machines_move_together_and_two_die_together(cluster: StartJob, tmp_
     same_bits(job, undisturbed)
 
 
+@pytest.mark.soak  # the normal run tries them without agents and bus, in tests/integration
 def test_machines_of_two_ranks_move_and_die(cluster: StartJob, tmp_path: Path) -> None:
     """The standby keeps slot 0 warm, and warms up for slot 1 when that is to move."""
     gate = tmp_path / "gate"

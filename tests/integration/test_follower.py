@@ -80,7 +80,7 @@ def test_the_next_crash_may_take_the_follower(
     assert outcome(job) == undisturbed("fsdp2", *STEPS)
 
 
-@pytest.mark.parametrize("workload", ["fsdp2", "pp"])
+@pytest.mark.parametrize("workload", ["fsdp2", pytest.param("pp", marks=pytest.mark.soak)])
 def test_a_joiner_is_followed_where_its_leaver_was(
     workload: str, start: Start, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:

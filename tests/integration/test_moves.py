@@ -32,8 +32,9 @@ SLOW_LONG = ("--steps", "60")
 """The same for workloads whose steps take ten times as long."""
 
 
-@pytest.mark.parametrize("workload", ["ddp", "fsdp2", "tp_fsdp2", "batchnorm"])
-@pytest.mark.parametrize("slot", [0, 2])
+@pytest.mark.parametrize(
+    ("workload", "slot"), [("ddp", 0), ("fsdp2", 2), ("tp_fsdp2", 0), ("batchnorm", 2)]
+)
 def test_a_planned_move_changes_no_bit(
     workload: str, slot: int, start: Start, undisturbed: Undisturbed
 ) -> None:
@@ -55,7 +56,7 @@ def test_a_planned_move_changes_no_bit(
     assert {fact.epoch for fact in resumed} == {2}
 
 
-@pytest.mark.parametrize("slot", [0, 1, 3])
+@pytest.mark.parametrize("slot", [0, pytest.param(1, marks=pytest.mark.soak), 3])
 def test_every_stage_of_a_pipeline_can_move(
     slot: int, start: Start, undisturbed: Undisturbed
 ) -> None:

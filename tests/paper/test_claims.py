@@ -120,7 +120,7 @@ class TestSection5DeltaGroups:
         links = {seat.rank: len(seat.book.edges_to(range(6))) for seat in stayers}
         for seat in stayers:
             assert seat.book.switch(fabric.membership) == parked[seat.rank]
-            seat.links.rewind()
+            seat.rewind()
         assert {seat.rank: len(seat.book.edges_to(range(6))) for seat in stayers} == links
         assert sum(parked.values()) * 2 < sum(links.values())
         fabric.everywhere(fabric.use)
