@@ -10,9 +10,9 @@ from tests.chaos.run import Expected, perform, undisturbed
 
 SHORT = (
     Injection("planned", "stayer", "switch.done", "joiner", "kill"),
-    Injection("recovery", "stayer", "recover.agreed", "other", "kill"),
     Injection("steady", "stayer", "agree.half", "other", "kill"),
 )
+LONGER = Injection("recovery", "stayer", "recover.agreed", "other", "kill")
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Expected:
 
 @pytest.mark.job
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("one", SHORT, ids=str)
+@pytest.mark.parametrize("one", [*SHORT, pytest.param(LONGER, marks=pytest.mark.soak)], ids=str)
 def test_a_fault_at_a_bad_moment_changes_no_bit(
     one: Injection, tmp_path: Path, expected: Expected
 ) -> None:

@@ -53,7 +53,7 @@ LOGIN_NODE = "tests/deploy/test_slurm.py::" + (
     "test_an_operator_moves_from_the_login_node_and_scancel_leaves_nothing_behind"
 )
 TRAIN_ON = f"{COMPOSE}::test_the_job_trains_on_the_four_machines"
-KILLED = f"{COMPOSE}::test_a_killed_machine_is_replaced_within_a_second_and_a_half"
+KILLED = f"{COMPOSE}::test_a_killed_machine_is_known_by_its_links"
 ADDED = f"{COMPOSE}::test_standbys_are_added_and_a_killed_machine_comes_back"
 MOVED_THERE = f"{COMPOSE}::test_a_reader_sees_what_an_operator_moves_and_may_not_publish"
 THAWED = f"{COMPOSE}::test_a_frozen_machine_is_replaced_and_stays_out"
