@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from trainmover_executor.communicator.hierarchical import Grid, HierarchicalComm
 from trainmover_executor.communicator.library import Gloo
 from trainmover_executor.communicator.link import LinkCommunicator
 from trainmover_executor.communicator.reduction import reduction_of
+from trainmover_executor.communicator.store import Meeting, hosting, visiting
 from trainmover_executor.links.book import LinkBook
 from trainmover_executor.links.link import LinkBrokenError
 
@@ -40,9 +42,11 @@ class CountedGloo(Gloo):
         return super().build(store, rank=rank, size=size, timeout_s=timeout_s)
 
 
-def hierarchy(book: LinkBook, *, library: Gloo | None = None) -> HierarchicalCommunicator:
+def hierarchy(
+    book: LinkBook, *, library: Gloo | None = None, timeout_s: float = 20
+) -> HierarchicalCommunicator:
     ranks = range(book.membership.layout.world_size)
-    links = LinkCommunicator(book, group="g", ranks=ranks, timeout_s=20)
+    links = LinkCommunicator(book, group="g", ranks=ranks, timeout_s=timeout_s)
     grid = Grid.of(book.membership.layout, ranks)
     assert grid is not None
     return HierarchicalCommunicator(links, library=library or Gloo(), grid=grid)
@@ -183,30 +187,65 @@ def test_a_switch_builds_again_what_the_leaver_was_in_and_nothing_else(fabric_of
 
 def test_who_waits_for_a_lost_machine_is_freed_when_links_are_broken_off(fabric_of):
     fabric = fabric_of(3, 2)
-    members = [hierarchy(fabric.book(rank)) for rank in range(6)]
+    members = [hierarchy(fabric.book(rank), timeout_s=600) for rank in range(6)]
     tensors = [some(rank, 30_011) for rank in range(6)]
     everywhere(members, lambda rank, c: c.allreduce(tensors[rank], SUM))
-    survivors = members[:4]
-    failed: list[str] = []
+    failed: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def wait(member: HierarchicalCommunicator) -> None:
         try:
             member.allreduce(tensors[member.rank], SUM)
         except LinkBrokenError as error:
-            failed.append(str(error))
+            failed.put(str(error))
 
     # Rank 3 heard of it before it came to the collective, as some rank always does.
-    waiting = [threading.Thread(target=wait, args=(member,)) for member in survivors[:3]]
-    for thread in waiting:
-        thread.start()
+    for member in members[:3]:
+        threading.Thread(target=wait, args=(member,), daemon=True).start()
     for member in members:
         member.book.break_off("machine m2 is lost")
-    for thread in waiting:
-        thread.join(15)
 
-    assert len(failed) == 3
+    for _ in members[:3]:
+        assert failed.get(timeout=30)  # a twentieth of the groups' own timeout
     with pytest.raises(LinkBrokenError, match="m2 is lost"):
         members[3].allreduce(tensors[3], SUM)
+
+
+@pytest.mark.parametrize(
+    "header", [[7, 0, 0], [-1, 0, 0], [1, -1, 4], [1, 0, 1 << 40], [1, 1 << 40, 0]]
+)
+def test_what_no_store_says_is_refused_before_memory_is_taken_for_it(fabric_of, header):
+    fabric = fabric_of(2, 1)
+    stranger, host = (hierarchy(fabric.book(rank)).meeting for rank in range(2))
+
+    def talk(rank: int, meeting: Meeting) -> None:
+        if rank == 0:
+            meeting.send(torch.tensor(header), to=1, tag=0)
+        else:
+            with pytest.raises(LinkBrokenError, match="which no store says"):
+                meeting.hear(0)
+
+    everywhere([stranger, host], talk)
+
+
+def test_a_guest_that_is_lost_frees_whoever_waits_for_what_it_would_set(fabric_of):
+    fabric = fabric_of(2, 1)
+    members = [hierarchy(fabric.book(rank), timeout_s=600) for rank in range(2)]
+
+    def visit(member: HierarchicalCommunicator) -> None:
+        with visiting(member.meeting, 0) as store:
+            store.set("name of rank 1", b"guest")
+            member.book.break_off("the guest dies")
+
+    def host(member: HierarchicalCommunicator) -> None:
+        with hosting(member.meeting, [1]) as store:
+            assert store.get("name of rank 1") == b"guest"
+            store.get("address of rank 1")
+
+    def meet(rank: int, member: HierarchicalCommunicator) -> None:
+        with pytest.raises(LinkBrokenError):
+            (host, visit)[rank](member)
+
+    everywhere(members, meet)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import torch
 from trainmover.topology import Layout
 from trainmover_executor.communicator.library import Library
 from trainmover_executor.communicator.link import LinkCommunicator
+from trainmover_executor.communicator.memory import Scratch
 from trainmover_executor.communicator.native import NativeCommunicator
 from trainmover_executor.communicator.native_group import NativeGroup
 from trainmover_executor.communicator.rail import Rail
@@ -68,6 +69,8 @@ class HierarchicalCommunicator(LinkCommunicator):
         self._grid = grid
         machine, place = divmod(self.rank, grid.rails)
         self.meeting = Meeting(links)
+        self._column = Scratch()
+        self._whole = Scratch()
         self._inside: NativeCommunicator | None = None
         if grid.rails > 1:
             first = machine * grid.rails
@@ -87,7 +90,7 @@ class HierarchicalCommunicator(LinkCommunicator):
         with self._library.flats([tensor]) as ([flat], _):
             reduction.prepare(flat)
             if flat.numel():
-                self._combine(flat, reduction.plain)
+                self._combine(flat, reduction)
             reduction.finish(flat, size=len(self.ranks))
 
     def _combine(self, flat: torch.Tensor, reduction: Reduction) -> None:
@@ -95,17 +98,16 @@ class HierarchicalCommunicator(LinkCommunicator):
         small = flat.numel() * flat.element_size() <= _SMALL_BYTES
         if self._inside is None or self._rail is None or small:
             if self._inside is not None:
-                self._inside.allreduce(flat, reduction)
+                self._inside.allreduce_flat(flat, reduction)
             if self._rail is not None:
                 self._rail.allreduce(flat, reduction)
             return
         even = flat.numel() // rails * rails
         whole, rest = flat[:even], flat[even:]
-        pieces = whole.chunk(rails)
-        mine = torch.empty_like(pieces[0])
-        self._inside.reduce_scatter(mine, pieces, reduction)
+        mine = self._column.like(whole[: even // rails])
+        self._inside.reduce_scatter_flat(mine, whole, reduction)
         self._rail.allreduce(mine, reduction)
-        self._inside.all_gather(pieces, mine)
+        self._inside.all_gather_flat(whole, mine)
         if rest.numel():
             self._combine(rest, reduction)
 
@@ -117,19 +119,20 @@ class HierarchicalCommunicator(LinkCommunicator):
         if not (even and out.numel() and self._library.carries(out)):
             super().reduce_scatter(out, inputs, reduction)
             return
-        rails = self._grid.rails
+        machines, rails = self._grid.machines, self._grid.rails
         with self._library.flats([out], inputs) as ([mine], pieces):
+            whole = self._whole.like(mine, times=machines * rails)
             # By rail: what the ranks with one place need, of all machines.
-            columns = [torch.cat(pieces[place::rails]) for place in range(rails)]
-            for column in columns:
-                reduction.prepare(column)
-            column = columns[0]
+            torch.cat(
+                [piece for place in range(rails) for piece in pieces[place::rails]], out=whole
+            )
+            reduction.prepare(whole)
+            column = whole
             if self._inside is not None:
-                column = torch.empty_like(columns[0])
-                self._inside.reduce_scatter(column, columns, reduction.plain)
+                column = self._column.like(mine, times=machines)
+                self._inside.reduce_scatter_flat(column, whole, reduction)
             if self._rail is not None:
-                parts = column.chunk(self._grid.machines)
-                column = self._rail.reduce_scatter(parts, reduction.plain)
+                column = self._rail.reduce_scatter(column.chunk(machines), reduction)
             mine.copy_(column)
             reduction.finish(mine, size=len(self.ranks))
 
@@ -140,16 +143,16 @@ class HierarchicalCommunicator(LinkCommunicator):
             return
         machines, rails = self._grid.machines, self._grid.rails
         with self._library.flats(outs, [tensor]) as (flats, [mine]):
-            column = mine.new_empty(machines * mine.numel())
+            column = self._column.like(mine, times=machines)
             parts = column.chunk(machines)
             parts[self.rank // rails].copy_(mine)
             if self._rail is not None:
                 self._rail.all_gather(parts)
-            columns = [column]
+            whole = column
             if self._inside is not None:
-                columns = [torch.empty_like(column) for _ in range(rails)]
-                self._inside.all_gather(columns, column)
-            for place, gathered in enumerate(columns):
+                whole = self._whole.like(column, times=rails)
+                self._inside.all_gather_flat(whole, column)
+            for place, gathered in enumerate(whole.chunk(rails)):
                 for flat, part in zip(flats[place::rails], gathered.chunk(machines), strict=True):
                     flat.copy_(part)
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import torch
 
-from trainmover_executor.communicator.memory import bytes_of, flat_of, write_back
+from trainmover_executor.communicator.memory import Scratch, bytes_of, flat_of, write_back
 from trainmover_executor.communicator.reduction import Reduction
 from trainmover_executor.communicator.wire import GroupWire
 from trainmover_executor.links.book import LinkBook
@@ -34,7 +34,7 @@ class LinkCommunicator(GroupWire):
         self, book: LinkBook, *, group: str, ranks: Sequence[int], timeout_s: float
     ) -> None:
         super().__init__(book, group=group, ranks=ranks, timeout_s=timeout_s)
-        self._scratch = torch.empty(0, dtype=torch.uint8)
+        self._scratch = (Scratch(), Scratch())
 
     # -- collectives ---------------------------------------------------------------------------
 
@@ -68,7 +68,7 @@ class LinkCommunicator(GroupWire):
         for step in range(size - 1):
             index = (rank - step - 2) % size
             last = step == size - 2
-            accumulator = mine if last else self._scratch_like(chunks[index], half=step % 2)
+            accumulator = mine if last else self._scratch[step % 2].like(chunks[index])
             accumulator.copy_(chunks[index])
             reduction.prepare(accumulator)
             self._exchange(
@@ -234,11 +234,3 @@ class LinkCommunicator(GroupWire):
             distance *= 2
         if rank < 2 * extra:
             self._exchange(frame, flat, None, to=rank - 1, source=0)
-
-    def _scratch_like(self, chunk: torch.Tensor, *, half: int) -> torch.Tensor:
-        needed = -(-chunk.numel() * chunk.element_size() // 64) * 64
-        if self._scratch.numel() < 2 * needed:
-            self._scratch = torch.empty(2 * needed, dtype=torch.uint8)
-        start = half * needed
-        size = chunk.numel() * chunk.element_size()
-        return self._scratch[start : start + size].view(chunk.dtype)

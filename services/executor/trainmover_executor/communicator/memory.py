@@ -16,7 +16,7 @@ import torch
 
 from trainmover_executor.links.pump import PIECE_BYTES
 
-__all__ = ["PieceBuffer", "bytes_of", "fence", "flat_of", "on_host", "write_back"]
+__all__ = ["PieceBuffer", "Scratch", "bytes_of", "fence", "flat_of", "on_host", "write_back"]
 
 
 def on_host(tensor: torch.Tensor) -> bool:
@@ -81,3 +81,19 @@ class PieceBuffer:
     def bytes(self) -> memoryview:
         """All of it as bytes."""
         return self._bytes
+
+
+class Scratch:
+    """Memory that is kept for the next time; it grows to the largest tensor it was asked for."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self) -> None:
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    def like(self, flat: torch.Tensor, *, times: int = 1) -> torch.Tensor:
+        """A flat tensor of the type and device of ``flat``, ``times`` as long; any content."""
+        size = times * flat.numel() * flat.element_size()
+        if self._bytes.numel() < size or self._bytes.device != flat.device:
+            self._bytes = torch.empty(size, dtype=torch.uint8, device=flat.device)
+        return self._bytes[:size].view(flat.dtype)

@@ -39,29 +39,43 @@ class NativeCommunicator:
 
     def allreduce(self, tensor: torch.Tensor, reduction: Reduction) -> None:
         """See ``Communicator.allreduce``."""
-        options = c10d.AllreduceOptions()
-        options.reduceOp = _OPS[reduction.name]
         with self._flats([tensor]) as ([flat], _):
             reduction.prepare(flat)
-            self._group.run("allreduce", [flat], options)
+            self.allreduce_flat(flat, reduction)
             reduction.finish(flat, size=self._group.size)
+
+    def allreduce_flat(self, flat: torch.Tensor, reduction: Reduction) -> None:
+        """Combine what the library can work on, and nothing else."""
+        options = c10d.AllreduceOptions()
+        options.reduceOp = _OPS[reduction.name]
+        self._group.run("allreduce", [flat], options)
 
     def reduce_scatter(
         self, out: torch.Tensor, inputs: Sequence[torch.Tensor], reduction: Reduction
     ) -> None:
         """See ``Communicator.reduce_scatter``."""
-        options = c10d.ReduceScatterOptions()
-        options.reduceOp = _OPS[reduction.name]
         with self._flats([out], inputs) as ([mine], pieces):
             whole = torch.cat(pieces)
             reduction.prepare(whole)
-            self._group.run("_reduce_scatter_base", mine, whole, options)
+            self.reduce_scatter_flat(mine, whole, reduction)
             reduction.finish(mine, size=self._group.size)
+
+    def reduce_scatter_flat(
+        self, mine: torch.Tensor, whole: torch.Tensor, reduction: Reduction
+    ) -> None:
+        """``mine`` becomes the combination of this rank's part of ``whole``."""
+        options = c10d.ReduceScatterOptions()
+        options.reduceOp = _OPS[reduction.name]
+        self._group.run("_reduce_scatter_base", mine, whole, options)
 
     def all_gather(self, outs: Sequence[torch.Tensor], tensor: torch.Tensor) -> None:
         """See ``Communicator.all_gather``."""
         with self._flats(outs, [tensor]) as (flats, [mine]):
             self._group.run("allgather", [flats], [mine])
+
+    def all_gather_flat(self, whole: torch.Tensor, mine: torch.Tensor) -> None:
+        """``whole`` becomes every rank's ``mine``, one after the other."""
+        self._group.run("_allgather_base", whole, mine, c10d.AllgatherOptions())
 
     def broadcast(self, tensor: torch.Tensor, *, root: int) -> None:
         """See ``Communicator.broadcast``."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from trainmover_executor.communicator.library import Library
+from trainmover_executor.communicator.memory import Scratch
 from trainmover_executor.communicator.native_group import NativeGroup
 from trainmover_executor.communicator.reduction import Reduction
 from trainmover_executor.communicator.store import Meeting
@@ -41,19 +42,15 @@ class Rail:
 
         self._next = connection(rank)
         self._previous = connection((rank - 1) % size)
-        self._scratch = torch.empty(0)
+        self._scratch = Scratch()
 
     def allreduce(self, flat: torch.Tensor, reduction: Reduction) -> None:
         """``flat`` becomes the combination over the rail, with the same bits everywhere."""
-        size, rank, count = self._size, self._rank, flat.numel()
+        size, count = self._size, flat.numel()
         bounds = [count * i // size for i in range(size + 1)]
         pieces = [flat[bounds[i] : bounds[i + 1]] for i in range(size)]
-        for step in range(size - 1):
-            arrived = self._scratch_like(pieces[(rank - step - 1) % size])
-            self._turn(pieces[(rank - step) % size], arrived)
-            reduction.combine(pieces[(rank - step - 1) % size], arrived)
-        for step in range(size - 1):
-            self._turn(pieces[(rank + 1 - step) % size], pieces[(rank - step) % size])
+        self.reduce_scatter(pieces, reduction)
+        self.all_gather(pieces)
 
     def reduce_scatter(self, pieces: Sequence[torch.Tensor], reduction: Reduction) -> torch.Tensor:
         """Combine ``pieces[i]`` for the rail's rank i; changes the others.
@@ -64,7 +61,7 @@ class Rail:
         size, rank = self._size, self._rank
         for step in range(size - 1):
             mine = pieces[(rank - step - 2) % size]
-            arrived = self._scratch_like(mine)
+            arrived = self._scratch.like(mine)
             self._turn(pieces[(rank - step - 1) % size], arrived)
             reduction.combine(mine, arrived)
         return pieces[rank]
@@ -101,9 +98,3 @@ class Rail:
         ends = {self._rank: self._next, behind: self._previous}
         for sender in sorted(ends, key=lambda sender: (sender % 2, sender)):
             ends[sender].connect()
-
-    def _scratch_like(self, piece: torch.Tensor) -> torch.Tensor:
-        fits = self._scratch.dtype == piece.dtype and self._scratch.device == piece.device
-        if not fits or self._scratch.numel() < piece.numel():
-            self._scratch = torch.empty_like(piece)
-        return self._scratch[: piece.numel()]

@@ -39,11 +39,6 @@ class Reduction:
         self.averages = averages
         self.factor = factor
 
-    @property
-    def plain(self) -> Reduction:
-        """The same without ``prepare`` and ``finish``, for a part of what is combined."""
-        return Reduction(self.name, self.combine)
-
     def prepare(self, contribution: torch.Tensor) -> None:
         """Turn this rank's input into what is combined, in place."""
         if self.factor is not None:

@@ -17,6 +17,7 @@ from typing import Final
 import torch
 from torch._C import _distributed_c10d as c10d
 
+from trainmover.errors import ProtocolError
 from trainmover_executor.communicator.link import LinkCommunicator
 from trainmover_executor.links.link import LinkBrokenError
 
@@ -45,14 +46,15 @@ class Meeting(LinkCommunicator):
             links.book, group=links.group + _SUFFIX, ranks=links.ranks, timeout_s=links.timeout_s
         )
 
-    def say(self, verb: _Verb, *, to: int, key: bytes = b"", value: bytes = b"") -> None:
+    def say(self, verb: _Verb, *, to: int, key: str = "", value: bytes = b"") -> None:
         """Send a message of the store."""
-        self.send(torch.tensor([verb, len(key), len(value)]), to=to, tag=0)
-        body = bytearray(key + value)
+        name = key.encode()
+        self.send(torch.tensor([verb, len(name), len(value)]), to=to, tag=0)
+        body = bytearray(name + value)
         if body:
             self.send(torch.frombuffer(body, dtype=torch.uint8), to=to, tag=0)
 
-    def hear(self, source: int) -> tuple[_Verb, bytes, bytes]:
+    def hear(self, source: int) -> tuple[_Verb, str, bytes]:
         """Receive a message of the store: its verb, key and value.
 
         Raises:
@@ -60,14 +62,16 @@ class Meeting(LinkCommunicator):
         """
         header = torch.zeros(3, dtype=torch.int64)
         self.recv(header, source=source, tag=0)
-        verb, key, value = header.tolist()
-        if verb not in _Verb.__members__.values() or not 0 <= min(key, value) <= _LIMIT:
-            raise LinkBrokenError(f"rank {self.ranks[source]} said {[verb, key, value]} in a store")
-        body = torch.empty(key + value, dtype=torch.uint8)
-        if key + value:
+        verb, name, value = header.tolist()
+        if not (0 <= verb < len(_Verb) and 0 <= name <= _LIMIT and 0 <= value <= _LIMIT):
+            raise LinkBrokenError(
+                f"rank {self.ranks[source]} said {[verb, name, value]}, which no store says"
+            )
+        body = torch.empty(name + value, dtype=torch.uint8)
+        if name + value:
             self.recv(body, source=source, tag=0)
         content = body.numpy().tobytes()
-        return _Verb(verb), content[:key], content[key:]
+        return _Verb(verb), content[:name].decode(errors="replace"), content[name:]
 
 
 class _Store(c10d.Store):
@@ -91,7 +95,7 @@ class _Host(_Store):
         self._timeout_s = timeout_s
         self._changed = threading.Condition()
         self._values: dict[str, bytes] = {}
-        self._failed: LinkBrokenError | None = None
+        self._failed: ProtocolError | None = None
 
     def set(self, key: str, value: bytes) -> None:  # type: ignore[override]
         """Keep a value."""
@@ -103,7 +107,7 @@ class _Host(_Store):
         """The value of ``key``, once somebody set it.
 
         Raises:
-            LinkBrokenError: Somebody who was to come is gone, or did not in time.
+            ProtocolError: Somebody who was to come is gone, or did not in time.
         """
         with self._changed:
             self._changed.wait_for(
@@ -113,7 +117,7 @@ class _Host(_Store):
                 raise self._failed or LinkBrokenError(f"nobody set {key!r} in {self._timeout_s} s")
             return self._values[key]
 
-    def fail(self, error: LinkBrokenError) -> None:
+    def fail(self, error: ProtocolError) -> None:
         """End whoever waits."""
         with self._changed:
             self._failed = self._failed or error
@@ -127,10 +131,10 @@ class _Host(_Store):
                 if verb is _Verb.BYE:
                     return
                 if verb is _Verb.SET:
-                    self.set(key.decode(), value)
+                    self.set(key, value)
                 else:
-                    meeting.say(_Verb.SET, to=guest, key=key, value=self.get(key.decode()))
-        except LinkBrokenError as error:
+                    meeting.say(_Verb.SET, to=guest, key=key, value=self.get(key))
+        except ProtocolError as error:
             self.fail(error)
 
 
@@ -144,7 +148,7 @@ class _Guest(_Store):
 
     def set(self, key: str, value: bytes) -> None:  # type: ignore[override]
         """Keep a value."""
-        self._meeting.say(_Verb.SET, to=self._host, key=key.encode(), value=value)
+        self._meeting.say(_Verb.SET, to=self._host, key=key, value=value)
 
     def get(self, key: str) -> bytes:
         """The value of ``key``, once somebody set it.
@@ -152,7 +156,7 @@ class _Guest(_Store):
         Raises:
             LinkBrokenError: The member that keeps the store is gone.
         """
-        self._meeting.say(_Verb.GET, to=self._host, key=key.encode())
+        self._meeting.say(_Verb.GET, to=self._host, key=key)
         return self._meeting.hear(self._host)[2]
 
 
