@@ -115,8 +115,9 @@ class LivenessDetector:
         if self._ticked_s is None or now_s - self._ticked_s > self._outage_s:
             self._calm_since_s = now_s  # we ourselves were away: everybody gets a fresh lease
         self._ticked_s = now_s
-        for one in () if self._membership is None else self._membership.members:
-            self._seated_s.setdefault((one.machine, one.generation), now_s)
+        if self._membership is not None and len(self._seated_s) < len(self._membership.members):
+            for one in self._membership.members:
+                self._seated_s.setdefault((one.machine, one.generation), now_s)
         if self._latest_s is None or now_s - self._latest_s > self._outage_s:
             return ()
         return [*self._judge_links(now_s), *self._judge_silence(now_s)]
@@ -201,12 +202,13 @@ class LivenessDetector:
 
     def _judge_silence(self, now_s: float) -> list[Verdict]:
         verdicts: list[Verdict] = []
-        members = [] if self._membership is None else self._membership.members
-        names = {member.machine for member in members} | self._heard_s.keys()
         # Counted from when it got its slot, not from the latest epoch: recoveries that follow each
         # other because it is dead must not keep it from being found so.
         seated_s = {machine: at_s for (machine, _), at_s in self._seated_s.items()}
-        for machine in sorted(names):
+        never = seated_s.keys() - self._heard_s.keys()
+        heard = self._heard_s.items()
+        overdue = {machine for machine, at_s in heard if now_s - at_s >= self._lease_s}
+        for machine in sorted(never | overdue):
             heard_s = self._heard_s.get(machine)
             since_s = max(heard_s or seated_s.get(machine, now_s), self._calm_since_s)
             if self._seats(machine):

@@ -63,9 +63,10 @@ class _Step:
         """Everybody was heard: look at what matters of it."""
         records = np.concatenate(self.parts)
         _, first = np.unique(records["rank"], return_index=True)  # a batch may come twice
-        records = records[first]
+        if len(first) < len(records):
+            records = records[first]
         self.ranks = len(records)
-        with_loss = records[(records["flags"] & _LOSS) > 0]
+        with_loss = records[["rank", "loss"]][(records["flags"] & _LOSS) > 0]
         wild = ~np.isfinite(with_loss["loss"])
         self.bad = dict.fromkeys(with_loss["rank"][wild].tolist(), 1)
         poisoned = records[records["nonfinite"] > 0]
@@ -77,7 +78,7 @@ class _Step:
         if len(losses) >= 4 and losses.max() > 2 * abs(float(np.median(losses))):
             ranks = with_loss["rank"][~wild].tolist()
             self.loss = dict(zip(ranks, losses.tolist(), strict=True))
-        summed = records[(records["flags"] & _CHECKSUM) > 0]
+        summed = records[["rank", "checksum"]][(records["flags"] & _CHECKSUM) > 0]
         if len(summed) and (summed["checksum"] != summed["checksum"][0]).any():
             self.sums = dict(zip(summed["rank"].tolist(), summed["checksum"].tolist(), strict=True))
 

@@ -99,11 +99,17 @@ class Guarded:
     _claims: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_CLAIMS))
     _now_s: float = -math.inf
     _overruns: deque[float] = field(default_factory=lambda: deque(maxlen=_OVERRUNS))
+    _watches: bool = field(init=False)
+    """Whether it looks at telemetry, not at facts alone."""
+
+    def __post_init__(self) -> None:
+        watch = getattr(type(self.detector), "observe", None)
+        self._watches = watch is not BaseDetector.observe
 
     def observe(self, window: CollectiveWindow) -> list[Verdict]:
         """``Detector.observe``; nothing when quarantined."""
-        if getattr(type(self.detector), "observe", None) is BaseDetector.observe:
-            return []  # it looks at facts alone
+        if not self._watches:
+            return []
         return self._call(lambda detector: detector.observe(window), window.received_s)
 
     def notice(self, evidence: Evidence) -> list[Verdict]:

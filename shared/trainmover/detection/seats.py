@@ -31,6 +31,7 @@ class Seats:
         self._planned: dict[int, Membership] = {}
         self._early_s: dict[str, float] = {}
         self._slots: dict[str, int] = {}
+        self._ranks: list[frozenset[int]] = []
 
     @property
     def epoch(self) -> int:
@@ -57,6 +58,7 @@ class Seats:
             return None
         self.membership = membership
         self._slots = {member.machine: slot for slot, member in enumerate(membership.members)}
+        self._ranks = [frozenset(membership.layout.ranks_of(slot)) for slot in self._slots.values()]
         self._planned = {e: m for e, m in self._planned.items() if e > membership.epoch}
         return membership
 
@@ -83,7 +85,7 @@ class Seats:
             said = batch.more
             if said.records is not batch.records:
                 said = replace(said, records=batch.records)
-            sections = _about(said, membership.layout.ranks_of(slot))
+            sections = _about(said, self._ranks[slot])
         return CollectiveWindow(
             machine=batch.machine,
             epoch=membership.epoch,
@@ -105,13 +107,12 @@ class Seats:
         ]
 
 
-def _about(sections: Sections, ranks: range) -> Sections:
+def _about(sections: Sections, ranks: frozenset[int]) -> Sections:
     """Without what a machine says about ranks of others: nobody speaks for them."""
     foreign = {}
     for name in _SECTIONS:
         array = sections.named(name)
-        if len(array):
-            own = (array["rank"] - ranks.start).view(np.uint32) < len(ranks)
-            if np.count_nonzero(own) < len(own):
-                foreign[name] = array[own]
+        # Most sections are short: numpy would need longer than a set does.
+        if len(array) and not ranks.issuperset(array["rank"].tolist()):
+            foreign[name] = array[np.isin(array["rank"], list(ranks))]
     return replace(sections, **foreign) if foreign else sections
