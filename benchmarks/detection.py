@@ -84,7 +84,8 @@ def measure(parts: list[str], options: argparse.Namespace) -> dict[str, Any]:
             "compared_processor": spread(figures["processor"]),
         }
     if "load" in parts:
-        loads = [detection_load.measure(ranks, seconds=8) for ranks in RANKS]
+        reading = detection_load.reading_s(seconds=8)
+        loads = [detection_load.measure(ranks, seconds=8, reading_s=reading) for ranks in RANKS]
         held = [load["ranks"] for load in loads if load["cpu_per_second"] <= 1.0]
         result["ranks_per_process"] = max(held, default=0)
         result["load"] = loads

@@ -1,12 +1,24 @@
-"""How many ranks one detector process holds: batches of a synthetic job, decoded and judged."""
+"""How many ranks one detector process holds: batches of a synthetic job, read, decoded and judged.
+
+    python -m benchmarks.detection_load 65536 --seconds 8
+
+Reading is measured on a real server, by itself: it costs the same whatever is in a batch.
+"""
 
 from __future__ import annotations
 
+import argparse
+import asyncio
+import contextlib
+import json
+import multiprocessing
 import time
 
 import numpy as np
 
 from benchmarks.detection_simulated import detectors
+from trainmover.bus.embedded import EmbeddedServer
+from trainmover.bus.nats import NatsBus
 from trainmover.detection.guard import Guarded
 from trainmover.events.migration import JobFormed
 from trainmover.telemetry import (
@@ -27,7 +39,9 @@ from trainmover_detector.core import DetectorCore
 RANKS_PER_MACHINE = 8
 OPS_PER_STEP = 6
 STEP_S = 1.0
-PERIOD_S = 1.0
+JOB = "load"
+LAST = "the-last"
+BUS_MACHINES = 2048
 
 
 def membership(ranks: int) -> Membership:
@@ -80,13 +94,65 @@ class Fleet:
                 steps=steps[mine], pulses=pulses[mine], links=links[mine].reshape(-1),
                 heads=np.zeros(0, HEAD),
             )  # fmt: skip
-            batch = Batch("load", member.machine, 0, 1, records[mine].reshape(-1), more=more)
+            batch = Batch(JOB, member.machine, 0, 1, records[mine].reshape(-1), more=more)
             batches.append(encode_batch(batch))
         return batches
 
 
-def measure(ranks: int, *, seconds: int) -> dict[str, float]:
-    """Processor seconds for each second of such a job; the process holds it below 1."""
+async def send(url: str, *, seconds: int) -> None:
+    """Send batches of machines, spread over each second as machines do."""
+    batches = Fleet(BUS_MACHINES * RANKS_PER_MACHINE).second(1)
+    async with NatsBus(url, name="load-sender") as bus:
+        began = time.monotonic()
+        for second in range(seconds):
+            for slot, data in enumerate(batches):
+                due = began + second + slot / len(batches)
+                if slot % 64 == 0 and (left := due - time.monotonic()) > 0:
+                    await asyncio.sleep(left)
+                await bus.send_telemetry(JOB, f"w-{slot}", data)
+        await bus.send_telemetry(JOB, LAST, b"")
+
+
+def run_sender(url: str, seconds: int) -> None:
+    asyncio.run(send(url, seconds=seconds))
+
+
+async def read(url: str, *, seconds: int) -> float:
+    """Processor seconds of this process for each batch that it reads off the bus."""
+    sender = multiprocessing.get_context("spawn").Process(target=run_sender, args=(url, seconds))
+    async with NatsBus(url, name="load-reader") as bus, asyncio.timeout(60 + seconds):
+        batches = bus.telemetry(JOB)
+        with contextlib.closing(sender):
+            first = asyncio.ensure_future(anext(batches))
+            await asyncio.sleep(0)  # it subscribes
+            sender.start()
+            await first
+            count, began = 0, time.process_time()
+            async for machine, _ in batches:
+                if machine == LAST:
+                    break
+                count += 1
+            took = time.process_time() - began
+            sender.join()
+    if count < BUS_MACHINES * seconds - 1:
+        raise RuntimeError(f"{BUS_MACHINES * seconds - 1 - count} batches were lost on the way")
+    return took / count
+
+
+def reading_s(*, seconds: int) -> float:
+    """See ``read``; with a server of its own."""
+    with EmbeddedServer() as server:
+        return asyncio.run(read(server.url, seconds=seconds))
+
+
+def measure(ranks: int, *, seconds: int, reading_s: float) -> dict[str, float]:
+    """Processor seconds for each second of such a job; the process holds it below 1.
+
+    Args:
+        ranks: Ranks of the job.
+        seconds: Seconds of it that are played.
+        reading_s: Processor seconds to read one batch.
+    """
     fleet = Fleet(ranks)
     guarded = [Guarded(name, detector) for name, detector in detectors().items()]
     core = DetectorCore(guarded)
@@ -104,17 +170,26 @@ def measure(ranks: int, *, seconds: int) -> dict[str, float]:
     quarantined = {each.name: each.quarantined for each in guarded if each.quarantined}
     if quarantined:
         raise RuntimeError(f"under load: {quarantined}")
-    sizes = len(batches[0])
+    judging_s = float(np.median(took[1:]))
     return {
         "ranks": ranks,
         "machines": len(batches),
-        "bytes_per_batch": sizes,
-        "cpu_per_second": round(float(np.median(took[1:])), 3),
-        "cpu_per_second_max": round(max(took[1:]), 3),
+        "bytes_per_batch": len(batches[0]),
+        "reading": round(reading_s * len(batches), 3),
+        "judging": round(judging_s, 3),
+        "judging_max": round(max(took[1:]), 3),
+        "cpu_per_second": round(judging_s + reading_s * len(batches), 3),
     }
 
 
-if __name__ == "__main__":
-    import sys
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("ranks", type=int)
+    parser.add_argument("--seconds", type=int, default=8)
+    options = parser.parse_args()
+    reading = reading_s(seconds=options.seconds)
+    print(json.dumps(measure(options.ranks, seconds=options.seconds, reading_s=reading)))
 
-    print(measure(int(sys.argv[1]), seconds=int(sys.argv[2])))
+
+if __name__ == "__main__":
+    main()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from trainmover.detection import Evidence, Verdict
+from trainmover.detection import CollectiveWindow, Evidence, Verdict
 from trainmover.detection.guard import Alarm, Guarded
 from trainmover.detection.seats import Seats
 from trainmover.events.incident import (
@@ -33,6 +33,9 @@ from trainmover.topology import Frozen, Membership
 __all__ = ["DetectorCore", "key_of"]
 
 _UPDATE_EVERY_S = 5.0
+_LARGE_SLOTS: Final = 512
+_BUNCH: Final = 64
+"""Batches of a large job are shown together: there it is the number of calls that costs."""
 _ADVICE: Final = ("none", "move", "recover")
 _Key = tuple[str, str | None, str, tuple[int, int] | None]
 """(kind, machine, mode, link): a claim in shadow mode must not hide an active one."""
@@ -61,6 +64,7 @@ class DetectorCore:
         self._open: dict[_Key, _Open] = {}
         self._count = 0
         self._seats = Seats()
+        self._unseen: list[CollectiveWindow] = []
         self._over = False
 
     @property
@@ -72,7 +76,7 @@ class DetectorCore:
         """Take in a fact; the incident facts that follow from it."""
         if self._over:
             return []
-        said = self._learn(fact)
+        said = self._watch(now_s) + self._learn(fact)
         if isinstance(fact, JobFinished | JobFailed):
             self._over = True
             return [*said, *self._close_all("the job is over")]
@@ -84,13 +88,15 @@ class DetectorCore:
         window = None if self._over else self._seats.window(batch, now_s)
         if window is None:
             return []
-        return self._ask(lambda guarded: guarded.observe(window), now_s)
+        self._unseen.append(window)
+        large = window.membership.layout.slots >= _LARGE_SLOTS
+        return self._watch(now_s) if len(self._unseen) >= (_BUNCH if large else 1) else []
 
     def tick(self, now_s: float) -> list[Frozen]:
         """Let time pass; call it five times a second."""
         if self._over or self.membership is None:
             return self._quarantines()
-        return self._ask(lambda guarded: guarded.tick(now_s), now_s)
+        return self._watch(now_s) + self._ask(lambda guarded: guarded.tick(now_s), now_s)
 
     @property
     def incidents(self) -> list[IncidentOpened]:
@@ -114,9 +120,9 @@ class DetectorCore:
         if (membership := self._seats.learn(fact)) is not None:
             for guarded in self._detectors:
                 guarded.membership_changed(membership)
-            for window in self._seats.early():
-                for guarded in self._detectors:
-                    guarded.observe(window)
+            early = self._seats.early()
+            for guarded in self._detectors:
+                guarded.observe(early)
         match fact:
             case MigrationCommitted(membership=membership, moves=moves):
                 back = {move.joiner for move in moves}
@@ -134,6 +140,11 @@ class DetectorCore:
         return []
 
     # -- incidents -------------------------------------------------------------------------------
+
+    def _watch(self, now_s: float) -> list[Frozen]:
+        """Show what came to the detectors."""
+        windows, self._unseen = self._unseen, []
+        return self._ask(lambda guarded: guarded.observe(windows), now_s) if windows else []
 
     def _ask(self, ask: Callable[[Guarded], list[Verdict]], now_s: float) -> list[Frozen]:
         said: list[Frozen] = []

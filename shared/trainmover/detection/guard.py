@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import FrameType
@@ -106,11 +106,16 @@ class Guarded:
         watch = getattr(type(self.detector), "observe", None)
         self._watches = watch is not BaseDetector.observe
 
-    def observe(self, window: CollectiveWindow) -> list[Verdict]:
-        """``Detector.observe``; nothing when quarantined."""
-        if not self._watches:
+    def observe(self, windows: Sequence[CollectiveWindow]) -> list[Verdict]:
+        """``Detector.observe`` for each of some windows, oldest first; nothing when quarantined."""
+        if not (self._watches and windows):
             return []
-        return self._call(lambda detector: detector.observe(window), window.received_s)
+
+        def look(detector: Detector) -> Iterator[Verdict]:
+            for window in windows:
+                yield from detector.observe(window)
+
+        return self._call(look, windows[-1].received_s)
 
     def notice(self, evidence: Evidence) -> list[Verdict]:
         """``Detector.notice``; nothing when quarantined."""

@@ -318,3 +318,24 @@ def test_the_death_of_a_machine_that_is_back_is_closed(seats):
     (closed,) = core.on_fact(back, 2.0)
     assert isinstance(closed, IncidentClosed)
     assert closed.id == first.id
+
+
+@pytest.mark.parametrize("after", ["tick", "fact", "many"])
+def test_batches_of_a_large_job_are_shown_together_and_in_their_order(seats, after):
+    watcher = Loud()
+    core = DetectorCore([Guarded("loud", watcher)])
+    core.on_fact(migration.JobFormed(membership=seats(1024)), 0.0)
+
+    machines = [f"w-{slot}" for slot in range(64 if after == "many" else 63)]
+    for number, name in enumerate(machines, 1):
+        assert not watcher.windows
+        core.on_batch(batch(name), number / 1000)
+    if after == "tick":
+        core.tick(1.0)
+    if after == "fact":
+        core.on_fact(exited("w-3"), 1.0)
+
+    assert [window.machine for window in watcher.windows] == machines
+    assert [window.received_s for window in watcher.windows] == [
+        number / 1000 for number in range(1, len(machines) + 1)
+    ]

@@ -130,5 +130,5 @@ def test_a_good_verdict_passes(seats):
     plugin.verdicts = (Verdict("k", None, None, 0.5, "all slow", {"steps": 3}),)
     guarded = Guarded("good", plugin)
     window = CollectiveWindow("w-0", 1, seats(), np.zeros(0, RECORD), 1.0)
-    assert guarded.observe(window) == list(plugin.verdicts)
+    assert guarded.observe([window]) == list(plugin.verdicts)
     assert not guarded.quarantined
