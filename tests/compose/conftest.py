@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.support.compose import Stack, why_no_engine
+from tests.support.compose import UNPACED, Stack, why_no_engine
 
 
 @pytest.fixture(scope="session")
@@ -29,8 +29,9 @@ def stack(images: None) -> Iterator[Stack]:
 
 @pytest.fixture
 def undisturbed(images: None) -> Iterator[Stack]:
-    """The same job, to be left alone."""
+    """The same job, to be left alone, as fast as it can."""
     one = Stack()
+    one.env["TRAINMOVER_PROGRAM"] = UNPACED
     try:
         one.up(standbys=0)
         yield one

@@ -98,6 +98,7 @@ ELSEWHERE = {
     r"trainmover notices slurm .*": DRAINED,
     r"export TRAINMOVER_NATS_\w+=trainmover-JOBID/.*": LOGIN_NODE,
     r"trainmover \w+ .*--job slurm-JOBID .*": LOGIN_NODE,
+    r"pip install 'trainmover\[.*\]'": "tests/e2e/test_wheel.py",
     r"trainmover-device-metrics-feed .*": "tests/e2e/test_detectors.py::"
     "test_a_plugin_opens_an_incident_that_moves_a_machine_and_bad_ones_harm_nobody",
 }
@@ -106,7 +107,6 @@ NEEDS = {
     r"docker compose --profile obs up -d": "Grafana's image; tests/deploy looks at what it is fed",
     r"nvidia-smi .*": "an NVIDIA GPU",
     r"nats (--server .* )?sub .*": "the nats command; a plain client is in tests/security",
-    r"pip install 'trainmover\[.*\]'": "a release on PyPI",
     r"export TRAINMOVER_NATS_URL=nats://nats-1:4222,.*": "three hosts",
 }
 """What cannot be had where this was written; docs/limits.md says so."""

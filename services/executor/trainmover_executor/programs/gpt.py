@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sysconfig
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--pace", type=float, default=0.0, help="shortest time of a step, seconds")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda (ranks may share a GPU)")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -135,6 +137,7 @@ def main() -> None:
 
     session = Session(model=model, optimizer=optimizer, scheduler=scheduler)
     for step in session.steps(data, max_steps=options.steps):
+        due_s = time.monotonic() + options.pace
         with step as batch:
             tokens, targets = (each.to(options.device) for each in batch)
             logits = model(tokens)
@@ -146,6 +149,7 @@ def main() -> None:
             session.log(loss=loss)
         if rank == 0 and not session.is_shadow and step.committed and step.index % 10 == 0:
             print(f"step {step.index:4d}  loss {loss.item():.4f}", flush=True)  # noqa: T201
+        time.sleep(max(0.0, due_s - time.monotonic()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,90 @@
+"""What ``pip install`` gives: all of it, without this repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from tests.docs.test_commands import COMMANDS
+from tests.support.compose import ROOT
+
+pytestmark = [pytest.mark.job, pytest.mark.timeout(300)]
+
+JOB = ["-m", "trainmover_executor.programs.gpt", "--steps", "11", "--width", "32", "--layers", "1"]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment that has the wheel, and sees what the wheel needs."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "-q"]
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(folder)]
+    subprocess.run([*pip, *build, str(ROOT)], check=True, timeout=120)
+    (wheel,) = folder.glob("trainmover-*.whl")
+    venv.create(folder / "venv")
+    base = {"base": str(folder / "venv"), "platbase": str(folder / "venv")}
+    site = Path(sysconfig.get_path("purelib", "venv", vars=base))
+    # As a line of a .pth, a folder gives its packages but not what is installed in it for editing.
+    (site / "needs.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    there = ["--python", str(folder / "venv"), "install", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run([*pip, *there], check=True, timeout=120)
+    return folder / "venv" / "bin"
+
+
+def run(installed: Path, *command: str, home: Path) -> str:
+    """Standard output of a command of the wheel, run where there is no repository."""
+    env = {**os.environ, "TRAINMOVER_HOME": str(home)}
+    env["PATH"] = f"{installed}:{Path(sys.executable).parent}:{env['PATH']}"
+    env.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        [str(installed / command[0]), *command[1:]],
+        cwd=home,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_it_is_the_wheel_that_runs(installed: Path, tmp_path: Path) -> None:
+    where = "import trainmover, trainmover_detector as d, trainmover_planner as p"
+    where += "; print(trainmover.__file__, d.__file__, p.__file__)"
+    for path in run(installed, "python", "-c", where, home=tmp_path).split():
+        assert Path(path).is_relative_to(installed.parent)
+
+
+def test_it_trains_with_a_standby(installed: Path, tmp_path: Path) -> None:
+    said = run(installed, "trainmover", "run", "--nnodes", "2:3", *JOB, home=tmp_path)
+    assert re.search(r"^step +10  loss", said, re.MULTILINE)
+
+
+def test_its_detectors_are_found(installed: Path, tmp_path: Path) -> None:
+    listed = json.loads(
+        run(installed, "trainmover", "detectors", "list", "-o", "json", home=tmp_path)
+    )
+    assert {"liveness", "straggler", "hang", "links"} <= {each["name"] for each in listed}
+
+
+def test_the_page_of_the_dashboard_is_in_it(installed: Path, tmp_path: Path) -> None:
+    look = "from importlib.resources import files; at = files('trainmover.dashboard') / 'assets'"
+    look += "; print(*(each.name for each in at.iterdir() if each.read_bytes()))"
+    found = run(installed, "python", "-c", look, home=tmp_path).split()
+    assert {"page.html", "page.css", "page.js"} <= set(found)
+
+
+def test_it_has_the_extras_that_the_documentation_names() -> None:
+    provided = metadata.metadata("trainmover").get_all("Provides-Extra")
+    named = [re.search(r"trainmover\[([\w,]+)\]", command) for _, command in COMMANDS]
+    extras = {extra for match in named if match for extra in match[1].split(",")}
+    assert {"executor", "local"} <= extras <= set(provided or ())
