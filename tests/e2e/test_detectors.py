@@ -88,7 +88,7 @@ def test_a_plugin_opens_an_incident_that_moves_a_machine_and_bad_ones_harm_nobod
     assert quarantined == {"raises", "waits", "floods"}
 
     metrics = tmp_path / "gpu.csv"
-    metrics.write_text("temperature.gpu, ecc.errors.uncorrected.volatile.total\n60, 0\n")
+    metrics.write_text("index, temperature.gpu, ecc.errors.uncorrected.volatile.total\n0, 60, 0\n")
     feed = [sys.executable, "-m", "trainmover_device_metrics.feed", "--job", job.name]
     beside.append(
         subprocess.Popen(
@@ -97,8 +97,10 @@ def test_a_plugin_opens_an_incident_that_moves_a_machine_and_bad_ones_harm_nobod
         )
     )
     with metrics.open("a") as file:
-        file.writelines(f"{degrees}, 0\n" for degrees in (95, 96, 97))
-    job.until(r"incident\.opened .*device worker-1: worker-1: 97 degrees Celsius in 3 readings")
+        file.writelines(["0, 60, 0\n", "1, 97, 0\n"])
+    job.until(
+        r"incident\.opened .*device worker-1: worker-1: device 1: 97 degrees Celsius, hot for"
+    )
     job.until(r"migration\.committed .*worker-1 -> worker-2 in slot 1")
 
 

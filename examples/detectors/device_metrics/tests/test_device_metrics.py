@@ -13,35 +13,48 @@ from trainmover.detection import Evidence
 from trainmover.events.machine import MachineNoticed
 from trainmover.testing.contract import DetectorContract
 
-HEADER = "temperature.gpu, ecc.errors.uncorrected.volatile.total, clocks_event_reasons.hw_slowdown"
+HEADER = "index, temperature.gpu, ecc.errors.uncorrected.volatile.total"
+HEADER += ", clocks_event_reasons.hw_slowdown"
+NAMED, TAKEN_BACK = ("w-1", False, "move"), ("w-1", True, "none")
 
 
 class TestContract(DetectorContract):
     detector = DeviceMetricsDetector
 
 
-def judge(*rows: str) -> list[tuple[str | None, bool, str]]:
-    detector = DeviceMetricsDetector(DeviceMetricsConfig(hot_readings=2))
+def judge(*rows: str, then_s: float = 0.0) -> list[tuple[str | None, bool, str]]:
+    """What is said when a row comes each second, and when ``then_s`` more have passed."""
+    detector = DeviceMetricsDetector(DeviceMetricsConfig(hot_s=3.0))
     said = []
-    for metrics in readings([HEADER, *rows]):
+    for now_s, metrics in enumerate(readings([HEADER, *rows])):
         fact = MachineNoticed(machine="w-1", kind="metrics", metrics=metrics)
-        said += detector.notice(Evidence(fact, None, 0.0))
+        said += detector.notice(Evidence(fact, None, float(now_s)))
+    said += detector.tick(len(rows) - 1 + then_s)
     return [(one.machine, one.closed, one.advice) for one in said]
 
 
 @pytest.mark.parametrize(
-    "rows", [("95, 0, Not Active",) * 3, ("60, 2, Not Active",), ("60, 0, Active",)]
+    "rows",
+    [
+        ("0, 95, 0, Not Active", *("1, 50, 0, Not Active",) * 3),
+        ("0, 60, 2, Not Active",),
+        ("0, 60, 0, Active", "1, 60, 0, Not Active"),
+    ],
 )
 def test_a_device_that_is_hot_forgetful_or_throttled_is_to_leave(rows: tuple[str, ...]) -> None:
-    assert judge(*rows) == [("w-1", False, "move")]
+    assert judge(*rows) == [NAMED]
+
+
+def test_a_reading_holds_until_the_next() -> None:
+    assert judge("0, 95, 0, Not Active", then_s=2.9) == []
+    assert judge("0, 95, 0, Not Active", then_s=3.0) == [NAMED]
+    assert judge("0, 95, 0, Not Active", "0, 60, 0, Not Active", then_s=99.0) == []
 
 
 def test_a_sound_device_is_left_alone_and_one_that_recovers_is_taken_back() -> None:
-    assert judge("60, 0, Not Active", "95, [N/A], Not Active", "half a li") == []
-    assert judge("60, 0, Active", "60, 0, Not Active") == [
-        ("w-1", False, "move"),
-        ("w-1", True, "none"),
-    ]
+    assert judge("0, 60, 0, Not Active", "0, 95, [N/A], Not Active", "half a li") == []
+    assert judge("0, 60, 0, Active", "0, 60, 0, Not Active") == [NAMED, TAKEN_BACK]
+    assert judge("0, 60, 0, Active", "1, 60, 0, Active", "0, 60, 0, Not Active") == [NAMED]
 
 
 async def test_lines_come_from_a_file_that_grows_and_from_a_socket(tmp_path: Path) -> None:

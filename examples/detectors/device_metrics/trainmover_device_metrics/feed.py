@@ -72,14 +72,15 @@ async def listen(path: Path) -> AsyncIterator[str]:
 async def feed(options: argparse.Namespace) -> None:
     lines = follow(options.file) if options.file else listen(options.socket)
     header = ""
-    latest: dict[str, float] = {}
+    latest: dict[float, dict[str, float]] = {}
     async with NatsBus(options.nats, name="device-metrics") as bus:
         async for line in lines:
             header = header or line
             for metrics in readings([header, line]):
-                if metrics == latest and not options.all:
-                    continue  # nothing new
-                latest = metrics
+                device = metrics.get("index", 0.0)
+                if metrics == latest.get(device):
+                    continue  # a fact holds until the next one
+                latest[device] = metrics
                 fact = MachineNoticed(
                     machine=options.machine,
                     kind="metrics",
@@ -97,7 +98,6 @@ def main() -> None:
     parser.add_argument("--job", required=True)
     parser.add_argument("--nats", default="nats://127.0.0.1:4222")
     parser.add_argument("--machine", required=True)
-    parser.add_argument("--all", action="store_true", help="also readings that are like the last")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--file", type=Path, help="file that metrics are appended to")
     source.add_argument("--socket", type=Path, help="unix socket to listen on")
