@@ -214,23 +214,25 @@ class Evaluating(Plain):
 class Sharded(Evaluating):
     """FSDP2, with a replica of each shard. An evaluation leaves the root's parameters gathered.
 
-    And stand-ins for what a lost machine would have sent make the program raise in mid-step.
+    And stand-ins for what a lost machine would have sent make the model raise in its forward pass.
     """
 
     def __init__(self) -> None:
         torch.manual_seed(0)
         self.model = Net()
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+        for layer in (self.model.layers[0], self.model.layers[3]):
+            fully_shard(layer, mesh=mesh)
+        self.model.layers[2].register_forward_pre_hook(self._check)
         fully_shard(self.model, mesh=mesh)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-2, foreach=False)
         self.extras = {}
         self.results = []
 
-    def loss(self, batch: torch.Tensor) -> torch.Tensor:
-        loss = super().loss(batch)
+    @staticmethod
+    def _check(_module: nn.Module, _inputs: tuple[torch.Tensor, ...]) -> None:
         if current_runtime().latch.is_set:
-            raise ArithmeticError("the loss is out of its bounds")
-        return loss
+            raise ArithmeticError("activations are out of their bounds")
 
 
 class Checkpointing(Plain):

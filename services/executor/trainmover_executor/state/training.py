@@ -80,14 +80,20 @@ class TrainingState:
         ]
 
     def shard(self) -> None:
-        """Give up what FSDP2 has gathered: parameters are this rank's shards again.
+        """Give up what FSDP2 has gathered, and have it forget the pass that it is in.
 
         A forward pass without a backward pass, an evaluation say, leaves the parameters of FSDP2's
         root gathered. They are no state of this rank, and where communication broke or was replayed
-        they hold stand-ins, which the next forward pass would take for the real ones. At every
+        they hold stand-ins, which the next forward pass would take for the real ones. It also
+        leaves notes of what to gather ahead of the next backward pass, and one that raised leaves
+        itself: a joiner has neither, and would issue other collectives than the others. At every
         step boundary, at all ranks alike: one that is sharded alone would gather alone.
         """
         for module in self._sharding:
+            # Only the root of a pass knows of it, and only one that had a pass knows that it is.
+            is_root = module._get_fsdp_state()._is_root  # noqa: SLF001 - no public name
+            if is_root and hasattr(module, "reset_iter_state"):  # since torch 2.13
+                module.reset_iter_state()
             module.reshard()
 
     def tree(self) -> dict[str, Any]:
