@@ -183,11 +183,16 @@ class TwoOptimizers(Plain):
 class Evaluating(Plain):
     """Every third step the model is evaluated on data of its own, by all ranks together.
 
-    And every step's loss is added up once the optimizer is done, for whoever watches.
+    And every step's loss is added up once the optimizer is done, for whoever watches. DDP's next
+    forward pass after an evaluation would leave out to send the buffers around, of which
+    BatchNorm has some.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        torch.manual_seed(0)
+        self.model = DistributedDataParallel(nn.Sequential(nn.BatchNorm1d(WIDTH), Net()))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-2)
+        self.extras = {}
         self.results: list[float] = []
 
     def step(self, step: Step, batch: torch.Tensor) -> torch.Tensor:

@@ -142,9 +142,9 @@ class TrainingLoop:
             beginning = self.here()
             yield from self._shadow(feed)
             self.attempts = SHADOW_ITERATIONS
-            self._state.shard()
+            self._state.forget_passes()
             self._target = self._handover.take_over(beginning)
-        self._state.shard()
+        self._state.forget_passes()
         self._following.protect()
         self._journal.begin()
 
@@ -230,7 +230,7 @@ class TrainingLoop:
 
     def _settle(self) -> None:
         """At a step boundary: finish whatever changes the membership."""
-        self._state.shard()
+        self._state.forget_passes()
         while self._runtime.latch.is_set or self._handover.pending:
             self._vitals.enter(Phase.MOVING)
             self._handover.settle(self.here())

@@ -62,7 +62,7 @@ class StepStart:
     @torch.no_grad()
     def restore(self) -> None:
         """Put everything back."""
-        self._state.shard()
+        self._state.forget_passes()
         self._put_back()
         for parameter, had in zip(self._state.parameters(), self._had_gradient, strict=True):
             if not had:

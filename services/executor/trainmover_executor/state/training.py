@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from trainmover.errors import ConfigError
 from trainmover_executor.communicator.memory import bytes_of, flat_of
@@ -72,29 +73,31 @@ class TrainingState:
         self.models = tuple(models)
         self.optimizers = tuple(optimizers)
         self.others = dict(others)
-        self._sharding = [
-            module
-            for model in models
-            for module in model.modules()
-            if isinstance(module, FSDPModule)
-        ]
+        modules = [module for model in models for module in model.modules()]
+        self._sharded = [module for module in modules if isinstance(module, FSDPModule)]
+        self._replicated = [one for one in modules if isinstance(one, DistributedDataParallel)]
 
-    def shard(self) -> None:
-        """Give up what FSDP2 has gathered, and have it forget the pass that it is in.
+    def forget_passes(self) -> None:
+        """Have wrappers forget what they remember of earlier passes over the model.
 
-        A forward pass without a backward pass, an evaluation say, leaves the parameters of FSDP2's
-        root gathered. They are no state of this rank, and where communication broke or was replayed
-        they hold stand-ins, which the next forward pass would take for the real ones. It also
-        leaves notes of what to gather ahead of the next backward pass, and one that raised leaves
-        itself: a joiner has neither, and would issue other collectives than the others. At every
-        step boundary, at all ranks alike: one that is sharded alone would gather alone.
+        A forward pass without a backward pass, an evaluation say, changes what they communicate in
+        the next one, and so does one that raised because communication broke. A joiner had neither
+        and would issue other collectives. So at every step boundary, at all ranks alike: who
+        forgets alone, communicates alone.
+
+        - FSDP2 leaves its root's parameters gathered. They are no state of this rank, and may be
+          stand-ins, which the next forward pass would take for the real ones. It also notes what to
+          gather ahead of the next backward pass.
+        - DDP leaves out to send buffers around in front of the next forward pass.
         """
-        for module in self._sharding:
+        for module in self._sharded:
             # Only the root of a pass knows of it, and only one that had a pass knows that it is.
             is_root = module._get_fsdp_state()._is_root  # noqa: SLF001 - no public name
             if is_root and hasattr(module, "reset_iter_state"):  # since torch 2.13
                 module.reset_iter_state()
             module.reshard()
+        for ddp in self._replicated:
+            ddp.require_forward_param_sync = True
 
     def tree(self) -> dict[str, Any]:
         """All of it, with live tensors."""
