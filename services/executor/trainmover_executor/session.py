@@ -61,7 +61,8 @@ class Session:
         extras: Anything else with ``state_dict`` and ``load_state_dict``, by name.
 
     Raises:
-        ConfigError: The program was not started by TrainMover, or something has no state_dict.
+        ConfigError: The program was not started by TrainMover, something has no state_dict, or an
+            optimizer keeps its state in another one (``ZeroRedundancyOptimizer``).
     """
 
     def __init__(

@@ -202,3 +202,16 @@ class TestHandOver:
     def test_what_cannot_be_handed_over_is_refused_at_once(self):
         with pytest.raises(ConfigError, match=r"'ema' .* has no"):
             TrainingState(models=[], optimizers=[], others={"ema": object()})
+
+    def test_an_optimizer_that_keeps_its_state_in_another_one_is_refused(self):
+        class Outer(torch.optim.SGD):
+            def __init__(self, inner):
+                super().__init__(inner.param_groups, lr=0.1)
+                self.optim = inner
+
+        inner = torch.optim.Adam(nn.Linear(2, 2).parameters())
+        with pytest.raises(ConfigError, match=r"Outer keeps its state in another .*'optim'"):
+            TrainingState(models=[], optimizers=[Outer(inner)], others={})
+        wrapper = Outer(inner)
+        wrapper.state = inner.state
+        TrainingState(models=[], optimizers=[wrapper], others={})

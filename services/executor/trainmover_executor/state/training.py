@@ -54,7 +54,8 @@ class TrainingState:
         others: Schedulers, scalers, whatever has ``state_dict``, by name.
 
     Raises:
-        ConfigError: Something in ``others`` has no ``state_dict`` / ``load_state_dict``.
+        ConfigError: Something in ``others`` has no ``state_dict`` / ``load_state_dict``, or an
+            optimizer keeps its state in another one.
     """
 
     def __init__(
@@ -70,6 +71,8 @@ class TrainingState:
                     f"{name!r} ({type(other).__name__}) cannot be handed to a joiner: it has no "
                     "state_dict() and load_state_dict(). Give the session an object that has."
                 )
+        for optimizer in optimizers:
+            _refuse_nested(optimizer)
         self.models = tuple(models)
         self.optimizers = tuple(optimizers)
         self.others = dict(others)
@@ -192,6 +195,17 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
     to_local = getattr(tensor, "to_local", None)
     local: torch.Tensor = tensor.detach() if to_local is None else to_local().detach()
     return local
+
+
+def _refuse_nested(optimizer: torch.optim.Optimizer) -> None:
+    for name, inner in vars(optimizer).items():
+        if isinstance(inner, torch.optim.Optimizer) and inner.state is not optimizer.state:
+            raise ConfigError(
+                f"{type(optimizer).__name__} keeps its state in another optimizer ({name!r}), "
+                "which would stay behind when a machine is replaced. To shard the state of "
+                "optimizers use FSDP2 (fully_shard), which a session knows; an optimizer that "
+                "only wraps another one: pass the inner one."
+            )
 
 
 def _module_tree(model: nn.Module) -> dict[str, Any]:
