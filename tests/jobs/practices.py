@@ -17,6 +17,7 @@ from torch.distributed.checkpoint import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from trainmover_executor import Session
 from trainmover_executor.runtime import current_runtime
@@ -92,7 +93,13 @@ class Plain:
 
 
 class Accumulating(Plain):
-    """Two microbatches; gradients are exchanged with the second only."""
+    """Two microbatches; gradients are exchanged with the second only. Weights are averaged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        average = get_ema_multi_avg_fn(0.9)
+        self.ema = AveragedModel(self.model, multi_avg_fn=average, use_buffers=True)
+        self.extras = {"ema": self.ema}
 
     def step(self, step: Step, batch: torch.Tensor) -> torch.Tensor:
         self.optimizer.zero_grad(set_to_none=False)
@@ -104,6 +111,7 @@ class Accumulating(Plain):
                 loss.backward()
             total = total + loss.detach()
         self.optimizer.step()
+        self.ema.update_parameters(self.model)
         return total
 
 

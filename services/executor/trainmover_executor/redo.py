@@ -32,10 +32,10 @@ class StepStart:
 
     @torch.no_grad()
     def capture(self, step: int) -> None:
-        """Remember the start of ``step``; buffers are copied into the same memory each time."""
+        """Remember the start of ``step``; tensors are copied into the same memory each time."""
         self._step = step
         self._rng = capture_rng()
-        self._small = copy.deepcopy(self._state.small())
+        self._small = _kept(self._state.small(), self._small)
         live = self._state.buffers()
         if len(live) != len(self._buffers) or any(
             a.shape != b.shape or a.dtype != b.dtype
@@ -94,3 +94,28 @@ class StepStart:
         finally:
             with torch.no_grad():
                 now._put_back()
+
+
+def _kept(value: Any, memory: Any) -> Any:
+    """A copy of ``value``, with the tensors of ``memory`` where they fit.
+
+    Args:
+        value: Nested dicts, lists and tuples; what else there is, is copied deeply.
+        memory: What was returned for the step before. It may be a running average of a whole model.
+    """
+    if isinstance(value, torch.Tensor):
+        like = ("shape", "dtype", "device", "layout")
+        if type(memory) is type(value) and all(
+            getattr(memory, each) == getattr(value, each) for each in like
+        ):
+            return memory.copy_(value)
+        return value.detach().clone()
+    if isinstance(value, dict):
+        before = memory if isinstance(memory, dict) else {}
+        copied = copy.copy(value)  # of its class, with what else it carries
+        copied.update({key: _kept(each, before.get(key)) for key, each in value.items()})
+        return copied
+    if type(value) in {list, tuple}:
+        fits = type(memory) is type(value) and len(memory) == len(value)
+        return type(value)(map(_kept, value, memory if fits else [None] * len(value)))
+    return copy.deepcopy(value)

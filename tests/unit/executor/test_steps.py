@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -119,6 +120,35 @@ class TestStepStart:
         assert torch.equal(model[0].weight.grad, gradient)
         with start.in_place(5):  # the step that began was committed: this is the state after it
             assert state.digest() == later
+
+    def test_a_large_extra_is_kept_in_the_same_memory_each_time(self):
+        class Extra:
+            def __init__(self):
+                self.state = OrderedDict(average=[torch.zeros(3)], shapes=(torch.ones(2), "a"))
+
+            def state_dict(self):
+                return self.state
+
+            def load_state_dict(self, state):
+                self.state = state
+
+        extra = Extra()
+        start = StepStart(TrainingState(models=[], optimizers=[], others={"extra": extra}))
+        start.capture(0)
+        [kept] = start._small["extra"]["average"]
+        extra.state["average"][0].add_(1)
+        extra.state["shapes"] = (torch.ones(5), "b")
+        start.capture(1)
+        assert start._small["extra"]["average"][0] is kept
+        extra.state["average"][0].add_(1)
+        del extra.state["shapes"]
+        for _ in range(2):  # what was put back may be changed, and put back again
+            start.restore()
+            assert type(extra.state) is OrderedDict
+            assert extra.state["average"][0].tolist() == [1, 1, 1]
+            assert extra.state["shapes"][0].shape == (5,)
+            assert extra.state["shapes"][1] == "b"
+            extra.state["average"][0].add_(1)
 
     def test_gradients_that_were_there_are_zero_again(self):
         model, _, state = self.make()
