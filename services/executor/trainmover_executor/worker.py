@@ -16,6 +16,7 @@ import structlog
 from torch._C._distributed_c10d import TCPStore
 
 from trainmover import observe
+from trainmover_executor.backends import refuse_others
 from trainmover_executor.control import WorkerSpec
 from trainmover_executor.runtime import Runtime, current_runtime
 
@@ -38,6 +39,7 @@ def main(spec: WorkerSpec) -> NoReturn:
     if spec.role == "standby":
         runtime.on_promotion(_silence(spec))
     runtime.start()
+    refuse_others()
     store = _private_store()
     status = _run_program(spec)
     if status == 0:
