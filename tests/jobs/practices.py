@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.checkpoint import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -265,6 +266,31 @@ class Leaving(Plain):
         return step.index == 140
 
 
+class Branching(nn.Module):
+    """Takes one of two ways, by the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = Net(), Net()
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.one(batch) if batch[0, 0] > 0 else self.other(batch)
+
+
+class Unused(Plain):
+    """DDP looks for parameters without gradients, sends half as many bytes, and copies none."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        model = DistributedDataParallel(
+            Branching(), find_unused_parameters=True, gradient_as_bucket_view=True
+        )
+        model.register_comm_hook(None, fp16_compress_hook)
+        self.model = model
+        self.optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+        self.extras = {}
+
+
 HABITS: dict[str, type[Plain]] = {
     "stateful": Plain,
     "accumulating": Accumulating,
@@ -277,6 +303,7 @@ HABITS: dict[str, type[Plain]] = {
     "sharded": Sharded,
     "checkpointing": Checkpointing,
     "leaving": Leaving,
+    "unused": Unused,
 }
 SLOW_HABITS: dict[str, type[Plain]] = {"inductor": Inductor}
 """Those that need a C++ compiler and its time."""
