@@ -26,6 +26,10 @@ __all__ = ["CollectiveClock", "GroupClock"]
 
 _OP: Final = {name: index for index, name in enumerate(OPS)}
 _RECORD: Final = struct.Struct("<iqIiqiqqq")
+_NOBODY: Final = struct.pack("<i", -1)
+"""A rank that no record has: the row is free."""
+_LOOK: Final = 64
+"""Records that a reader expects: it looks for more where there are so many."""
 _STEP: Final = struct.Struct("<iIqqqqqqiiQdQ")
 assert _RECORD.size == RECORD.itemsize  # noqa: S101 - one layout, two ways to write it
 assert _STEP.size == STEP.itemsize  # noqa: S101 - one layout, two ways to write it
@@ -55,19 +59,29 @@ class Ring:
 
     def drain(self) -> tuple[npt.NDArray[np.void], int]:
         """Records since the last call, oldest first, and how many were overwritten unread."""
-        stamps = np.array(self._stamps)
-        newest = int(stamps.max())
-        first = max(self._read, newest + 1 - self._capacity)
-        numbers = np.arange(first, newest + 1)
-        slots = numbers % self._capacity
-        unfinished = np.flatnonzero(stamps[slots] < numbers)
+        stamps = np.frombuffer(self._stamps, np.int64)
+        look = _LOOK
+        while True:
+            numbers = np.arange(self._read, self._read + min(look, self._capacity))
+            slots = numbers % self._capacity
+            found = stamps[slots]
+            unfinished = np.flatnonzero(found < numbers)
+            if len(unfinished) or look >= self._capacity:
+                break
+            look *= 8
+        # A younger stamp at the first place: the ring went all the way round.
+        dropped = 0
+        if found[0] > numbers[0]:
+            dropped = int(stamps.max()) + 1 - self._capacity - self._read
+            self._read += dropped
+            numbers += dropped
+            slots = numbers % self._capacity
+            unfinished = np.flatnonzero(stamps[slots] < numbers)
         count = int(unfinished[0]) if len(unfinished) else len(numbers)
-        dropped = first - self._read
-        self._read = first + count
+        self._read += count
         if not count:
             return np.zeros(0, self._dtype), dropped
-        view = np.frombuffer(self._bytes, self._dtype)
-        return view[slots[:count]], dropped
+        return np.frombuffer(self._bytes, self._dtype)[slots[:count]], dropped
 
 
 class CollectiveClock:
@@ -127,7 +141,7 @@ class CollectiveClock:
         if complete:
             duration = time.perf_counter_ns() - entered
             self._ring.write(rank, step, group, peer, sequence, op, size, entered, duration)
-        _RECORD.pack_into(self._running, at, -1, 0, 0, 0, 0, 0, 0, 0, 0)
+        self._running[at : at + len(_NOBODY)] = _NOBODY
         self._free.append(slot)
 
     # -- steps -----------------------------------------------------------------------------------
@@ -161,7 +175,9 @@ class CollectiveClock:
         """Everything since the last call, and how many records were overwritten unread."""
         steps, _ = self._steps.drain()  # first: the operations of a committed step are all there
         records, dropped = self._ring.drain()
-        self._left = summarise(steps, np.concatenate([self._left, records]))
+        # As bytes: numpy would compare the fields of the two layouts.
+        known = np.frombuffer(self._left.tobytes() + records.tobytes(), RECORD)
+        self._left = summarise(steps, known)
         running, heads = self._open(), np.zeros(0, HEAD)
         if not len(records):  # it may stand still: say how far it is
             rows = [(self._rank, group.id, group.issued) for group in self._groups]
@@ -184,6 +200,8 @@ class CollectiveClock:
         return found
 
     def _open(self) -> npt.NDArray[np.void]:
+        if len(self._free) == len(self._running) // _RECORD.size:
+            return np.zeros(0, RECORD)
         table = np.frombuffer(bytes(self._running), RECORD)
         running = table[table["rank"] >= 0].copy()
         running["duration_ns"] = time.perf_counter_ns() - running["enter_ns"]

@@ -42,20 +42,20 @@ def _fill(steps: npt.NDArray[np.void], records: npt.NDArray[np.void]) -> None:
     # Each interval counts from where everything before it had ended: overlaps count once.
     ended = np.maximum.accumulate(begins + records["duration_ns"])
     covered = ended - np.maximum(begins, np.concatenate([begins[:1], ended[:-1]]))
-    away = records["peer"] - records["rank"]
+    peer = records["peer"]
     with np.errstate(over="ignore"):
-        peers = np.where(records["peer"] < 0, 0, away).astype(np.int64).astype(np.uint64)
+        away = np.where(peer < 0, 0, peer - records["rank"]).astype(np.int64).view(np.uint64)
         kinds = (records["op"].astype(np.uint64) + np.uint64(1)) * _OP
-        mixed = (kinds ^ (records["bytes"].astype(np.uint64) * _BYTES)) + peers * _PEER
-        numbers, starts = np.unique(records["step"], return_index=True)
+        mixed = (kinds ^ (records["bytes"].view(np.uint64) * _BYTES)) + away * _PEER
+        starts = np.flatnonzero(np.diff(records["step"], prepend=-1))
+        numbers = records["step"][starts]
         at = np.searchsorted(numbers, steps["step"]).clip(max=len(numbers) - 1)
         known = numbers[at] == steps["step"]
-        for name, values in (
-            ("wait_ns", np.maximum(covered, 0)),
-            ("ops", np.ones(len(records), np.int32)),
-            ("signature", mixed * (mixed >> np.uint64(29) | np.uint64(1))),
+        for name, total in (
+            ("wait_ns", np.add.reduceat(np.maximum(covered, 0), starts)),
+            ("ops", np.diff(starts, append=len(records))),
+            ("signature", np.add.reduceat(mixed * (mixed >> np.uint64(29) | np.uint64(1)), starts)),
         ):
-            total = np.add.reduceat(values, starts)
             steps[name] = np.where(known, total[at], 0)
-        messages = np.logical_or.reduceat(records["peer"] >= 0, starts)
+        messages = np.logical_or.reduceat(peer >= 0, starts)
     steps["flags"] |= np.where(known & messages[at], np.uint32(Flag.MESSAGES), np.uint32(0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import threading
 import time
 from collections import OrderedDict
@@ -10,12 +11,14 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.executor.roles import active
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainmover.telemetry import OPS, Flag
-from trainmover_executor.clock import CollectiveClock
+from trainmover_executor.clock import CollectiveClock, Ring
 from trainmover_executor.finite import nonfinite_in
 from trainmover_executor.latch import Latch
 from trainmover_executor.links.link import LinkBrokenError
@@ -279,6 +282,19 @@ class TestClock:
         sections, dropped = clock.drain()
         assert sections.records["bytes"].tolist() == [2, 3, 4, 5]
         assert dropped == 2
+
+    @given(st.lists(st.integers(0, 700), max_size=12), st.sampled_from([1, 7, 64, 300]))
+    def test_a_ring_gives_each_record_once_or_says_that_it_is_gone(self, bursts, capacity):
+        layout, dtype = struct.Struct("<q"), np.dtype([("number", "<i8")])
+        ring, written = Ring(layout, dtype, capacity), 0
+        for burst in bursts:
+            for number in range(written, written + burst):
+                ring.write(number)
+            written += burst
+            records, dropped = ring.drain()
+            kept = min(burst, capacity)
+            assert dropped == burst - kept
+            assert records["number"].tolist() == list(range(written - kept, written))
 
     def test_what_runs_is_seen_until_it_is_over(self):
         clock = CollectiveClock(rank=1, running=2)
