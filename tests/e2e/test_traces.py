@@ -117,10 +117,11 @@ def test_one_trace_from_the_first_suspicion_to_the_step_after(
     cluster: StartJob, collector: Collector, tmp_path: Path
 ) -> None:
     gate, second = tmp_path / "gate", tmp_path / "second"
+    # Who holds at a gate cannot recover: at this pace the kill comes long before the second one.
     job = cluster(
-        *("--nnodes", "2:4", WORKLOADS, "ddp", "--steps", "330"),
+        *("--nnodes", "2:4", WORKLOADS, "ddp", "--steps", "1030", "--pace", "0.03"),
         *("--hold-at", "20", "--gate", str(gate)),
-        *("--then-hold-at", "300", "--then-gate", str(second)),
+        *("--then-hold-at", "1000", "--then-gate", str(second)),
     )
     job.until(r"job\.formed")
     job.wait_until_ready(2, standbys=2)
