@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import multiprocessing
 import time
@@ -121,21 +120,20 @@ async def read(url: str, *, seconds: int) -> float:
     """Processor seconds of this process for each batch that it reads off the bus."""
     sender = multiprocessing.get_context("spawn").Process(target=run_sender, args=(url, seconds))
     async with NatsBus(url, name="load-reader") as bus, asyncio.timeout(60 + seconds):
-        batches = bus.telemetry(JOB)
-        with contextlib.closing(sender):
-            first = asyncio.ensure_future(anext(batches))
-            await asyncio.sleep(0)  # it subscribes
-            sender.start()
-            await first
-            count, began = 0, time.process_time()
-            async for machine, _ in batches:
+        sender.start()  # it needs longer to make its batches than we to subscribe
+        try:
+            began, count = 0.0, 0
+            async for machine, _ in bus.telemetry(JOB):
                 if machine == LAST:
                     break
+                began = began or time.process_time()
                 count += 1
             took = time.process_time() - began
+        finally:
+            sender.terminate()
             sender.join()
-    if count < BUS_MACHINES * seconds - 1:
-        raise RuntimeError(f"{BUS_MACHINES * seconds - 1 - count} batches were lost on the way")
+    if (lost := BUS_MACHINES * seconds - count) > 0:
+        raise RuntimeError(f"{lost} batches were lost on the way, or before anybody listened")
     return took / count
 
 

@@ -8,6 +8,7 @@ The layout is documented in ``docs/concepts/telemetry.md``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -158,7 +159,7 @@ _VERSION: Final = 2
 _SECTIONS: Final = b',"sections":'
 _KEPT_LAYOUTS: Final = 1024
 _KEPT_LAYOUT_BYTES: Final = 4096
-
+"""Ours are half as long; who pads theirs must not fill our memory."""
 
 _DTYPES: Final[dict[str, np.dtype[np.void]]] = {
     "records": RECORD,
@@ -168,7 +169,7 @@ _DTYPES: Final[dict[str, np.dtype[np.void]]] = {
     "pulses": PULSE,
     "heads": HEAD,
 }
-_NONE: Final = {name: np.zeros(0, dtype) for name, dtype in _DTYPES.items()}
+_EMPTY: Final = {name: np.zeros(0, dtype) for name, dtype in _DTYPES.items()}
 """Empty sections, made once: a large job sends thousands of them each second."""
 
 
@@ -185,12 +186,12 @@ class Sections:
         heads: How far each rank is in its groups, ``HEAD``; only while it stands still.
     """
 
-    records: Records = field(default_factory=lambda: _NONE["records"])
-    open: Records = field(default_factory=lambda: _NONE["open"])
-    steps: Records = field(default_factory=lambda: _NONE["steps"])
-    links: Records = field(default_factory=lambda: _NONE["links"])
-    pulses: Records = field(default_factory=lambda: _NONE["pulses"])
-    heads: Records = field(default_factory=lambda: _NONE["heads"])
+    records: Records = field(default_factory=lambda: _EMPTY["records"])
+    open: Records = field(default_factory=lambda: _EMPTY["open"])
+    steps: Records = field(default_factory=lambda: _EMPTY["steps"])
+    links: Records = field(default_factory=lambda: _EMPTY["links"])
+    pulses: Records = field(default_factory=lambda: _EMPTY["pulses"])
+    heads: Records = field(default_factory=lambda: _EMPTY["heads"])
 
     def counts(self) -> dict[str, int]:
         """Number of records in each section that has any."""
@@ -348,7 +349,8 @@ def _header(head: bytes) -> tuple[Mapping[str, Any], Mapping[str, int]]:
     # What the sections look like is most of a header, and the same in most batches of a job.
     start, last, layout = head.rpartition(_SECTIONS)
     if last and layout.endswith(b"]}") and len(layout) <= _KEPT_LAYOUT_BYTES:
-        return json.loads(f"{start.decode()}}}"), _layout(layout[:-1])
+        with contextlib.suppress(json.JSONDecodeError):  # something else may stand behind them
+            return json.loads(f"{start.decode()}}}"), _layout(layout[:-1])
     header = json.loads(head)
     return header, _counts(header["sections"])
 

@@ -13,8 +13,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from tests.docs.pages import ROOT
 from tests.docs.test_commands import COMMANDS
-from tests.support.compose import ROOT
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(300)]
 

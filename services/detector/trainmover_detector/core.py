@@ -29,13 +29,13 @@ from trainmover.events.migration import (
 )
 from trainmover.telemetry import Batch
 from trainmover.topology import Frozen, Membership
+from trainmover_detector.inbox import FEW_RANKS
 
 __all__ = ["DetectorCore", "key_of"]
 
 _UPDATE_EVERY_S = 5.0
-_LARGE_SLOTS: Final = 512
 _BUNCH: Final = 64
-"""Batches of a large job are shown together: there it is the number of calls that costs."""
+"""So many batches of a large job are shown together: there it is the number of calls that costs."""
 _ADVICE: Final = ("none", "move", "recover")
 _Key = tuple[str, str | None, str, tuple[int, int] | None]
 """(kind, machine, mode, link): a claim in shadow mode must not hide an active one."""
@@ -76,7 +76,7 @@ class DetectorCore:
         """Take in a fact; the incident facts that follow from it."""
         if self._over:
             return []
-        said = self._watch(now_s) + self._learn(fact)
+        said = self._show(now_s) + self._learn(fact)
         if isinstance(fact, JobFinished | JobFailed):
             self._over = True
             return [*said, *self._close_all("the job is over")]
@@ -89,14 +89,14 @@ class DetectorCore:
         if window is None:
             return []
         self._unseen.append(window)
-        large = window.membership.layout.slots >= _LARGE_SLOTS
-        return self._watch(now_s) if len(self._unseen) >= (_BUNCH if large else 1) else []
+        large = window.membership.layout.world_size > FEW_RANKS
+        return self._show(now_s) if len(self._unseen) >= (_BUNCH if large else 1) else []
 
     def tick(self, now_s: float) -> list[Frozen]:
         """Let time pass; call it five times a second."""
         if self._over or self.membership is None:
             return self._quarantines()
-        return self._watch(now_s) + self._ask(lambda guarded: guarded.tick(now_s), now_s)
+        return self._show(now_s) + self._ask(lambda guarded: guarded.tick(now_s), now_s)
 
     @property
     def incidents(self) -> list[IncidentOpened]:
@@ -141,8 +141,8 @@ class DetectorCore:
 
     # -- incidents -------------------------------------------------------------------------------
 
-    def _watch(self, now_s: float) -> list[Frozen]:
-        """Show what came to the detectors."""
+    def _show(self, now_s: float) -> list[Frozen]:
+        """Show the detectors what came."""
         windows, self._unseen = self._unseen, []
         return self._ask(lambda guarded: guarded.observe(windows), now_s) if windows else []
 

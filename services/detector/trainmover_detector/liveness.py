@@ -115,6 +115,7 @@ class LivenessDetector:
         if self._ticked_s is None or now_s - self._ticked_s > self._outage_s:
             self._calm_since_s = now_s  # we ourselves were away: everybody gets a fresh lease
         self._ticked_s = now_s
+        # In a large job this is too much for each tick, and only a membership change brings news.
         if self._membership is not None and len(self._seated_s) < len(self._membership.members):
             for one in self._membership.members:
                 self._seated_s.setdefault((one.machine, one.generation), now_s)

@@ -36,15 +36,7 @@ class StepStart:
         self._step = step
         self._rng = capture_rng()
         self._small = _kept(self._state.small(), self._small)
-        live = self._state.buffers()
-        if len(live) != len(self._buffers) or any(
-            a.shape != b.shape or a.dtype != b.dtype
-            for a, b in zip(live, self._buffers, strict=True)
-        ):
-            self._buffers = [buffer.clone() for buffer in live]
-        else:
-            for kept, buffer in zip(self._buffers, live, strict=True):
-                kept.copy_(buffer)
+        self._buffers = _kept(self._state.buffers(), self._buffers)
         self._had_gradient = [p.grad is not None for p in self._state.parameters()]
 
     def private_buffers(self) -> list[list[Any]]:

@@ -149,7 +149,7 @@ def main() -> None:
             session.log(loss=loss)
         if rank == 0 and not session.is_shadow and step.committed and step.index % 10 == 0:
             print(f"step {step.index:4d}  loss {loss.item():.4f}", flush=True)  # noqa: T201
-        time.sleep(max(0.0, due_s - time.monotonic()))
+        time.sleep(max(0.0, due_s - time.monotonic()))  # for --pace: others need processors, too
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ class TrainingState:
         self.others = dict(others)
         modules = [module for model in models for module in model.modules()]
         self._sharded = [module for module in modules if isinstance(module, FSDPModule)]
-        self._replicated = [one for one in modules if isinstance(one, DistributedDataParallel)]
+        self._replicated = [ddp for ddp in modules if isinstance(ddp, DistributedDataParallel)]
 
     def forget_passes(self) -> None:
         """Have wrappers forget what they remember of earlier passes over the model.
