@@ -80,6 +80,7 @@ def measure(parts: list[str], options: argparse.Namespace) -> dict[str, Any]:
         result["instrumentation"] = {
             "us_per_step": round(figures["in_place_us"], 1),
             "step_ms": round(figures["step_ms"], 2),
+            "calls": figures["calls"],
             "compared_seconds": spread(figures["seconds"]),
             "compared_processor": spread(figures["processor"]),
         }

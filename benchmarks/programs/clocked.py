@@ -41,26 +41,33 @@ TIMED = (
 
 
 class Meter:
-    """Nanoseconds spent in the instrumentation since the last reading."""
+    """What was spent in the instrumentation since the last reading.
+
+    Attributes:
+        processor: Nanoseconds of processor time of each call since the beginning, by its name.
+    """
 
     def __init__(self) -> None:
         self._spent: list[int] = []
+        self.processor: dict[str, list[int]] = {}
         for owner, name in TIMED:
             setattr(owner, name, self._timed(getattr(owner, name)))
 
     def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        spent = self._spent
+        spent, processor = self._spent, self.processor.setdefault(call.__qualname__, [])
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            began = time.perf_counter_ns()
+            began, began_processor = time.perf_counter_ns(), time.thread_time_ns()
             try:
                 return call(*args, **kwargs)
             finally:
+                processor.append(time.thread_time_ns() - began_processor)
                 spent.append(time.perf_counter_ns() - began)
 
         return timed
 
     def read(self) -> int:
+        """Nanoseconds since the last reading, by the clock on the wall."""
         total = sum(self._spent)
         self._spent.clear()
         return total
@@ -102,7 +109,9 @@ def main() -> None:
     data = SourceText(rank=dist.get_rank(), batch=4, context=context, seed=0)
     switch, on = Switch(), True
     compared = WARM_UP + 2 * options.blocks * STEPS + 1
-    meter, costs, began_ns = None, [], 0
+    meter: Meter | None = None
+    costs: list[tuple[int, int]] = []
+    began_ns = 0
     times: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     started = (0.0, 0.0)
     for step in session.steps(data, max_steps=compared + TIMED_STEPS):
@@ -128,13 +137,20 @@ def main() -> None:
         switch.set(on=on)
         dist.barrier()
         started = (time.perf_counter(), time.process_time())
-    if dist.get_rank() == 0:
+    if dist.get_rank() == 0 and meter is not None:
         pairs = list(zip(times[True], times[False], strict=False))
         spent, took = (statistics.median(each) for each in zip(*costs[2:], strict=True))
         figures = {
             "in_place": 1 + spent / took,
             "in_place_us": spent / 1e3,
             "step_ms": took / 1e6,
+            "calls": {
+                name: {
+                    "a_step": round(len(each) / len(costs), 1),
+                    "processor_us": round(statistics.mean(each) / 1e3, 1),
+                }
+                for name, each in meter.processor.items()
+            },
             "seconds": [on[0] / off[0] for on, off in pairs],
             "processor": [on[1] / off[1] for on, off in pairs],
         }
