@@ -2,8 +2,8 @@
 without, in alternating blocks of one job, in seconds and in processor time.
 
 Timed in place: each call that notes something is clocked where it happens, in whatever thread, and
-so is the draining of what was noted. A median over steps leaves out those in which other work on
-the host took the processor away in the middle of a call.
+so is what the control thread tells the agent. A median over steps leaves out those in which other
+work on the host took the processor away in the middle of a call.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import torch.distributed as dist
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from trainmover_executor import Session, clock, engine, vitals
+from trainmover_executor import Session, clock, control_thread, engine, vitals
 from trainmover_executor.programs.gpt import VOCABULARY, Gpt, SourceText
+from trainmover_executor.runtime import current_runtime
 
 STEPS = 6
 WARM_UP = 4
@@ -36,33 +37,44 @@ TIMED = (
     (clock.CollectiveClock, "enter_phase"),
     (vitals._BlockSums, "of"),
     (engine, "nonfinite_in"),
-    (clock.CollectiveClock, "drain"),
+    (clock.CollectiveClock, "beat"),
+    (control_thread.ControlThread, "_report_links"),
 )
 
 
 class Meter:
     """What was spent in the instrumentation since the last reading.
 
+    Made before anything that it times, which may keep a method of itself.
+
     Attributes:
+        on: Whether calls are timed.
         processor: Nanoseconds of processor time of each call since the beginning, by its name.
     """
 
     def __init__(self) -> None:
+        self.on = False
         self._spent: list[int] = []
         self.processor: dict[str, list[int]] = {}
         for owner, name in TIMED:
-            setattr(owner, name, self._timed(getattr(owner, name)))
+            self.time(owner, name)
+
+    def time(self, owner: object, name: str) -> None:
+        """Have ``owner.name`` timed."""
+        setattr(owner, name, self._timed(getattr(owner, name)))
 
     def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         spent, processor = self._spent, self.processor.setdefault(call.__qualname__, [])
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            began, began_processor = time.perf_counter_ns(), time.thread_time_ns()
+            if not self.on:
+                return call(*args, **kwargs)
+            began_processor, began = time.thread_time_ns(), time.perf_counter_ns()
             try:
                 return call(*args, **kwargs)
             finally:
-                processor.append(time.thread_time_ns() - began_processor)
                 spent.append(time.perf_counter_ns() - began)
+                processor.append(time.thread_time_ns() - began_processor)
 
         return timed
 
@@ -98,6 +110,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    meter = Meter()
+    meter.time(current_runtime()._vote_clock, "leave")
     Session.init()
     torch.manual_seed(0)
     context = 64
@@ -109,7 +123,6 @@ def main() -> None:
     data = SourceText(rank=dist.get_rank(), batch=4, context=context, seed=0)
     switch, on = Switch(), True
     compared = WARM_UP + 2 * options.blocks * STEPS + 1
-    meter: Meter | None = None
     costs: list[tuple[int, int]] = []
     began_ns = 0
     times: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
@@ -123,7 +136,7 @@ def main() -> None:
             optimizer.step()
             session.log(loss=loss)
         if step.index >= compared and not session.is_shadow:
-            meter, last_ns, began_ns = meter or Meter(), began_ns, time.perf_counter_ns()
+            meter.on, last_ns, began_ns = True, began_ns, time.perf_counter_ns()
             costs.append((meter.read(), began_ns - last_ns))
             continue
         done = step.index + 1 - WARM_UP
@@ -137,7 +150,7 @@ def main() -> None:
         switch.set(on=on)
         dist.barrier()
         started = (time.perf_counter(), time.process_time())
-    if dist.get_rank() == 0 and meter is not None:
+    if dist.get_rank() == 0:
         pairs = list(zip(times[True], times[False], strict=False))
         spent, took = (statistics.median(each) for each in zip(*costs[2:], strict=True))
         figures = {

@@ -1,11 +1,12 @@
 """What an agent and its workers say to each other over one unix socket per worker.
 
 A frame is: 4 bytes header length, 4 bytes body length (both little-endian unsigned), the header as
-JSON, the body as raw bytes. Only telemetry has a body.
+JSON, the body as raw bytes. Only ``Links`` has a body.
 
 Agent to worker: the commands that concern a running rank. Worker to agent: ``Hello`` once,
 ``Warm`` when a standby finished its shadow iterations, ``Fact`` for everything the agent is to
-publish, ``Telemetry`` with raw records, ``Done`` when the program ended normally.
+publish, ``Links`` with their counters, ``Done`` when the program ended normally. What a worker
+does is not said: the agent reads it from the memory of the worker's clock.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = [
     "FrameReader",
     "FromWorker",
     "Hello",
-    "Telemetry",
+    "Links",
     "ToWorker",
     "Warmed",
     "WorkerSpec",
@@ -57,6 +58,8 @@ class WorkerSpec(Frozen):
             makes them a joiner.
         control: Path of the agent's unix socket for this worker.
         listen_fd: Inherited file descriptor of the listening socket that ``endpoint`` names.
+        clock_fd: Inherited file descriptor of the memory of its clock, which the agent reads; None:
+            nobody does.
         program: The user's script (or module, with ``as_module``) and its arguments.
         metrics_dir: Folder for ``Session.log`` lines, or None.
         redundancy: Where state is to survive this machine.
@@ -71,6 +74,7 @@ class WorkerSpec(Frozen):
     membership: Membership
     control: str
     listen_fd: int
+    clock_fd: int | None = None
     endpoint: str
     program: tuple[str, ...]
     as_module: bool = False
@@ -113,18 +117,14 @@ class Fact(Frozen):
         return lookup(self.type).model.model_validate(self.payload)
 
 
-class Telemetry(Frozen):
-    """Sections of ``trainmover.telemetry.Sections`` follow as the frame's body.
+class Links(Frozen):
+    """Counters of a worker's links, records of ``trainmover.telemetry.LINK``: the frame's body.
 
     Attributes:
-        counts: Number of records in each section.
         groups: New groups: their ranks as (start, stop, stride) spans, by id.
     """
 
-    kind: Literal["telemetry"] = "telemetry"
-    epoch: int
-    dropped: int = 0
-    counts: dict[str, int] = Field(default_factory=dict)
+    kind: Literal["links"] = "links"
     groups: dict[int, tuple[tuple[int, int, int], ...]] = Field(default_factory=dict)
 
 
@@ -136,7 +136,7 @@ class Done(Frozen):
     step: int
 
 
-FromWorker = Annotated[Hello | Warmed | Fact | Telemetry | Done, Field(discriminator="kind")]
+FromWorker = Annotated[Hello | Warmed | Fact | Links | Done, Field(discriminator="kind")]
 ToWorker = Annotated[
     Prepare | Recover | AbortMigration | BreakStep | SaveCheckpoint | Release,
     Field(discriminator="verb"),

@@ -1,7 +1,7 @@
 """The control thread: everything a rank hears and says outside of its training step.
 
 One asyncio loop in one thread: the agent's socket, the listening endpoint, the watch links, phase 1
-of planned moves, and the draining of telemetry. The training thread never waits for it; it leaves
+of planned moves, and the sign of life. The training thread never waits for it; it leaves
 messages (``post``) and reads what the worker role knows.
 """
 
@@ -14,7 +14,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -30,7 +29,7 @@ from trainmover_executor.control import (
     Fact,
     FrameReader,
     Hello,
-    Telemetry,
+    Links,
     Warmed,
     WorkerSpec,
     pack,
@@ -67,7 +66,7 @@ __all__ = ["ControlThread"]
 
 log = structlog.get_logger(__name__)
 
-_TELEMETRY_PERIOD_S: Final = 0.25
+_BEAT_PERIOD_S: Final = 0.25
 _LINKS_EVERY: Final = 4
 _PROGRESS_EVERY: Final = 4
 _AGENT_GONE: Final = 75  # EX_TEMPFAIL
@@ -80,7 +79,7 @@ class ControlThread:
     Args:
         spec: What this process was started as.
         latch: Tripped when a neighbour is lost or aborts, or the agent says so.
-        clock: Drained into telemetry.
+        clock: Gets a sign of life from this thread.
         role: Decides what commands, calls and lost neighbours mean.
         recording: Served to standbys, and filled at one.
         progress: Called once a second for a ``StepProgress``; None while there is nothing to say.
@@ -191,7 +190,7 @@ class ControlThread:
             self._tasks.create_task(self._endpoint.serve())
             self._tasks.create_task(self._hear_agent())
             self._tasks.create_task(self._tell_agent())
-            self._tasks.create_task(self._send_telemetry())
+            self._tasks.create_task(self._show_life())
             if self._spec.role == "active":
                 self._endpoint.open()
                 self._neighbours.watch_anew(frozenset())
@@ -240,29 +239,24 @@ class ControlThread:
                 return
             self._outbox.task_done()
 
-    async def _send_telemetry(self) -> None:
+    async def _show_life(self) -> None:
         ticks = 0
         while True:
-            await asyncio.sleep(_TELEMETRY_PERIOD_S)
+            await asyncio.sleep(_BEAT_PERIOD_S)
             ticks += 1
-            self._report_telemetry(with_links=ticks % _LINKS_EVERY == 0)
+            stands_still = self._clock.beat()
+            if stands_still or self._clock.has_new_groups or ticks % _LINKS_EVERY == 0:
+                self._report_links()
             if ticks % _PROGRESS_EVERY == 0 and (progress := self._progress()) is not None:
                 self._outbox.put_nowait(pack(Fact.of(progress)))
 
-    def _report_telemetry(self, *, with_links: bool) -> None:
-        sections, dropped = self._clock.drain()
-        stands_still = len(sections.heads) > 0 and len(sections.open) > 0
-        if with_links or stands_still:
-            links = self.book.read_links(self._clock.group_ids())
-            sections = replace(sections, links=links)
+    def _report_links(self) -> None:
+        links = self.book.read_links(self._clock.group_ids())
         groups = {
             group: tuple((span.start, span.stop, span.step) for span in spans)
             for group, spans in self._clock.new_groups().items()
         }
-        head = Telemetry(
-            epoch=self.book.epoch, dropped=dropped, counts=sections.counts(), groups=groups
-        )
-        self._outbox.put_nowait(pack(head, sections.pack()))
+        self._outbox.put_nowait(pack(Links(groups=groups), links.tobytes()))
 
     def _obey(self, command: Frozen) -> None:
         match command:

@@ -74,7 +74,7 @@ class ForkServer:
         self._scratch = scratch
         self._pid = os.getpid()
         self._reader = FrameReader()
-        self._listeners: deque[int] = deque()
+        self._descriptors: deque[int] = deque()
         self._orders: deque[Spawn | Signal] = deque()
         self._pids: dict[str, int] = {}
         self._keys: dict[int, str] = {}
@@ -118,10 +118,10 @@ class ForkServer:
     def _receive(self) -> bool:
         """Take in what the agent sent; False when it is gone."""
         try:
-            data, listeners, _, _ = socket.recv_fds(self._peer, 65536, 16)
+            data, descriptors, _, _ = socket.recv_fds(self._peer, 65536, 16)
         except ConnectionError:
             return False
-        self._listeners.extend(listeners)
+        self._descriptors.extend(descriptors)
         for header, _ in self._reader.feed(data):
             self._orders.append(parse_to_forks(header))
         return bool(data)
@@ -137,7 +137,8 @@ class ForkServer:
         return None
 
     def _fork(self, order: Spawn) -> Spawn | None:
-        listener = self._listeners.popleft()  # descriptors arrive in the order of their frames
+        # Descriptors arrive in the order of their frames.
+        listener, clock = self._descriptors.popleft(), self._descriptors.popleft()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         # A signal must meet either the server's handlers in the server or none in the child:
@@ -148,6 +149,7 @@ class ForkServer:
         except OSError as error:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             os.close(listener)
+            os.close(clock)
             self._tell(
                 Exited(
                     key=order.key,
@@ -163,12 +165,12 @@ class ForkServer:
             self._forget_server()
             become_worker(order, server=self._pid)
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            return order.model_copy(
-                update={"spec": order.spec.model_copy(update={"listen_fd": listener})}
-            )
+            inherited = {"listen_fd": listener, "clock_fd": clock}
+            return order.model_copy(update={"spec": order.spec.model_copy(update=inherited)})
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         # Only the worker may hold its listening socket: once it is dead its port must refuse.
         os.close(listener)
+        os.close(clock)
         self._pids[order.key] = pid
         self._keys[pid] = order.key
         self._tell(Spawned(key=order.key, pid=pid))
@@ -180,8 +182,8 @@ class ForkServer:
             signal.signal(signum, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self._peer.close()
-        for listener in self._listeners:
-            os.close(listener)
+        for descriptor in self._descriptors:
+            os.close(descriptor)
 
     def _reap(self) -> None:
         while True:

@@ -22,6 +22,7 @@ from trainmover.events.executor import StepProgress
 from trainmover.plan import Plan
 from trainmover.topology import Frozen, Membership
 from trainmover_executor.clock import CollectiveClock
+from trainmover_executor.clock_memory import ClockMemory
 from trainmover_executor.communicator.base import Communicator
 from trainmover_executor.communicator.choice import choice_of
 from trainmover_executor.communicator.control import ControlCommunicator
@@ -90,7 +91,9 @@ class Runtime:
             )
         )
         self.latch = Latch(self.role)
-        self.clock = CollectiveClock(rank=spec.rank)
+        memory = None if spec.clock_fd is None else ClockMemory.attach(spec.clock_fd)
+        self.clock = CollectiveClock(rank=spec.rank, memory=memory)
+        self.clock.enter_epoch(spec.membership.epoch)
         self.progress: StepProgress | None = None
         self.recording = Recording()
         self._choice = choice_of(os.environ)
@@ -294,6 +297,7 @@ class Runtime:
             group.engine.leave_sandbox()
 
     def _rewind(self) -> None:
+        self.clock.enter_epoch(self.epoch)
         for communicator in self._communicators:
             communicator.rewind()
         for group in self._groups.values():

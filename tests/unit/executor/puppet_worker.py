@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
+from trainmover_executor.clock import CollectiveClock
+from trainmover_executor.clock_memory import ClockMemory
 from trainmover_executor.control import FrameReader, Hello, WorkerSpec, pack
 
 
@@ -58,6 +60,8 @@ def _obey(order: dict[str, Any], *, agent: socket.socket, spec: WorkerSpec) -> N
             agent.sendall(pack(Hello(rank=spec.rank, pid=os.getpid())))
         case {"do": "frame", "data": data}:
             agent.sendall(bytes.fromhex(data))
+        case {"do": "clock", "steps": steps}:
+            _work(spec, steps)
         case {"do": "exit", "code": code}:
             sys.exit(code)
         case {"do": "raise", "text": text}:
@@ -73,6 +77,17 @@ def _obey(order: dict[str, Any], *, agent: socket.socket, spec: WorkerSpec) -> N
                 director.connect(os.environ["TM_DIRECTOR"])
                 _tell(director, grandchild=os.getpid())
                 signal.pause()
+
+
+def _work(spec: WorkerSpec, steps: int) -> None:
+    assert spec.clock_fd is not None
+    clock = CollectiveClock(rank=spec.rank, memory=ClockMemory.attach(spec.clock_fd))
+    clock.enter_epoch(spec.membership.epoch)
+    group = clock.group("g")
+    for step in range(steps):
+        clock.step = step
+        group.leave(group.enter("barrier", size=0))
+    clock.beat()
 
 
 def _open_sockets() -> list[str]:

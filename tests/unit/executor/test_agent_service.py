@@ -27,12 +27,12 @@ from trainmover.events.machine import (
 from trainmover.events.migration import JobFinished
 from trainmover.observe import new_event
 from trainmover.plan import Move, Plan
-from trainmover.telemetry import RECORD, decode_batch
+from trainmover.telemetry import decode_batch
 from trainmover.topology import Frozen, Layout, Member, Membership
 from trainmover_executor.agent import forks, service
 from trainmover_executor.agent.options import AgentOptions
 from trainmover_executor.agent.service import Agent
-from trainmover_executor.control import Done, Fact, Hello, Telemetry, Warmed
+from trainmover_executor.control import Done, Fact, Hello, Warmed
 
 JOB, ME = "demo", "worker-0"
 F = TypeVar("F", bound=Frozen)
@@ -372,8 +372,6 @@ async def test_facts_of_an_outage_arrive_after_it(director: Any, puppet_entry: s
 
 
 async def test_telemetry_is_relayed_and_is_a_sign_of_life(director: Any, puppet_entry: str) -> None:
-    import numpy as np
-
     async with rig(puppet_entry) as one:
         batches = one.planner.bus.telemetry(JOB)
         async with asyncio.timeout(10):
@@ -381,16 +379,30 @@ async def test_telemetry_is_relayed_and_is_a_sign_of_life(director: Any, puppet_
             assert len(decode_batch(data).records) == 0
             await start(one)
             puppet = await hello(await director.next())
-            records = np.zeros(5, RECORD)
-            records["step"] = np.arange(5)
-            puppet.say(Telemetry(epoch=1, dropped=2, counts={"records": 5}), records.tobytes())
+            puppet.do("clock", steps=5)
             async for machine, data in batches:
                 batch = decode_batch(data)
                 assert (machine, batch.machine, batch.generation) == (ME, ME, 0)
                 if len(batch.records):
                     break
-        assert (batch.epoch, batch.dropped) == (1, 2)
+        assert (batch.epoch, batch.dropped) == (1, 0)
         assert batch.records["step"].tolist() == [0, 1, 2, 3, 4]
+
+
+async def test_what_a_killed_worker_did_last_is_relayed(director: Any, puppet_entry: str) -> None:
+    async with rig(puppet_entry) as one:
+        batches = one.planner.bus.telemetry(JOB)
+        async with asyncio.timeout(10):
+            await anext(batches)
+            await start(one)
+            puppet = await hello(await director.next())
+            puppet.do("clock", steps=9)
+            puppet.do("raise", text="and dies at once")
+            await one.planner.fact(WorkerExited)
+            async for _, data in batches:
+                if len(records := decode_batch(data).records):
+                    break
+        assert records["step"].tolist() == [*range(9)]
 
 
 async def test_a_garbled_worker_is_a_dead_worker(director: Any, puppet_entry: str) -> None:

@@ -21,6 +21,7 @@ from trainmover_executor.agent.control_link import ControlLink
 from trainmover_executor.agent.fork_frames import Exited, Spawn, Spawned
 from trainmover_executor.agent.forks import ForkServerClient
 from trainmover_executor.agent.priority import come_forward
+from trainmover_executor.clock_memory import ClockMemory
 from trainmover_executor.control import FromWorker, WorkerSpec
 
 News = asyncio.Queue[Spawned | Exited]
@@ -61,9 +62,11 @@ class Rig:
             program=("none",),
         )
         words = str(self.scratch / f"{key}.words")
+        _, clock = ClockMemory.shared()
         self.client.spawn(
             Spawn(key=key, spec=spec, entry=self.entry, background=background, words=words),
-            listener,
+            listener=listener,
+            clock=clock,
         )
         return port
 

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-import struct
-import threading
-import time
 from collections import OrderedDict
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.unit.executor.roles import active
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainmover.telemetry import OPS, Flag
-from trainmover_executor.clock import CollectiveClock, Ring
 from trainmover_executor.finite import nonfinite_in
 from trainmover_executor.latch import Latch
 from trainmover_executor.links.link import LinkBrokenError
@@ -255,118 +248,6 @@ class TestLatch:
             latch.check_protected()
         latch.protected = True
         latch.check_protected()
-
-
-class TestClock:
-    def test_records_are_drained_once_and_in_order(self):
-        clock = CollectiveClock(rank=3)
-        group = clock.group("g", range(4))
-        clock.step = 7
-        for size in (1, 2):
-            group.leave(group.enter("allreduce", size=size))
-        sections, dropped = clock.drain()
-        records = sections.records
-        assert records["bytes"].tolist() == [1, 2]
-        assert records["sequence"].tolist() == [0, 1]
-        assert (set(records["rank"]), set(records["step"]), dropped) == ({3}, {7}, 0)
-        assert (records["duration_ns"] > 0).all()
-        assert len(clock.drain()[0].records) == 0
-        assert clock.new_groups() == {group.id: (range(4),)}
-        assert clock.new_groups() == {}
-
-    def test_a_full_ring_drops_the_oldest_and_says_how_many(self):
-        clock = CollectiveClock(rank=0, capacity=4)
-        group = clock.group("g")
-        for size in range(6):
-            group.leave(group.enter("barrier", size=size))
-        sections, dropped = clock.drain()
-        assert sections.records["bytes"].tolist() == [2, 3, 4, 5]
-        assert dropped == 2
-
-    @given(st.lists(st.integers(0, 700), max_size=12), st.sampled_from([1, 7, 64, 300]))
-    def test_a_ring_gives_each_record_once_or_says_that_it_is_gone(self, bursts, capacity):
-        layout, dtype = struct.Struct("<q"), np.dtype([("number", "<i8")])
-        ring, written = Ring(layout, dtype, capacity), 0
-        for burst in bursts:
-            for number in range(written, written + burst):
-                ring.write(number)
-            written += burst
-            records, dropped = ring.drain()
-            kept = min(burst, capacity)
-            assert dropped == burst - kept
-            assert records["number"].tolist() == list(range(written - kept, written))
-
-    def test_what_runs_is_seen_until_it_is_over(self):
-        clock = CollectiveClock(rank=1, running=2)
-        group = clock.group("g")
-        first = group.enter("allreduce", size=8)
-        message = group.enter("send", size=4, peer=3)
-        unseen = group.enter("allreduce", size=8)
-        assert unseen == -1
-        running = clock.drain()[0].open
-        assert running["sequence"].tolist() == [0, 0]
-        assert running["peer"].tolist() == [-1, 3]
-        assert (running["duration_ns"] > 0).all()
-        group.leave(first, complete=False)
-        group.leave(message)
-        group.leave(unseen)
-        sections, _ = clock.drain()
-        assert len(sections.open) == 0
-        assert [OPS[op] for op in sections.records["op"]] == ["send"]
-        assert group.issued == 2
-        group.rewind()
-        group.leave(group.enter("send", size=4, peer=3))
-        assert clock.drain()[0].records["sequence"].tolist() == [0]
-
-    def test_a_step_adds_up_its_waits_once(self):
-        clock = CollectiveClock(rank=0)
-        group = clock.group("g")
-        found = []
-        before = time.perf_counter_ns()
-        for step in (4, 5):
-            clock.step = step
-            slots = [group.enter("allreduce", size=8), group.enter("allreduce", size=8)]
-            found.append(clock.drain()[0].steps)  # half a step may be drained
-            for slot in slots:
-                group.leave(slot)
-            clock.nonfinite = step
-            numbers = {"duration_ns": 9, "loader_ns": 1, "outside_ns": 2, "cpu_ns": 3}
-            clock.committed(step=step, flags=Flag.LOSS, loss=0.5, checksum=1 << 63, **numbers)
-        elapsed = time.perf_counter_ns() - before
-        steps = np.concatenate([*found, clock.drain()[0].steps])
-        assert steps["step"].tolist() == [4, 5]
-        assert steps["ops"].tolist() == [2, 2]
-        assert 0 < steps["wait_ns"].sum() <= elapsed
-        assert steps["signature"][0] == steps["signature"][1] != 0
-        assert steps["nonfinite"].tolist() == [4, 5]
-        assert steps["checksum"].tolist() == [1 << 63] * 2
-
-    def test_writers_of_many_threads_lose_nothing(self):
-        clock = CollectiveClock(rank=0, capacity=8192)
-        found, over = [], threading.Event()
-
-        def write(name):
-            group = clock.group(name)
-            for size in range(2000):
-                group.leave(group.enter("barrier", size=size))
-
-        def read():
-            while not over.is_set():
-                found.append(clock.drain())
-
-        writers = [threading.Thread(target=write, args=(f"g{n}",)) for n in range(4)]
-        reader = threading.Thread(target=read)
-        for thread in (reader, *writers):
-            thread.start()
-        for thread in writers:
-            thread.join()
-        over.set()
-        reader.join()
-        found.append(clock.drain())
-        records = np.concatenate([sections.records for sections, _ in found])
-        assert sum(dropped for _, dropped in found) == 0
-        for group in set(records["group"].tolist()):
-            assert records["bytes"][records["group"] == group].tolist() == list(range(2000))
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 import torch
+from tests.unit.executor.test_clock import clock_and_reader
 from torch import nn
 
 from trainmover.telemetry import STEP, Flag, Phase
-from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.vitals import StepVitals
 
 
@@ -23,12 +23,13 @@ def one_step(vitals: StepVitals, *, number: int, attempts: int = 1, moved: bool 
 
 
 def test_a_step_tells_where_its_time_went() -> None:
-    clock = CollectiveClock(rank=2)
+    clock, reader = clock_and_reader(rank=2)
     vitals = StepVitals(clock, [nn.Linear(4, 4)])
     one_step(vitals, number=0)
     time.sleep(0.03)
     one_step(vitals, number=1)
-    sections, _ = clock.drain()
+    clock.beat()
+    sections, _ = reader.read()
     first, second = sections.steps
     assert first["flags"] == second["flags"] == Flag.LOSS | Flag.CHECKSUM
     assert second["loader_ns"] >= 20_000_000
@@ -39,30 +40,30 @@ def test_a_step_tells_where_its_time_went() -> None:
 
 
 def test_a_step_that_was_done_again_or_moved_says_so() -> None:
-    clock = CollectiveClock(rank=2)
+    clock, reader = clock_and_reader(rank=2)
     vitals = StepVitals(clock, [nn.Linear(4, 4)])
     one_step(vitals, number=0, attempts=2)
     one_step(vitals, number=1, moved=True)
     one_step(vitals, number=2)
-    redone = clock.drain()[0].steps["flags"] & Flag.REDONE
+    redone = reader.read()[0].steps["flags"] & Flag.REDONE
     assert redone.tolist() == [Flag.REDONE, Flag.REDONE, 0]
 
 
 def test_what_ranks_do_between_steps_counts_to_the_coming_step() -> None:
-    """Whenever the control thread drains: else ranks would seem to do different things."""
+    """Whenever the agent reads: else ranks would seem to do different things."""
     found = []
-    for drains_between in (False, True):
-        clock = CollectiveClock(rank=0)
+    for reads_between in (False, True):
+        clock, reader = clock_and_reader()
         vitals, group = StepVitals(clock, [nn.Linear(4, 4)]), clock.group("g", range(2))
         steps = []
         for number in range(2):
             clock.step = number
             group.leave(group.enter("allreduce", size=64))
             one_step(vitals, number=number)
-            if drains_between:
-                steps += clock.drain()[0].steps.tolist()
+            if reads_between:
+                steps += reader.read()[0].steps.tolist()
             group.leave(group.enter("barrier", size=0))  # an evaluation
-        steps += clock.drain()[0].steps.tolist()
+        steps += reader.read()[0].steps.tolist()
         names = STEP.names or ()
         found.append([(s[names.index("ops")], s[names.index("signature")]) for s in steps])
     assert found[0] == found[1]
@@ -72,8 +73,10 @@ def test_what_ranks_do_between_steps_counts_to_the_coming_step() -> None:
 def test_replicas_have_the_same_checksums_until_a_bit_flips() -> None:
     models = [nn.Linear(300, 300) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
-    clocks = [CollectiveClock(rank=rank) for rank in range(2)]
-    all_vitals = [StepVitals(clock, [model]) for clock, model in zip(clocks, models, strict=True)]
+    pairs = [clock_and_reader(rank=rank) for rank in range(2)]
+    all_vitals = [
+        StepVitals(clock, [model]) for (clock, _), model in zip(pairs, models, strict=True)
+    ]
     blocks = 300 * 300 // 16_384 + 2
     for number in range(2 * blocks):
         if number == blocks:
@@ -81,7 +84,7 @@ def test_replicas_have_the_same_checksums_until_a_bit_flips() -> None:
                 models[1].weight[299, 299] += 1e-3
         for vitals in all_vitals:
             one_step(vitals, number=number)
-    sums = [clock.drain()[0].steps["checksum"].tolist() for clock in clocks]
+    sums = [reader.read()[0].steps["checksum"].tolist() for _, reader in pairs]
     assert sums[0][:blocks] == sums[1][:blocks]
     differing = [a != b for a, b in zip(*sums, strict=True)][blocks:]
     assert differing.count(True) == 1

@@ -1,8 +1,8 @@
 """What the agent and its fork server say to each other over one socketpair.
 
-Frames are laid out as in ``control.py``. Agent to fork server: ``Spawn`` (one listening socket
-travels with it as ``SCM_RIGHTS``) and ``Signal``. Fork server to agent: ``Ready`` once, then
-``Spawned`` and ``Exited`` per process.
+Frames are laid out as in ``control.py``. Agent to fork server: ``Spawn`` (a listening
+socket and the memory of a clock travel with it as ``SCM_RIGHTS``) and ``Signal``. Fork server to
+agent: ``Ready`` once, then ``Spawned`` and ``Exited`` per process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Spawn(Frozen):
 
     Attributes:
         key: Names the process in every later frame; never used twice.
-        spec: What the worker is told; its ``listen_fd`` is set to the received descriptor.
+        spec: What the worker is told; its ``listen_fd`` and ``clock_fd`` are set to the received
+            descriptors.
         entry: ``package.module:function`` that gets the spec.
         background: Give way to other processes of the host (``SCHED_BATCH``).
         output: File that takes standard output and error, or None to inherit the agent's.

@@ -48,7 +48,7 @@ class ForkServerClient:
         self._entry = entry
         self._scratch = scratch
         self._heard = heard
-        self._pending: deque[tuple[bytes, socket.socket | None]] = deque()
+        self._pending: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._alive: set[str] = set()  # orders whose process did not exit yet
         self._socket: socket.socket | None = None
 
@@ -74,9 +74,8 @@ class ForkServerClient:
 
     def _give_up(self, reason: str) -> None:
         """Report every worker as gone, and drop what was not sent."""
-        for _, listener in self._pending:
-            if listener is not None:
-                listener.close()
+        for _, descriptors in self._pending:
+            _close(descriptors)
         self._pending.clear()
         for key in tuple(self._alive):
             self._hear(Exited(key=key, pid=0, exit_code=None, signal=signal.SIGKILL, reason=reason))
@@ -133,16 +132,16 @@ class ForkServerClient:
                 await _wait_or_kill(process)
         return ready
 
-    def spawn(self, order: Spawn, listener: socket.socket) -> None:
-        """Order a fork; ``listener`` goes with it and is closed here."""
+    def spawn(self, order: Spawn, *, listener: socket.socket, clock: int) -> None:
+        """Order a fork; its socket and its clock's memory go with it and are closed here."""
         self._alive.add(order.key)
-        self._pending.append((pack(order), listener))
+        self._pending.append((pack(order), (listener.detach(), clock)))
         self._flush()
 
     def signal(self, key: str, signum: int) -> None:
         """Signal a worker and what it started; does nothing once it is gone."""
         if key in self._alive:
-            self._pending.append((pack(Signal(key=key, signum=signum)), None))
+            self._pending.append((pack(Signal(key=key, signum=signum)), ()))
             self._flush()
 
     def _hear(self, message: Spawned | Exited) -> None:
@@ -158,26 +157,30 @@ class ForkServerClient:
             return
         loop = asyncio.get_running_loop()
         while self._pending:
-            data, listener = self._pending.popleft()
+            data, descriptors = self._pending.popleft()
             try:
-                if listener is None:
-                    sent = self._socket.send(data)
+                if descriptors:
+                    sent = socket.send_fds(self._socket, [data], descriptors)
                 else:
-                    sent = socket.send_fds(self._socket, [data], [listener.fileno()])
+                    sent = self._socket.send(data)
             except BlockingIOError:
-                self._pending.appendleft((data, listener))
+                self._pending.appendleft((data, descriptors))
                 loop.add_writer(self._socket, self._flush)
                 return
             except ConnectionError:
-                self._pending.appendleft((data, listener))
+                self._pending.appendleft((data, descriptors))
                 return  # the reader sees the end of the stream
-            if listener is not None:
-                # It is in the kernel's hands now. Ours must go: when the worker is dead, its port
-                # has to refuse.
-                listener.close()
+            # They are in the kernel's hands now. Ours must go: when the worker is dead, its port
+            # has to refuse.
+            _close(descriptors)
             if sent < len(data):
-                self._pending.appendleft((data[sent:], None))
+                self._pending.appendleft((data[sent:], ()))
         loop.remove_writer(self._socket)
+
+
+def _close(descriptors: tuple[int, ...]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 async def _wait_or_kill(process: asyncio.subprocess.Process) -> None:

@@ -36,7 +36,7 @@ from trainmover_executor.agent.outbox import Outbox
 from trainmover_executor.agent.state import AgentState, Identity
 from trainmover_executor.agent.telemetry import TelemetryRelay, period_of
 from trainmover_executor.agent.workers import WorkerPool
-from trainmover_executor.control import Fact, FromWorker, Telemetry
+from trainmover_executor.control import Fact, FromWorker, Links
 
 __all__ = ["Agent"]
 
@@ -69,22 +69,24 @@ class Agent:
         if options.log_dir is not None:
             options.log_dir.mkdir(parents=True, exist_ok=True)
         self._listeners = Listeners(host=options.host, ranks=options.ranks, towards=options.nats)
-        self._workers = WorkerPool(
-            options,
-            scratch=self._scratch,
-            listeners=self._listeners,
-            heard=self._on_worker,
-            exited=self._feed,
-        )
-        self._outbox = Outbox(bus.publish)
         self._telemetry = TelemetryRelay(
             job=options.job,
             machine=options.machine,
             now=lambda: (self._state.generation, self._state.epoch),
             send=lambda data: bus.send_telemetry(options.job, options.machine, data),
-            state_of=self._workers.state_of,
+            trains=self._trains,
+            state_of=self._state_of,
             period_s=period_of(options.nnodes_max),
         )
+        self._workers = WorkerPool(
+            options,
+            scratch=self._scratch,
+            listeners=self._listeners,
+            clocked=self._telemetry.watch,
+            heard=self._on_worker,
+            exited=self._on_exit,
+        )
+        self._outbox = Outbox(bus.publish)
         self._events: deque[effects.Event] = deque()
         self._feeding = False
         self._timers: list[asyncio.TimerHandle] = []
@@ -192,13 +194,8 @@ class Agent:
             self._feeding = False
 
     def _on_worker(self, key: str, message: FromWorker, body: bytes) -> None:
-        if isinstance(message, Telemetry):
-            worker = self._state.workers.get(key)
-            # Shadow iterations say nothing about the job.
-            if worker is not None and (
-                worker.role == "active" or worker.slot == self._state.joining
-            ):
-                self._telemetry.add(key, message, body)
+        if isinstance(message, Links):
+            self._telemetry.add_links(key, message, body)
         elif isinstance(message, Fact):
             try:
                 fact = message.model()
@@ -208,6 +205,20 @@ class Agent:
                 self._feed(effects.Reported(key, fact))
         else:
             self._feed(effects.Said(key, message))
+
+    def _on_exit(self, exited: effects.Exited) -> None:
+        self._telemetry.forget(exited.key)
+        self._feed(exited)
+
+    def _trains(self, key: str) -> bool:
+        """Whether a worker does the job's work; shadow iterations say nothing about the job."""
+        worker = self._state.workers.get(key)
+        return worker is not None and (
+            worker.role == "active" or worker.slot == self._state.joining
+        )
+
+    def _state_of(self, key: str) -> str:
+        return self._workers.state_of(key)
 
     async def _obey(self) -> None:
         async def on_command(delivery: Delivery[Command]) -> None:

@@ -17,6 +17,7 @@ from trainmover_executor.agent.forks import ForkServerClient
 from trainmover_executor.agent.listeners import Listeners
 from trainmover_executor.agent.options import AgentOptions
 from trainmover_executor.agent.priority import come_forward
+from trainmover_executor.clock_memory import ClockMemory
 from trainmover_executor.control import FromWorker, ToWorker, WorkerSpec
 
 __all__ = ["WorkerPool", "last_words"]
@@ -38,6 +39,7 @@ class WorkerPool:
         options: What the agent was told.
         scratch: The agent's private folder, for sockets and last words.
         listeners: Where the workers' listening sockets wait.
+        clocked: Called with the memory of the clock of each process.
         heard: Called with what a worker says.
         exited: Called when a process is gone and all it said was heard.
     """
@@ -48,6 +50,7 @@ class WorkerPool:
         *,
         scratch: Path,
         listeners: Listeners,
+        clocked: Callable[[str, int, ClockMemory], None],
         heard: Heard,
         exited: Callable[[effects.Exited], None],
     ) -> None:
@@ -55,6 +58,7 @@ class WorkerPool:
         self._scratch = scratch
         self._sockets = itertools.count()
         self._listeners = listeners
+        self._clocked = clocked
         self._heard = heard
         self._exited = exited
         self._links: dict[str, ControlLink] = {}
@@ -83,6 +87,8 @@ class WorkerPool:
         options = self._options
         listener = self._listeners.take(order.socket_of, order.local_rank)
         host, port = listener.getsockname()[:2]
+        memory, clock_fd = ClockMemory.shared()
+        self._clocked(order.key, order.rank, memory)
         control = self._scratch / f"{next(self._sockets)}.sock"
         self._links[order.key] = ControlLink(order.key, control, heard=self._heard)
         spec = WorkerSpec(
@@ -94,7 +100,8 @@ class WorkerPool:
             role=order.role,
             membership=order.membership,
             control=str(control),
-            listen_fd=listener.fileno(),  # the fork server puts its own number here
+            listen_fd=listener.fileno(),  # the fork server puts its own numbers here
+            clock_fd=clock_fd,
             endpoint=f"{host}:{port}",
             program=options.program,
             as_module=options.as_module,
@@ -117,7 +124,8 @@ class WorkerPool:
                 output=None if output is None else str(output),
                 words=None if output is not None else str(words),
             ),
-            listener,
+            listener=listener,
+            clock=clock_fd,
         )
 
     def prioritise(self, keys: Iterable[str]) -> None:

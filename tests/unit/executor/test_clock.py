@@ -1,0 +1,330 @@
+"""The clock: what a training process notes, and what is read of it from outside."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmover.telemetry import OPS, Flag, Phase
+from trainmover_executor.clock import CollectiveClock, Ring
+from trainmover_executor.clock_memory import ClockMemory, ClockShape, RingMemory
+from trainmover_executor.clock_reader import ClockReader, RingReader
+
+NUMBERS = {"duration_ns": 9, "loader_ns": 1, "outside_ns": 2, "cpu_ns": 3}
+
+
+def clock_and_reader(*, rank: int = 0, **shape: int) -> tuple[CollectiveClock, ClockReader]:
+    """A clock in private memory and who reads it."""
+    clock = CollectiveClock(rank=rank, memory=ClockMemory.private(ClockShape(**shape)))
+    return clock, ClockReader(rank=rank, memory=clock.memory)
+
+
+def test_records_are_read_once_and_in_order() -> None:
+    clock, reader = clock_and_reader(rank=3)
+    group = clock.group("g", range(4))
+    clock.step = 7
+    for size in (1, 2):
+        group.leave(group.enter("allreduce", size=size))
+    sections, dropped = reader.read()
+    records = sections.records
+    assert records["bytes"].tolist() == [1, 2]
+    assert records["sequence"].tolist() == [0, 1]
+    assert (set(records["rank"]), set(records["step"]), dropped) == ({3}, {7}, 0)
+    assert (records["duration_ns"] > 0).all()
+    assert len(reader.read()[0].records) == 0
+
+
+def test_groups_are_said_once() -> None:
+    clock = CollectiveClock(rank=0)
+    group = clock.group("g", range(4))
+    assert clock.has_new_groups
+    assert clock.new_groups() == {group.id: (range(4),)}
+    assert clock.new_groups() == {}
+    assert not clock.has_new_groups
+    assert clock.group_ids() == {"g": group.id}
+
+
+def test_a_full_ring_drops_the_oldest_and_says_how_many() -> None:
+    clock, reader = clock_and_reader(records=4)
+    group = clock.group("g")
+    for size in range(6):
+        group.leave(group.enter("barrier", size=size))
+    sections, dropped = reader.read()
+    assert sections.records["bytes"].tolist() == [2, 3, 4, 5]
+    assert dropped == 2
+
+
+class TestRing:
+    LAYOUT = struct.Struct("<q")
+    DTYPE = np.dtype([("number", "<i8")])
+
+    def memory(self, capacity: int) -> RingMemory:
+        """A ring of bare numbers."""
+        stamps, records = (memoryview(bytearray(8 * capacity)) for _ in range(2))
+        return RingMemory(
+            layout=self.LAYOUT, dtype=self.DTYPE, stamps=stamps.cast("q"), bytes=records
+        )
+
+    @given(st.lists(st.integers(0, 700), max_size=12), st.sampled_from([1, 7, 64, 300]))
+    def test_each_record_comes_once_or_is_said_to_be_gone(
+        self, bursts: list[int], capacity: int
+    ) -> None:
+        memory = self.memory(capacity)
+        ring, reader, written = Ring(memory), RingReader(memory), 0
+        for burst in bursts:
+            for number in range(written, written + burst):
+                ring.write(number)
+            written += burst
+            records, dropped = reader.read()
+            kept = min(burst, capacity)
+            assert dropped == burst - kept
+            assert records["number"].tolist() == list(range(written - kept, written))
+
+    def test_half_a_record_waits_until_it_is_whole(self) -> None:
+        memory = self.memory(4)
+        ring, reader = Ring(memory), RingReader(memory)
+        for number in range(3):
+            ring.write(number)
+        memory.stamps[2] = 0  # the second is being written
+        assert reader.read()[0]["number"].tolist() == [0]
+        memory.stamps[2] = 2
+        assert reader.read()[0]["number"].tolist() == [1, 2]
+
+    def test_what_is_overwritten_while_it_is_copied_is_not_taken(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        memory = self.memory(4)
+        ring, reader = Ring(memory), RingReader(memory)
+        for number in range(4):
+            ring.write(number)
+
+        def lap() -> None:
+            ring.write(4)
+            memory.stamps[2] = 0  # and the sixth is on its way
+
+        monkeypatch.setattr(os, "sched_yield", lap)
+        records, dropped = reader.read()
+        assert records["number"].tolist() == [2, 3]
+        assert dropped == 2
+
+
+def test_what_runs_is_seen_until_it_is_over() -> None:
+    clock, reader = clock_and_reader(rank=1, running=2)
+    group = clock.group("g")
+    first = group.enter("allreduce", size=8)
+    message = group.enter("send", size=4, peer=3)
+    unseen = group.enter("allreduce", size=8)
+    assert unseen == -1
+    clock.beat()
+    running = reader.read()[0].open
+    assert running["sequence"].tolist() == [0, 0]
+    assert running["peer"].tolist() == [-1, 3]
+    assert (running["duration_ns"] > 0).all()
+    group.leave(first, complete=False)
+    group.leave(message)
+    group.leave(unseen)
+    clock.beat()
+    sections, _ = reader.read()
+    assert len(sections.open) == 0
+    assert [OPS[op] for op in sections.records["op"]] == ["send"]
+    assert group.issued == 2
+    group.rewind()
+    group.leave(group.enter("send", size=4, peer=3))
+    assert reader.read()[0].records["sequence"].tolist() == [0]
+
+
+def test_an_operation_that_begins_while_it_is_looked_at_is_seen_the_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, reader = clock_and_reader()
+    group = clock.group("g")
+    slots = [group.enter("allreduce", size=size) for size in (1, 2)]
+
+    def another_in_its_place() -> None:
+        group.leave(slots[0])
+        clock.memory.busy[slots[0]] = time.perf_counter_ns()
+
+    monkeypatch.setattr(os, "sched_yield", another_in_its_place)
+    clock.beat()
+    assert reader.read()[0].open["bytes"].tolist() == [2]
+
+
+def test_who_stands_still_says_how_far_it_is() -> None:
+    clock, reader = clock_and_reader(rank=2)
+    groups = [clock.group(name) for name in ("a", "b")]
+    for count, group in enumerate(groups):
+        for _ in range(count + 1):
+            group.leave(group.enter("barrier", size=0))
+    assert not clock.beat()
+    assert len(reader.read()[0].heads) == 0
+    groups[0].enter("allreduce", size=8)
+    assert clock.beat()
+    sections, _ = reader.read()
+    heads = zip(sections.heads["group"].tolist(), sections.heads["issued"].tolist(), strict=True)
+    assert dict(heads) == {groups[0].id: 2, groups[1].id: 2}
+    assert len(sections.open) == 1
+    # No sign of life since: nothing is known about what it does.
+    sections, _ = reader.read()
+    assert (len(sections.open), len(sections.heads), len(sections.pulses)) == (0, 0, 0)
+
+
+def test_more_groups_than_there_are_rows_are_numbered_all_the_same() -> None:
+    clock, reader = clock_and_reader(groups=1)
+    groups = [clock.group(name) for name in ("a", "b")]
+    for group in groups:
+        group.leave(group.enter("barrier", size=0))
+        slot = group.enter("barrier", size=0)
+    assert [group.issued for group in groups] == [2, 2]
+    assert reader.read()[0].records["sequence"].tolist() == [0, 0]
+    group.leave(slot)
+    reader.read()
+    clock.beat()
+    assert reader.read()[0].heads["group"].tolist() == [groups[0].id]
+
+
+def test_a_sign_of_life_says_since_when_the_rank_does_what() -> None:
+    clock, reader = clock_and_reader(rank=5)
+    clock.step = 12
+    clock.enter_phase(Phase.OUTSIDE)
+    began = time.perf_counter_ns()
+    clock.beat()
+    (pulse,) = reader.read()[0].pulses
+    assert (pulse["rank"], pulse["phase"], pulse["step"]) == (5, Phase.OUTSIDE, 12)
+    assert 0 <= pulse["phase_ns"] <= time.perf_counter_ns() - began + 1_000_000
+
+
+def test_a_step_adds_up_its_waits_once() -> None:
+    clock, reader = clock_and_reader()
+    group = clock.group("g")
+    found = []
+    before = time.perf_counter_ns()
+    for step in (4, 5):
+        clock.step = step
+        slots = [group.enter("allreduce", size=8), group.enter("allreduce", size=8)]
+        found.append(reader.read()[0].steps)  # half a step may be read
+        for slot in slots:
+            group.leave(slot)
+        clock.nonfinite = step
+        clock.committed(step=step, flags=Flag.LOSS, loss=0.5, checksum=1 << 63, **NUMBERS)
+    elapsed = time.perf_counter_ns() - before
+    steps = np.concatenate([*found, reader.read()[0].steps])
+    assert steps["step"].tolist() == [4, 5]
+    assert steps["ops"].tolist() == [2, 2]
+    assert 0 < steps["wait_ns"].sum() <= elapsed
+    assert steps["signature"][0] == steps["signature"][1] != 0
+    assert steps["nonfinite"].tolist() == [4, 5]
+    assert steps["checksum"].tolist() == [1 << 63] * 2
+
+
+def test_what_is_skipped_never_counts() -> None:
+    clock, reader = clock_and_reader()
+    group = clock.group("g")
+    group.leave(group.enter("barrier", size=0))
+    reader.read()
+    group.leave(group.enter("barrier", size=0))
+    reader.skip()
+    group.leave(group.enter("barrier", size=0))
+    clock.committed(step=0, flags=Flag.LOSS, loss=0.5, checksum=0, **NUMBERS)
+    sections, dropped = reader.read()
+    assert (len(sections.records), dropped) == (1, 0)
+    assert sections.steps["ops"].tolist() == [1]
+
+
+def test_writers_of_many_threads_lose_nothing() -> None:
+    clock, reader = clock_and_reader(records=8192)
+    found, over = [], threading.Event()
+
+    def write(name: str) -> None:
+        group = clock.group(name)
+        for size in range(2000):
+            group.leave(group.enter("barrier", size=size))
+
+    def read() -> None:
+        while not over.is_set():
+            found.append(reader.read())
+
+    writers = [threading.Thread(target=write, args=(f"g{n}",)) for n in range(4)]
+    looking = threading.Thread(target=read)
+    for thread in (looking, *writers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    over.set()
+    looking.join()
+    found.append(reader.read())
+    records = np.concatenate([sections.records for sections, _ in found])
+    assert sum(dropped for _, dropped in found) == 0
+    for group in set(records["group"].tolist()):
+        assert records["bytes"][records["group"] == group].tolist() == list(range(2000))
+
+
+def in_another_process(work: Callable[..., None], *arguments: Any) -> multiprocessing.Process:
+    """Run ``work`` in a forked process: descriptors are inherited as a worker's are."""
+    process = multiprocessing.get_context("fork").Process(target=work, args=arguments)
+    process.start()  # type: ignore[attr-defined]
+    return process  # type: ignore[return-value]
+
+
+def test_another_process_writes_while_this_one_reads() -> None:
+    memory, descriptor = ClockMemory.shared()
+    reader = ClockReader(rank=0, memory=memory)
+    count = 30_000
+
+    def write() -> None:
+        clock = CollectiveClock(rank=0, memory=ClockMemory.attach(descriptor))
+        group = clock.group("g")
+        for size in range(count):
+            group.leave(group.enter("allreduce", size=size))
+            if size % 100 == 0:
+                clock.beat()
+
+    process = in_another_process(write)
+    os.close(descriptor)
+    found, lost = [], 0
+    while process.is_alive():
+        sections, dropped = reader.read()
+        found.append(sections.records)
+        lost += dropped
+        for row in sections.open:
+            assert row["bytes"] == row["sequence"]
+    process.join()
+    sections, dropped = reader.read()
+    records = np.concatenate([*found, sections.records])
+    assert process.exitcode == 0
+    assert len(records) + lost + dropped == count
+    assert (records["bytes"] == records["sequence"]).all()
+    assert (np.diff(records["bytes"]) > 0).all()
+
+
+def test_what_a_killed_process_wrote_is_there() -> None:
+    memory, descriptor = ClockMemory.shared()
+    reader = ClockReader(rank=0, memory=memory)
+
+    def write() -> None:
+        clock = CollectiveClock(rank=0, memory=ClockMemory.attach(descriptor))
+        clock.enter_epoch(4)
+        group = clock.group("g")
+        group.leave(group.enter("allreduce", size=1))
+        group.enter("allreduce", size=2)
+        clock.beat()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    process = in_another_process(write)
+    os.close(descriptor)
+    process.join()
+    sections, _ = reader.read()
+    assert process.exitcode == -signal.SIGKILL
+    assert reader.epoch == 4
+    assert sections.records["bytes"].tolist() == [1]
+    assert sections.open["bytes"].tolist() == [2]
