@@ -73,3 +73,15 @@ def cluster(tmp_path: Path) -> Iterator[Callable[..., ClusterJob]]:
     yield start
     for job in jobs:
         job.close()
+
+
+@pytest.fixture
+def undisturbed(cluster: Callable[..., ClusterJob]) -> Callable[..., ClusterJob]:
+    """Runs a program to its end on so many ranks of one machine: bits know no machines."""
+
+    def run(ranks: int, *program: str) -> ClusterJob:
+        job = cluster("--nnodes", "1", "--nproc-per-node", str(ranks), *program)
+        assert job.finish() == 0, job.output
+        return job
+
+    return run

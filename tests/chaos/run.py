@@ -86,7 +86,7 @@ class Outcome:
 
 def undisturbed(home: Path) -> Expected:
     """Final state and losses of the same program left alone."""
-    with ClusterJob(home, "--nnodes", "3", *PROGRAM) as job:
+    with ClusterJob(home, "--nnodes", "1", "--nproc-per-node", "3", *PROGRAM) as job:
         assert job.finish() == 0, job.output
         return list(job.finals()), job.losses()
 

@@ -30,7 +30,9 @@ def same_bits(job: ClusterJob, undisturbed: ClusterJob) -> None:
         assert disturbed == {step: loss for step, loss in expected.items() if step not in missing}
 
 
-def test_moves_and_deaths_by_hand_change_no_bit(cluster: StartJob, tmp_path: Path) -> None:
+def test_moves_and_deaths_by_hand_change_no_bit(
+    cluster: StartJob, undisturbed: StartJob, tmp_path: Path
+) -> None:
     """A planned move, then rank 0's machine by ``kill -9``, against an undisturbed run."""
     gate = tmp_path / "gate"
     program = (WORKLOADS, "ddp", "--steps", LONG)
@@ -46,12 +48,13 @@ def test_moves_and_deaths_by_hand_change_no_bit(cluster: StartJob, tmp_path: Pat
     job.until(r"migration\.committed .*worker-0 -> ")
     assert job.finish() == 0, job.output
 
-    undisturbed = cluster("--nnodes", "4", *program)
-    assert undisturbed.finish() == 0, undisturbed.output
-    same_bits(job, undisturbed)
+    expected = undisturbed(4, *program)
+    same_bits(job, expected)
 
 
-def test_two_machines_move_together_and_two_die_together(cluster: StartJob, tmp_path: Path) -> None:
+def test_two_machines_move_together_and_two_die_together(
+    cluster: StartJob, undisturbed: StartJob, tmp_path: Path
+) -> None:
     """One switch for both moves, one plan for both deaths, and no bit changes."""
     gate, second_gate = tmp_path / "gate", tmp_path / "second"
     program = (WORKLOADS, "ddp", "--steps", LONG)
@@ -77,13 +80,14 @@ def test_two_machines_move_together_and_two_die_together(cluster: StartJob, tmp_
     job.until(r"migration\.committed .*worker-0 -> .* in slot 0, worker-3 -> .* in slot 3, ")
     assert job.finish() == 0, job.output
 
-    undisturbed = cluster("--nnodes", "4", *program)
-    assert undisturbed.finish() == 0, undisturbed.output
-    same_bits(job, undisturbed)
+    expected = undisturbed(4, *program)
+    same_bits(job, expected)
 
 
 @pytest.mark.soak  # the normal run tries them without agents and bus, in tests/integration
-def test_machines_of_two_ranks_move_and_die(cluster: StartJob, tmp_path: Path) -> None:
+def test_machines_of_two_ranks_move_and_die(
+    cluster: StartJob, undisturbed: StartJob, tmp_path: Path
+) -> None:
     """The standby keeps slot 0 warm, and warms up for slot 1 when that is to move."""
     gate = tmp_path / "gate"
     program = (WORKLOADS, "ddp", "--steps", LONG)
@@ -100,9 +104,8 @@ def test_machines_of_two_ranks_move_and_die(cluster: StartJob, tmp_path: Path) -
     job.until(r"migration\.committed .*worker-0 -> ")
     assert job.finish() == 0, job.output
 
-    undisturbed = cluster("--nnodes", "2", *shape, *program)
-    assert undisturbed.finish() == 0, undisturbed.output
-    same_bits(job, undisturbed)
+    expected = undisturbed(4, *program)
+    same_bits(job, expected)
 
 
 @pytest.mark.soak  # the normal run tries them without agents and bus, in tests/integration
@@ -114,7 +117,7 @@ def test_machines_of_two_ranks_move_and_die(cluster: StartJob, tmp_path: Path) -
     ],
 )
 def test_sharded_jobs_survive_a_move_and_a_crash(
-    cluster: StartJob, tmp_path: Path, workload: str, shape: tuple[str, ...]
+    cluster: StartJob, undisturbed: StartJob, tmp_path: Path, workload: str, shape: tuple[str, ...]
 ) -> None:
     """A crash redoes at most the running step although nobody computes with the same state."""
     gate, second_gate = tmp_path / "gate", tmp_path / "second"
@@ -136,15 +139,17 @@ def test_sharded_jobs_survive_a_move_and_a_crash(
     job.until(r"migration\.committed .*worker-0 -> ")
     assert job.finish() == 0, job.output
 
-    undisturbed = cluster(shape[0], slots, *shape[2:], *program)
-    assert undisturbed.finish() == 0, undisturbed.output
-    same_bits(job, undisturbed)
+    ranks = int(slots) * int(shape[3] if len(shape) > 2 else 1)
+    expected = undisturbed(ranks, *program)
+    same_bits(job, expected)
 
 
 def test_state_without_a_replica_is_said_to_be_lost(cluster: StartJob) -> None:
     """Nobody kept the state of a crashed machine: no silent restart, a clear end."""
     never = ("--redundancy", "checkpoint")
-    job = cluster("--nnodes", "2:3", *never, WORKLOADS, "fsdp2", "--steps", "100000")
+    job = cluster(
+        "--nnodes", "2:3", *never, WORKLOADS, "fsdp2", "--steps", "100000", "--pace", "0.02"
+    )
     job.until(r"job\.formed")
     job.wait_until_ready(2)
     job.kill("worker-1")
@@ -153,7 +158,9 @@ def test_state_without_a_replica_is_said_to_be_lost(cluster: StartJob) -> None:
     assert "latest checkpoint" in job.output
 
 
-def test_training_outlives_every_service(cluster: StartJob, tmp_path: Path) -> None:
+def test_training_outlives_every_service(
+    cluster: StartJob, undisturbed: StartJob, tmp_path: Path
+) -> None:
     """INV-NO-BUS-ON-PATH: detector, planner and bus die for good, the job goes on to its end."""
     gate = tmp_path / "gate"
     program = (WORKLOADS, "ddp", "--steps", "60")
@@ -168,9 +175,8 @@ def test_training_outlives_every_service(cluster: StartJob, tmp_path: Path) -> N
     assert "planner is gone" in job.output
     assert "raining continues" in job.output
 
-    undisturbed = cluster("--nnodes", "2", *program)
-    assert undisturbed.finish() == 0, undisturbed.output
-    assert job.finals() == undisturbed.finals()
+    expected = undisturbed(2, *program)
+    assert job.finals() == expected.finals()
 
 
 def test_refusals_change_nothing_and_say_what_to_do(cluster: StartJob, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
 StartJob = Callable[..., ClusterJob]
 EXAMPLES = Path(__file__).parents[2] / "examples" / "detectors"
-ENDLESS = (WORKLOADS, "ddp", "--steps", "1000000")
+ENDLESS = (WORKLOADS, "ddp", "--steps", "1000000", "--pace", "0.02")
 
 BAD = """
 import itertools, time

@@ -163,7 +163,7 @@ async def test_a_migration_outlives_the_leader(bus_of_three: Cluster, victim: st
 @pytest.mark.job
 @pytest.mark.timeout(400)
 async def test_a_real_job_is_moved_while_the_leader_dies(
-    bus_of_three: Cluster, cluster: StartJob, tmp_path: Path
+    bus_of_three: Cluster, cluster: StartJob, undisturbed: StartJob, tmp_path: Path
 ) -> None:
     """Training does not notice, and the bits are those of a run that nobody disturbed."""
     gate, second_gate = tmp_path / "gate", tmp_path / "second"
@@ -182,7 +182,6 @@ async def test_a_real_job_is_moved_while_the_leader_dies(
     await asyncio.to_thread(job.until, r"migration\.committed .*worker-1 -> worker-2")
     assert await asyncio.to_thread(job.finish) == 0, job.output
 
-    undisturbed = cluster("--nnodes", "2", *program)
-    assert await asyncio.to_thread(undisturbed.finish) == 0, undisturbed.output
-    assert job.finals() == undisturbed.finals()
-    assert job.losses() == undisturbed.losses()
+    expected = await asyncio.to_thread(undisturbed, 2, *program)
+    assert job.finals() == expected.finals()
+    assert job.losses() == expected.losses()

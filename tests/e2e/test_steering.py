@@ -117,7 +117,9 @@ def test_policy_asks_an_operator_decides_and_all_of_it_is_on_record(cluster: Sta
     assert job.finish() == 130
 
 
-def test_a_move_is_aborted_and_training_never_notices(cluster: StartJob, tmp_path: Path) -> None:
+def test_a_move_is_aborted_and_training_never_notices(
+    cluster: StartJob, undisturbed: StartJob, tmp_path: Path
+) -> None:
     """INV-LEAVER-WHOLE, and a standby in quarantine takes no slot."""
     gate = tmp_path / "gate"
     program = (WORKLOADS, "ddp", "--steps", "40", "--hold-at", "10", "--gate", str(gate))
@@ -143,7 +145,6 @@ def test_a_move_is_aborted_and_training_never_notices(cluster: StartJob, tmp_pat
     assert job.finish() == 0, job.output
     assert re.search(r"migration\.aborted .*wrong machine", job.output)
 
-    undisturbed = cluster("--nnodes", "2", WORKLOADS, "ddp", "--steps", "40")
-    assert undisturbed.finish() == 0, undisturbed.output
-    assert job.finals() == undisturbed.finals()
-    assert job.losses() == undisturbed.losses()
+    expected = undisturbed(2, WORKLOADS, "ddp", "--steps", "40")
+    assert job.finals() == expected.finals()
+    assert job.losses() == expected.losses()

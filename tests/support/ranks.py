@@ -29,6 +29,7 @@ from trainmover_executor.agent.fork_frames import (
     Spawned,
     parse_from_forks,
 )
+from trainmover_executor.clock_memory import ClockMemory
 from trainmover_executor.control import Fact, FrameReader, WorkerSpec, pack, parse_from_worker
 
 
@@ -95,8 +96,10 @@ class Nursery:
         key = uuid.uuid4().hex
         process = self._processes[key] = Process()
         order = Spawn(key=key, spec=spec, entry=DEFAULT_ENTRY, background=False)
-        socket.send_fds(self._peer, [pack(order)], [listener.fileno()])
+        _, clock = ClockMemory.shared()
+        socket.send_fds(self._peer, [pack(order)], [listener.fileno(), clock])
         listener.close()
+        os.close(clock)
         return process
 
     @contextlib.contextmanager
