@@ -6,12 +6,12 @@ import statistics
 import time
 from collections import deque
 
-from trainmover.events.executor import PlanCommitted, StepProgress, StepResumed
+from trainmover.events.executor import PlanCommitted, StepResumed
 from trainmover.plan import Plan
 from trainmover_executor.handover import Handover
 from trainmover_executor.metrics import StepLog
 from trainmover_executor.redundancy.service import FollowerService
-from trainmover_executor.runtime import Runtime
+from trainmover_executor.runtime import Progress, Runtime
 from trainmover_executor.vitals import StepVitals
 
 __all__ = ["Journal"]
@@ -77,13 +77,8 @@ class Journal:
             self._durations.append(duration)
         else:
             self._confirm(plan, pause_s=max(0.0, duration - usual), usual_s=usual)
-        runtime.progress = StepProgress(
-            machine=runtime.spec.machine,
-            rank=runtime.rank,
-            epoch=runtime.epoch,
-            step=handover.committed,
-            step_s=usual,
-            loss=self._log.loss,
+        runtime.progress = Progress(
+            epoch=runtime.epoch, step=handover.committed, step_s=usual, loss=self._log.loss
         )
 
     def _confirm(self, plan: Plan, *, pause_s: float, usual_s: float) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 import torch
@@ -43,7 +43,7 @@ from trainmover_executor.role.effects import Joins, Recovers, Switched
 from trainmover_executor.role.shell import WorkerRole
 from trainmover_executor.role.state import WorkerState
 
-__all__ = ["CONTROL_GROUP", "Runtime", "current_runtime"]
+__all__ = ["CONTROL_GROUP", "Progress", "Runtime", "current_runtime"]
 
 log = structlog.get_logger(__name__)
 
@@ -67,6 +67,15 @@ def current_runtime() -> Runtime:
     return _runtime
 
 
+class Progress(NamedTuple):
+    """How far a rank is; see ``StepProgress``, which takes longer to make."""
+
+    epoch: int
+    step: int
+    step_s: float
+    loss: float | None
+
+
 class Runtime:
     """See the module's docstring.
 
@@ -76,7 +85,7 @@ class Runtime:
         clock: Clock of collectives.
         role: What this rank decides about plans, votes and broken steps.
         sandboxed: True until a standby is promoted.
-        progress: Latest ``StepProgress``, sent once a second.
+        progress: How far this rank is; the control thread tells once a second.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -94,13 +103,13 @@ class Runtime:
         memory = None if spec.clock_fd is None else ClockMemory.attach(spec.clock_fd)
         self.clock = CollectiveClock(rank=spec.rank, memory=memory)
         self.clock.enter_epoch(spec.membership.epoch)
-        self.progress: StepProgress | None = None
+        self.progress: Progress | None = None
         self.recording = Recording()
         self._choice = choice_of(os.environ)
         self._on_promotion: list[Callable[[], None]] = []
         self._groups: dict[str, TrainMoverProcessGroup] = {}
         self._communicators: list[LinkCommunicator] = []
-        self._sent_progress: StepProgress | None = None
+        self._sent_progress: Progress | None = None
         self._control_thread = ControlThread(
             spec,
             latch=self.latch,
@@ -305,7 +314,8 @@ class Runtime:
         self._vote_clock.rewind()
 
     def _fresh_progress(self) -> StepProgress | None:
-        if self.progress is self._sent_progress:
+        latest = self.progress
+        if latest is None or latest is self._sent_progress:
             return None
-        self._sent_progress = self.progress
-        return self.progress
+        self._sent_progress = latest
+        return StepProgress(machine=self.spec.machine, rank=self.rank, **latest._asdict())

@@ -116,6 +116,15 @@ def test_random_generators_are_put_back_exactly():
     assert draw() == expected
 
 
+def test_half_a_state_of_generators_is_refused():
+    host = capture_rng()["host"]
+    before = random.getstate()
+    for size in (0, 9, len(host) - 1):
+        with pytest.raises(ProtocolError, match="random generators"):
+            restore_rng({"host": host[:size]})
+    assert random.getstate() == before
+
+
 def program(*, steps: int, optimizer=torch.optim.AdamW, **options) -> TrainingState:
     torch.manual_seed(steps)
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))

@@ -8,8 +8,8 @@ that ran shadow iterations already owns every tensor at its final address. Every
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import nn
@@ -30,6 +30,8 @@ __all__ = [
     "local_of",
     "settings_of",
 ]
+
+_T = TypeVar("_T")
 
 
 @runtime_checkable
@@ -76,7 +78,8 @@ class TrainingState:
         self.models = tuple(models)
         self.optimizers = tuple(optimizers)
         self.others = dict(others)
-        modules = [module for model in models for module in model.modules()]
+        # Kept: to walk the tree of a model takes longer than what is done with it each step.
+        self._modules = modules = _once(module for model in models for module in model.modules())
         self._sharded = [module for module in modules if isinstance(module, FSDPModule)]
         self._replicated = [ddp for ddp in modules if isinstance(ddp, DistributedDataParallel)]
 
@@ -157,7 +160,7 @@ class TrainingState:
 
     def buffers(self) -> list[torch.Tensor]:
         """Live module buffers: what a forward pass may change besides gradients."""
-        return [local_of(buffer) for model in self.models for buffer in model.buffers()]
+        return [local_of(buffer) for buffer in self._held("_buffers")]
 
     @torch.no_grad()
     def load_buffers(self, values: list[list[Any]]) -> None:
@@ -168,7 +171,10 @@ class TrainingState:
 
     def parameters(self) -> list[torch.Tensor]:
         """Live parameters."""
-        return [parameter for model in self.models for parameter in model.parameters()]
+        return self._held("_parameters")
+
+    def _held(self, kind: str) -> list[torch.Tensor]:
+        return _once(each for module in self._modules for each in getattr(module, kind).values())
 
     def modes(self) -> list[bool]:
         """Whether each module is in training mode."""
@@ -188,6 +194,11 @@ class TrainingState:
             digest.update(repr((spec.path, spec.shape)).encode())
             digest.update(bytes_of(flat_of(tensor)))
         return digest.hexdigest()
+
+
+def _once(values: Iterable[_T | None]) -> list[_T]:
+    """Each of ``values`` at its first place, by identity."""
+    return list({id(value): value for value in values if value is not None}.values())
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
