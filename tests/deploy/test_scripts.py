@@ -21,6 +21,7 @@ SCRIPTS = [
     ROOT / "deploy" / "healthy",
     ROOT / "deploy" / "k8s" / "create-secrets",
     ROOT / "deploy" / "slurm" / "train.sbatch",
+    ROOT / "deploy" / "try",
 ]
 
 # What the script needs of Slurm: start the command once a node, and name the nodes.

@@ -86,6 +86,9 @@ ELSEWHERE = {
     r"export NATS_ROUTE_PASSWORD=.*": THREE,
     r"docker compose -f docker-compose.yml -f deploy/compose.cluster.yml .*": THREE,
     r"sbatch .*": SLURM,
+    r"deploy/try .*": "tests/deploy/test_try.py::test_every_command_for_a_cluster_is_run",
+    r"export TRAINMOVER_NATS_URL=nats://nats-1:4222,.*": "tests/e2e/test_nats_cluster.py::"
+    "test_a_real_job_is_moved_while_the_leader_dies",
     r"kubectl kustomize deploy/k8s": "tests/deploy/test_kubernetes.py::"
     "test_every_resource_is_listed",
     r"trainmover setup .* --machine standby-0 .*|deploy/k8s/create-secrets .*": "tests/deploy/"
@@ -102,14 +105,13 @@ ELSEWHERE = {
     r"trainmover-device-metrics-feed .*": "tests/e2e/test_detectors.py::"
     "test_a_plugin_opens_an_incident_that_moves_a_machine_and_bad_ones_harm_nobody",
 }
-NEEDS = {
-    r"kubectl (apply|drain|-n trainmover) .*": "a Kubernetes cluster",
-    r"docker compose --profile obs up -d": "Grafana's image; tests/deploy looks at what it is fed",
-    r"nvidia-smi .*": "an NVIDIA GPU",
-    r"nats (--server .* )?sub .*": "the nats command; a plain client is in tests/security",
-    r"export TRAINMOVER_NATS_URL=nats://nats-1:4222,.*": "three hosts",
+SCRIPTED = {
+    r"kubectl (apply|drain|-n trainmover) .*": "kubernetes",
+    r"docker compose --profile obs up -d": "grafana",
+    r"nvidia-smi .*": "gpu",
+    r"nats (--server .* )?sub .*": "nats",
 }
-"""What cannot be had where this was written; docs/limits.md says so."""
+"""What needs something that cannot be had where this was written: ``deploy/try`` runs it."""
 
 
 WALKED = {each for walk in (*SHORT.values(), *LONG.values()) for each in commands(walk)}
@@ -118,8 +120,12 @@ WALKED = {each for walk in (*SHORT.values(), *LONG.values()) for each in command
 @pytest.mark.parametrize(("page", "command"), COMMANDS, ids=lambda value: value[:60])
 def test_it_is_carried_out_somewhere(page: str, command: str) -> None:
     plain = bare(command)
-    if plain in WALKED or any(re.fullmatch(each, plain) for each in NEEDS):
+    if plain in WALKED:
         return
+    for each, name in SCRIPTED.items():
+        if re.fullmatch(each, plain):
+            assert f"try_{name}() {{" in (ROOT / "deploy" / "try").read_text(encoding="utf-8")
+            return
     tests = [test for each, test in ELSEWHERE.items() if re.fullmatch(each, plain)]
     assert tests, f"{page}: nothing carries out {plain!r}"
     for test in tests:
