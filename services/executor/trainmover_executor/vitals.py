@@ -90,7 +90,7 @@ class StepVitals:
         )
         self._since_ns, self._cpu_ns = now, cpu
         # What the program does between two steps counts to the coming one: the record of this one
-        # may be drained already, at some ranks and not at others.
+        # may be read already, at some ranks and not at others.
         self._clock.step = step + 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import signal
 import struct
 import threading
@@ -16,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmover.telemetry import OPS, Flag, Phase
+from trainmover.telemetry import OPS, Flag, Phase, decode_batch, encode_batch
+from trainmover_executor.agent.telemetry import TelemetryRelay
 from trainmover_executor.clock import CollectiveClock, Ring
 from trainmover_executor.clock_memory import ClockMemory, ClockShape, RingMemory
 from trainmover_executor.clock_reader import ClockReader, RingReader
@@ -267,6 +269,31 @@ def test_writers_of_many_threads_lose_nothing() -> None:
     assert sum(dropped for _, dropped in found) == 0
     for group in set(records["group"].tolist()):
         assert records["bytes"][records["group"] == group].tolist() == list(range(2000))
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_wild_writes_of_the_program_cost_its_telemetry_and_nothing_else(seed: int) -> None:
+    sent: list[bytes] = []
+
+    async def send(data: bytes) -> None:
+        sent.append(data)
+
+    relay = TelemetryRelay(job="j", machine="m", now=lambda: (0, 1), send=send)
+    memory = ClockMemory.private()
+    relay.watch("w", 0, memory)
+    clock = CollectiveClock(rank=0, memory=memory)
+    group = clock.group("g")
+    group.leave(group.enter("barrier", size=0))
+    noise = random.Random(seed)
+    for words in (memory.words, memory.records.stamps, memory.steps.stamps, memory.busy):
+        at = noise.randrange(len(words))
+        words[at] = noise.choice([-1, -(1 << 63), (1 << 63) - 1, noise.getrandbits(40)])
+    for _ in range(3):
+        clock.beat()
+        relay.look()
+        for batch in relay.take():
+            await send(encode_batch(batch))
+    assert decode_batch(sent[0]).machine == "m"
 
 
 def in_another_process(work: Callable[..., None], *arguments: Any) -> multiprocessing.Process:

@@ -122,10 +122,10 @@ class TelemetryRelay:
         return self._latest.get(key, _NOTHING)
 
     def _read(self, key: str, clock: ClockReader) -> None:
-        if not self._trains(key):
-            clock.skip()
-            return
         try:
+            if not self._trains(key):
+                clock.skip()
+                return
             sections, dropped = clock.read()
         except Exception as error:  # noqa: BLE001 - who wrote there has a wild pointer, not we
             _log.error("telemetry.unreadable", worker=key, error=str(error))
