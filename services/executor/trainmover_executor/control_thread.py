@@ -69,6 +69,7 @@ log = structlog.get_logger(__name__)
 _BEAT_PERIOD_S: Final = 0.25
 _LINKS_EVERY: Final = 4
 _PROGRESS_EVERY: Final = 4
+_LAST_WORDS_S: Final = 2.0
 _AGENT_GONE: Final = 75  # EX_TEMPFAIL
 _BROKEN: Final = 70  # EX_SOFTWARE
 
@@ -155,7 +156,13 @@ class ControlThread:
         """Say goodbye to the neighbours and ``last`` to the agent, and wait until it is said."""
         done = threading.Event()
         self._loop.call_soon_threadsafe(self._say_goodbye, pack(last), done)
-        done.wait(timeout=2.0)
+        done.wait(timeout=_LAST_WORDS_S)
+
+    def flush(self) -> None:
+        """Return when all that was posted is said to the agent, or cannot be."""
+        done = threading.Event()
+        self._loop.call_soon_threadsafe(self._flush, done)
+        done.wait(timeout=_LAST_WORDS_S)
 
     def _forget_sockets(self) -> None:
         """In a data loader's worker: as long as it held our sockets, nobody would see us die."""
@@ -311,6 +318,9 @@ class ControlThread:
     def _say_goodbye(self, last: bytes, done: threading.Event) -> None:
         self._neighbours.say_goodbye()
         self._outbox.put_nowait(last)
+        self._flush(done)
+
+    def _flush(self, done: threading.Event) -> None:
         self._tasks.create_task(self._flushed(done))
 
     async def _flushed(self, done: threading.Event) -> None:

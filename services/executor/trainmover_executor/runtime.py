@@ -160,6 +160,10 @@ class Runtime:
         """The program ended normally: say so to neighbours and agent."""
         self._control_thread.leave(Done(rank=self.rank, step=step))
 
+    def flush(self) -> None:
+        """Return when the agent was told all that was reported: this process is about to end."""
+        self._control_thread.flush()
+
     def reach(self, point: str) -> None:
         """This rank is at a fail-point; nothing, but for tests."""
         if failpoints.ARMED:

@@ -44,6 +44,8 @@ def main(spec: WorkerSpec) -> NoReturn:
     status = _run_program(spec)
     if status == 0:
         runtime.finish(step=runtime.progress.step if runtime.progress else 0)
+    else:
+        runtime.flush()  # why a plan failed, say: it was noted just before the error was raised
     _flush()
     # Interpreter shutdown would join daemon threads that wait for peers and agents.
     del store
