@@ -103,7 +103,9 @@ def test_the_demo_passes_and_leaves_nothing_behind(home: Path, started: list[Com
     assert leftovers(home) == []
 
 
-@pytest.mark.parametrize("moment", ["-- disturbed run", "job.formed", "step 2"])
+@pytest.mark.parametrize(
+    "moment", ["-- disturbed run", pytest.param("job.formed", marks=pytest.mark.soak), "step 2"]
+)
 def test_ctrl_c_ends_the_demo_at_any_moment(
     home: Path, started: list[Command], moment: str
 ) -> None:
@@ -118,6 +120,7 @@ def test_ctrl_c_ends_the_demo_at_any_moment(
     assert not (home / "report.html").exists()
 
 
+@pytest.mark.soak  # the normal run has tests/e2e/test_cluster.py, which also compares the bits
 def test_training_finishes_without_bus_and_services(home: Path, started: list[Command]) -> None:
     metrics = home / "metrics"
     arguments = ("--nnodes", "2:3", "--job", "alone", "--metrics", str(metrics))
