@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 from tests.support.cluster import ClusterJob
+from tests.support.ports import free_port
 
 from trainmover.bus.embedded import EmbeddedServer
 from trainmover.testing import running_server
@@ -50,8 +51,8 @@ def shared_server() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def nats_server() -> Iterator[EmbeddedServer]:
-    """A server of the test's own, free to be killed."""
-    with running_server() as server:
+    """A server of the test's own, free to be killed and to come back where it was."""
+    with EmbeddedServer(port=free_port()) as server:
         yield server
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from tests.support.compose import Stack, free_port
+from tests.support.compose import Stack
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(900)]
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from tests.docs.pages import fences
-from tests.support.compose import ROOT, SLOTS, Stack, free_port
+from tests.support.compose import ROOT, SLOTS, Stack
 from tests.support.lines import Lines
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.job, pytest.mark.walk, pytest.mark.timeout(900)]
 

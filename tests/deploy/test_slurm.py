@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from tests.support.cluster import COMMAND, ClusterJob
-from tests.support.compose import free_port
 from tests.support.looking import view_when, warm
+from tests.support.ports import free_port
 from tests.support.slurm import SlurmCluster, why_no_slurm
 
 from trainmover.bus.credentials import Credentials

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tests.docs.pages import ROOT, fences
 from tests.docs.walker import Say, Step, Walker, Watch
-from tests.support.compose import free_port
 from tests.support.looking import warm
+from tests.support.ports import free_port
 
 from trainmover.bus.credentials import Credentials
 from trainmover.view import JobView

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.conftest import WORKLOADS, StartJob
-from tests.support.compose import free_port
+from tests.support.ports import free_port
 from tests.support.scripted import replicas, staged
 
 from trainmover.bus.embedded import EmbeddedServer

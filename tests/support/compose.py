@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import uuid
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.looking import view_when, warm
+from tests.support.ports import free_port
 
 from trainmover.bus.credentials import Credentials
 from trainmover.bus.nats import NatsBus
@@ -49,12 +49,6 @@ def why_no_engine() -> str | None:
         if done.returncode != 0:
             return lacking
     return None
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 class Stack:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.compose import free_port
+from tests.support.ports import free_port
 
 _SETTINGS = """\
 ClusterName=test
