@@ -35,7 +35,7 @@ TIMED = (
     (clock.CollectiveClock, "leave"),
     (clock.CollectiveClock, "committed"),
     (clock.CollectiveClock, "enter_phase"),
-    (vitals._BlockSums, "of"),
+    (vitals._BlockChecksums, "of"),
     (engine, "nonfinite_in"),
     (clock.CollectiveClock, "beat"),
     (control_thread.ControlThread, "_report_links"),
@@ -93,7 +93,7 @@ class Switch:
             (clock.CollectiveClock, "enter", lambda *_, **__: -1),
             (clock.CollectiveClock, "committed", lambda *_, **__: None),
             (clock.CollectiveClock, "enter_phase", lambda *_: None),
-            (vitals._BlockSums, "of", lambda *_: None),
+            (vitals._BlockChecksums, "of", lambda *_: None),
             (engine, "nonfinite_in", lambda *_: 0),
         ]
         self._real = [getattr(owner, name) for owner, name, _ in self._kept]

@@ -28,7 +28,21 @@ query=${1#--query-gpu=}
 echo "${query//,/, }"
 echo "0, 41, 0, Not Active"
 """
-NATS = r"""#!/usr/bin/env bash
+DOCKER = r"""#!/usr/bin/env bash
+echo "$COMPOSE_PROJECT_NAME: docker $*" >>"$STAND_IN_LOG"
+"""
+CURL = r"""#!/usr/bin/env bash
+echo "curl ${*: -1}" >>"$STAND_IN_LOG"
+case "$*" in
+  *api/health) echo '{"database": "ok"}' ;;
+  *api/search*) echo '[{"title": "TrainMover: the job"}, {"title": "TrainMover: moves"}]' ;;
+  *api/v1/targets) echo '{"health":"up"}' ;;
+  *api/v1/rules) echo '{"name":"TrainMoverJobHeld"}' ;;
+  *api/v1/query*) echo '{"result":[{"value":[1,"1"]}]}' ;;
+esac
+"""
+STAND_INS = {"kubectl": KUBECTL, "nvidia-smi": NVIDIA_SMI, "docker": DOCKER, "curl": CURL}
+STAND_INS["nats"] = r"""#!/usr/bin/env bash
 echo "$*" >>"$STAND_IN_LOG"
 """
 
@@ -39,7 +53,7 @@ def tried(
     """Run the script with stand-ins first on the path; what it said, what they were called with."""
     folder, log = tmp_path / "bin", tmp_path / "log"
     folder.mkdir()
-    for name, text in (("kubectl", KUBECTL), ("nvidia-smi", NVIDIA_SMI), ("nats", NATS)):
+    for name, text in STAND_INS.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     done = subprocess.run(
@@ -91,6 +105,15 @@ def test_what_does_not_hold_is_said_and_everything_is_removed(tmp_path: Path) ->
     assert "does not say 'gpt: running' but: gpt: forming" in done.stderr
     assert called[-1] == "delete namespace trainmover"
     assert not list(ROOT.glob(".try.*"))
+
+
+def test_grafana_is_brought_up_asked_and_taken_down(tmp_path: Path) -> None:
+    """Under a name of its own: the cluster that is there keeps its containers and volumes."""
+    done, called = tried(tmp_path, "grafana")
+    assert done.returncode == 0, done.stderr
+    compose = "trainmover-try: docker compose --profile obs"
+    assert (called[0], called[-1]) == (f"{compose} up --build -d", f"{compose} down -v")
+    assert len([call for call in called if call.startswith("curl http://127.0.0.1")]) == 5
 
 
 def test_lines_of_nvidia_smi_are_read(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.docs.pages import ROOT
 from tests.docs.test_commands import COMMANDS
 from tests.docs.walker import Walker, bare, commands, walking
 from tests.docs.walks import LONG, SHORT, TRAIN
-from tests.support.compose import free_port
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(600)]
 
@@ -106,12 +106,16 @@ ELSEWHERE = {
     "test_a_plugin_opens_an_incident_that_moves_a_machine_and_bad_ones_harm_nobody",
 }
 SCRIPTED = {
-    r"kubectl (apply|drain|-n trainmover) .*": "kubernetes",
-    r"docker compose --profile obs up -d": "grafana",
-    r"nvidia-smi .*": "gpu",
-    r"nats (--server .* )?sub .*": "nats",
+    r"kubectl (apply|drain|-n trainmover) .*": "tests/deploy/test_try.py::"
+    "test_every_command_for_a_cluster_is_run",
+    r"docker compose --profile obs up -d": "tests/deploy/test_try.py::"
+    "test_grafana_is_brought_up_asked_and_taken_down",
+    r"nvidia-smi .*": "tests/deploy/test_try.py::test_lines_of_nvidia_smi_are_read",
+    r"nats (--server .* )?sub .*": "tests/deploy/test_try.py::"
+    "test_the_nats_command_is_given_what_the_page_gives_it",
 }
-"""What needs something that cannot be had where this was written: ``deploy/try`` runs it."""
+"""What needs something that cannot be had where this was written: ``deploy/try`` runs it there,
+and these try that script with stand-ins."""
 
 
 WALKED = {each for walk in (*SHORT.values(), *LONG.values()) for each in commands(walk)}
@@ -122,11 +126,8 @@ def test_it_is_carried_out_somewhere(page: str, command: str) -> None:
     plain = bare(command)
     if plain in WALKED:
         return
-    for each, name in SCRIPTED.items():
-        if re.fullmatch(each, plain):
-            assert f"try_{name}() {{" in (ROOT / "deploy" / "try").read_text(encoding="utf-8")
-            return
-    tests = [test for each, test in ELSEWHERE.items() if re.fullmatch(each, plain)]
+    known = {**ELSEWHERE, **SCRIPTED}
+    tests = [test for each, test in known.items() if re.fullmatch(each, plain)]
     assert tests, f"{page}: nothing carries out {plain!r}"
     for test in tests:
         path, _, name = test.partition("::")

@@ -231,6 +231,7 @@ class RanksJob:
                 "membership": self.membership,
                 "control": path,
                 "listen_fd": listener.fileno(),
+                "clock_fd": -1,  # the fork server puts its own numbers here
                 "endpoint": f"127.0.0.1:{listener.getsockname()[1]}",
                 "program": tuple(self.program),
                 "as_module": self.as_module,

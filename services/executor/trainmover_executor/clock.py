@@ -81,9 +81,8 @@ class CollectiveClock:
         self._busy = self.memory.busy
         self._records = Ring(self.memory.records)
         self._steps = Ring(self.memory.steps)
-        running = self.memory.shape.running
-        self._running: list[tuple[int, ...]] = [()] * running
-        self._free = deque(range(running))
+        self._running = self.memory.shape.running
+        self._free = deque(range(self._running))
         self._unused_rows = deque(range(self.memory.shape.groups))
         self._ids: dict[str, int] = {}
         self._unsaid: deque[GroupClock] = deque()
@@ -123,9 +122,8 @@ class CollectiveClock:
         except IndexError:
             return -1
         now = time.perf_counter_ns()
-        values = (self._rank, self._step, group, peer, sequence, op, size, now)
-        self._running[slot] = values
-        PACKED_RECORD.pack_into(self._rows, slot * PACKED_RECORD.size, *values, 0)
+        values = (self._rank, self._step, group, peer, sequence, op, size, now, 0)
+        PACKED_RECORD.pack_into(self._rows, slot * PACKED_RECORD.size, *values)
         self._busy[slot] = now
         return slot
 
@@ -134,8 +132,8 @@ class CollectiveClock:
         if slot < 0:
             return
         if complete:
-            values = self._running[slot]
-            self._records.write(*values, time.perf_counter_ns() - values[-1])
+            *values, entered, _ = PACKED_RECORD.unpack_from(self._rows, slot * PACKED_RECORD.size)
+            self._records.write(*values, entered, time.perf_counter_ns() - entered)
         self._busy[slot] = 0
         self._free.append(slot)
 
@@ -170,7 +168,7 @@ class CollectiveClock:
         """A sign of life; whether operations run and none has ended since the last one."""
         self._words[HEARD] = time.perf_counter_ns()
         before, self._ended_before = self._ended_before, self._records.written
-        return before == self._ended_before and len(self._free) < len(self._running)
+        return before == self._ended_before and len(self._free) < self._running
 
     def group_ids(self) -> dict[str, int]:
         """Id of every group, by its name."""

@@ -59,6 +59,13 @@ class ClockShape:
     running: int = 512
     groups: int = 256
 
+    @property
+    def size(self) -> int:
+        """Bytes of memory that it takes."""
+        words = _WORDS + 2 * self.groups + self.running + self.records + self.steps
+        operations = (self.running + self.records) * PACKED_RECORD.size
+        return words * _WORD + operations + self.steps * PACKED_STEP.size
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingMemory:
@@ -87,11 +94,11 @@ class _Cutter:
 
     def __init__(self, buffer: memoryview) -> None:
         self._buffer = buffer
-        self._at = 0
+        self.at = 0
 
     def bytes(self, size: int) -> memoryview:
-        piece = self._buffer[self._at : self._at + size]
-        self._at += size
+        piece = self._buffer[self.at : self.at + size]
+        self.at += size
         return piece
 
     def words(self, count: int) -> memoryview:
@@ -108,7 +115,7 @@ class ClockMemory:
     """Views of one clock's memory.
 
     Args:
-        buffer: Zeros at first; ``size_of(shape)`` bytes.
+        buffer: Zeros at first; ``shape.size`` bytes.
         shape: The same at both sides.
 
     Attributes:
@@ -131,31 +138,25 @@ class ClockMemory:
         self.rows = cutter.bytes(shape.running * PACKED_RECORD.size)
         self.records = cutter.ring(PACKED_RECORD, RECORD, capacity=shape.records)
         self.steps = cutter.ring(PACKED_STEP, STEP, capacity=shape.steps)
+        assert cutter.at == len(buffer) == shape.size  # noqa: S101 - or views would overlap its end
 
     @classmethod
     def private(cls, shape: ClockShape = ClockShape()) -> ClockMemory:
         """Memory of this process."""
-        return cls(bytearray(size_of(shape)), shape)
+        return cls(bytearray(shape.size), shape)
 
     @classmethod
     def shared(cls) -> tuple[ClockMemory, int]:
         """Memory that another process can attach to with the descriptor that comes with it."""
         shape = ClockShape()
         descriptor = os.memfd_create("trainmover-clock")
-        os.ftruncate(descriptor, size_of(shape))
-        return cls(mmap.mmap(descriptor, size_of(shape)), shape), descriptor
+        os.ftruncate(descriptor, shape.size)
+        return cls(mmap.mmap(descriptor, shape.size), shape), descriptor
 
     @classmethod
     def attach(cls, descriptor: int) -> ClockMemory:
         """What ``shared`` made, in the process that inherited the descriptor; closes that."""
         shape = ClockShape()
-        memory = cls(mmap.mmap(descriptor, size_of(shape)), shape)
+        memory = cls(mmap.mmap(descriptor, shape.size), shape)
         os.close(descriptor)
         return memory
-
-
-def size_of(shape: ClockShape) -> int:
-    """Bytes of a clock's memory."""
-    words = _WORDS + 2 * shape.groups + shape.running + shape.records + shape.steps
-    operations = shape.running + shape.records
-    return words * _WORD + operations * PACKED_RECORD.size + shape.steps * PACKED_STEP.size

@@ -92,12 +92,7 @@ class ClockReader:
         """
         steps, _ = self._steps.read()  # first: the operations of a committed step are all there
         records, dropped = self._records.read()
-        if len(self._left):
-            # As bytes: numpy would compare the fields of the two layouts.
-            known = np.frombuffer(self._left.tobytes() + records.tobytes(), RECORD)
-        else:
-            known = records
-        self._left = summarise(steps, known)
+        self._left = summarise(steps, np.concatenate([self._left, records]))
         heard = self._words[HEARD]
         if heard == self._heard:
             return Sections(records=records, steps=steps), dropped

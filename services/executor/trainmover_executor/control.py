@@ -58,8 +58,7 @@ class WorkerSpec(Frozen):
             makes them a joiner.
         control: Path of the agent's unix socket for this worker.
         listen_fd: Inherited file descriptor of the listening socket that ``endpoint`` names.
-        clock_fd: Inherited file descriptor of the memory of its clock, which the agent reads; None:
-            nobody does.
+        clock_fd: Inherited file descriptor of the memory of its clock, which the agent reads.
         program: The user's script (or module, with ``as_module``) and its arguments.
         metrics_dir: Folder for ``Session.log`` lines, or None.
         redundancy: Where state is to survive this machine.
@@ -74,7 +73,7 @@ class WorkerSpec(Frozen):
     membership: Membership
     control: str
     listen_fd: int
-    clock_fd: int | None = None
+    clock_fd: int
     endpoint: str
     program: tuple[str, ...]
     as_module: bool = False

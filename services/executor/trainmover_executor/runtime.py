@@ -100,7 +100,7 @@ class Runtime:
             )
         )
         self.latch = Latch(self.role)
-        memory = None if spec.clock_fd is None else ClockMemory.attach(spec.clock_fd)
+        memory = ClockMemory.attach(spec.clock_fd)
         self.clock = CollectiveClock(rank=spec.rank, memory=memory)
         self.clock.enter_epoch(spec.membership.epoch)
         self.progress: Progress | None = None

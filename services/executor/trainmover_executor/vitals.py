@@ -35,7 +35,7 @@ class StepVitals:
 
     def __init__(self, clock: CollectiveClock, models: Sequence[nn.Module]) -> None:
         self._clock = clock
-        self._sums = _BlockSums(models)
+        self._checksums = _BlockChecksums(models)
         self._since_ns = time.perf_counter_ns()
         self._left_ns = self._since_ns
         self._cpu_ns = time.process_time_ns()
@@ -71,12 +71,12 @@ class StepVitals:
         """The step is complete."""
         now, cpu = time.perf_counter_ns(), time.process_time_ns()
         flags = Flag.LOSS if loss is not None else Flag(0)
-        checksum = self._sums.of(step)
+        checksum = self._checksums.of(step)
         if checksum is not None:
             flags |= Flag.CHECKSUM
         if self._attempts > 1 or moved:
             flags |= Flag.REDONE
-        if self._sums.accelerated:
+        if self._checksums.accelerated:
             flags |= Flag.ACCELERATOR
         self._clock.committed(
             step=step,
@@ -94,7 +94,7 @@ class StepVitals:
         self._clock.step = step + 1
 
 
-class _BlockSums:
+class _BlockChecksums:
     """CRC-32 of one block of the parameters after another, one for each step."""
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
@@ -103,7 +103,7 @@ class _BlockSums:
         self._blocks: list[tuple[int, int]] | None = None
 
     def of(self, step: int) -> int | None:
-        """The checksum of the block whose turn it is; None where there is nothing to sum."""
+        """The checksum of the block whose turn it is; None where there is none."""
         if self._blocks is None:
             self._blocks = [
                 (index, start)

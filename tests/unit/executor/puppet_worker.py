@@ -80,7 +80,6 @@ def _obey(order: dict[str, Any], *, agent: socket.socket, spec: WorkerSpec) -> N
 
 
 def _work(spec: WorkerSpec, steps: int) -> None:
-    assert spec.clock_fd is not None
     clock = CollectiveClock(rank=spec.rank, memory=ClockMemory.attach(spec.clock_fd))
     clock.enter_epoch(spec.membership.epoch)
     group = clock.group("g")

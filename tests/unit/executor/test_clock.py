@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import random
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmover.telemetry import OPS, Flag, Phase, decode_batch, encode_batch
+from trainmover.telemetry import OPS, Batch, Flag, Phase, decode_batch, encode_batch
 from trainmover_executor.agent.telemetry import TelemetryRelay
 from trainmover_executor.clock import CollectiveClock, Ring
 from trainmover_executor.clock_memory import ClockMemory, ClockShape, RingMemory
@@ -271,29 +272,86 @@ def test_writers_of_many_threads_lose_nothing() -> None:
         assert records["bytes"][records["group"] == group].tolist() == list(range(2000))
 
 
+class Machine:
+    """A relay with one worker, and what it sent."""
+
+    def __init__(self, *, period_s: float = 0.5) -> None:
+        self.sent: asyncio.Queue[Batch] = asyncio.Queue()
+        self.trains = True
+        self.relay = TelemetryRelay(
+            job="j",
+            machine="m",
+            now=lambda: (0, 1),
+            send=self._send,
+            trains=lambda _: self.trains,
+            period_s=period_s,
+        )
+        memory = ClockMemory.private()
+        self.relay.watch("w", 0, memory)
+        self.clock = CollectiveClock(rank=0, memory=memory)
+        self.clock.enter_epoch(1)
+        self.group = self.clock.group("g")
+
+    async def _send(self, data: bytes) -> None:
+        self.sent.put_nowait(decode_batch(data))
+
+    def work(self, *sizes: int) -> None:
+        """Complete operations of these sizes."""
+        for size in sizes:
+            self.group.leave(self.group.enter("allreduce", size=size))
+
+
+async def test_a_rank_that_stands_still_is_reported_long_before_its_turn() -> None:
+    machine = Machine(period_s=3600)
+    machine.work(1)
+    machine.relay.look()
+    machine.group.enter("allreduce", size=2)
+    machine.clock.beat()
+    running = asyncio.create_task(machine.relay.run())
+    async with asyncio.timeout(20):
+        batch = await machine.sent.get()
+    running.cancel()
+    assert batch.more.open["bytes"].tolist() == [2]
+    assert batch.more.heads["issued"].tolist() == [2]
+
+
+async def test_what_a_standby_did_before_it_joined_is_not_the_jobs() -> None:
+    machine = Machine()
+    machine.trains = False
+    machine.work(1, 2)
+    machine.relay.look()
+    machine.trains = True
+    machine.work(3)
+    machine.relay.look()
+    (batch,) = machine.relay.take()
+    assert batch.records["bytes"].tolist() == [3]
+
+
+async def test_what_a_process_did_last_is_in_the_batch_after_its_end() -> None:
+    machine = Machine()
+    machine.work(1)
+    machine.clock.beat()
+    machine.relay.look()
+    machine.work(2)
+    machine.relay.forget("w")
+    (batch,) = machine.relay.take()
+    assert batch.records["bytes"].tolist() == [1, 2]
+    assert len(batch.more.pulses) == 0
+
+
 @pytest.mark.parametrize("seed", range(40))
 async def test_wild_writes_of_the_program_cost_its_telemetry_and_nothing_else(seed: int) -> None:
-    sent: list[bytes] = []
-
-    async def send(data: bytes) -> None:
-        sent.append(data)
-
-    relay = TelemetryRelay(job="j", machine="m", now=lambda: (0, 1), send=send)
-    memory = ClockMemory.private()
-    relay.watch("w", 0, memory)
-    clock = CollectiveClock(rank=0, memory=memory)
-    group = clock.group("g")
-    group.leave(group.enter("barrier", size=0))
+    machine = Machine()
+    machine.work(1)
+    memory = machine.clock.memory
     noise = random.Random(seed)
     for words in (memory.words, memory.records.stamps, memory.steps.stamps, memory.busy):
         at = noise.randrange(len(words))
         words[at] = noise.choice([-1, -(1 << 63), (1 << 63) - 1, noise.getrandbits(40)])
     for _ in range(3):
-        clock.beat()
-        relay.look()
-        for batch in relay.take():
-            await send(encode_batch(batch))
-    assert decode_batch(sent[0]).machine == "m"
+        machine.clock.beat()
+        machine.relay.look()
+        assert [decode_batch(encode_batch(batch)).machine for batch in machine.relay.take()]
 
 
 def in_another_process(work: Callable[..., None], *arguments: Any) -> multiprocessing.Process:

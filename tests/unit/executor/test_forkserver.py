@@ -58,6 +58,7 @@ class Rig:
             membership=membership,
             control=str(path),
             listen_fd=-1,
+            clock_fd=-1,
             endpoint=member.endpoints[0],
             program=("none",),
         )

@@ -42,6 +42,7 @@ async def test_a_call_that_is_answered_in_the_next_epoch_ends_with_a_goodbye(
         membership=book.membership,
         control="",
         listen_fd=-1,
+        clock_fd=-1,
         endpoint="m0:1",
         program=("x",),
     )

@@ -224,3 +224,11 @@ class TestHandOver:
         wrapper = Outer(inner)
         wrapper.state = inner.state
         TrainingState(models=[], optimizers=[wrapper], others={})
+
+
+def test_what_a_model_got_later_belongs_to_its_state():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    state = TrainingState(models=[model], optimizers=[], others={})
+    model.append(nn.Sequential(nn.BatchNorm1d(4), model[1]))
+    assert list(map(id, state.parameters())) == list(map(id, model.parameters()))
+    assert [b.data_ptr() for b in state.buffers()] == [b.data_ptr() for b in model.buffers()]

@@ -250,11 +250,34 @@ class TestLatch:
         latch.check_protected()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize(
-    ("values", "count"), [([1.0, 2.0], 0), ([float("nan"), float("inf")], 2), ([], 0)]
+    ("values", "count"),
+    [
+        ([1.0, -2.0, 0.0, 6e4], 0),
+        ([float("nan"), float("inf"), -float("inf"), 1.0], 3),
+        ([], 0),
+    ],
 )
-def test_what_is_not_finite_is_counted(values, count):
-    assert nonfinite_in([torch.tensor(values), torch.tensor([1, 2])]) == count
+def test_what_is_not_finite_is_counted(dtype, values, count):
+    tensor = torch.tensor(values, dtype=dtype)
+    assert nonfinite_in([tensor, torch.tensor([1, 2])]) == count
+    assert nonfinite_in([torch.finfo(dtype).max * torch.ones(3, dtype=dtype)]) == 0
+
+
+@pytest.mark.parametrize("size", [31, 32, 33, 1000, 100_003])
+def test_samples_are_spread_over_all_of_a_tensor(size):
+    tensor = torch.zeros(size)
+    whole = nonfinite_in([tensor * float("nan")])
+    assert min(size, 32) <= whole <= 2 * 32
+    tensor[size // 2 :] = float("nan")
+    assert 0 < nonfinite_in([tensor]) < whole
+
+
+def test_only_what_lies_in_one_piece_is_looked_at():
+    wide = torch.full((4, 8), float("nan"))
+    assert nonfinite_in([wide]) == 32
+    assert nonfinite_in([wide[:, ::2]]) == 0
 
 
 def test_only_committed_steps_are_written(tmp_path):

@@ -1,8 +1,8 @@
 """What the agent and its fork server say to each other over one socketpair.
 
-Frames are laid out as in ``control.py``. Agent to fork server: ``Spawn`` (a listening
-socket and the memory of a clock travel with it as ``SCM_RIGHTS``) and ``Signal``. Fork server to
-agent: ``Ready`` once, then ``Spawned`` and ``Exited`` per process.
+Frames are laid out as in ``control.py``. Agent to fork server: ``Spawn`` (a listening socket
+and the memory of a clock travel with it as ``SCM_RIGHTS``) and ``Signal``. Fork server to agent:
+``Ready`` once, then ``Spawned`` and ``Exited`` per process.
 """
 
 from __future__ import annotations

@@ -78,8 +78,7 @@ class TrainingState:
         self.models = tuple(models)
         self.optimizers = tuple(optimizers)
         self.others = dict(others)
-        # Kept: to walk the tree of a model takes longer than what is done with it each step.
-        self._modules = modules = _once(module for model in models for module in model.modules())
+        modules = [module for model in models for module in model.modules()]
         self._sharded = [module for module in modules if isinstance(module, FSDPModule)]
         self._replicated = [ddp for ddp in modules if isinstance(ddp, DistributedDataParallel)]
 
@@ -174,7 +173,10 @@ class TrainingState:
         return self._held("_parameters")
 
     def _held(self, kind: str) -> list[torch.Tensor]:
-        return _once(each for module in self._modules for each in getattr(module, kind).values())
+        # As they are now, not as they were at first. parameters() and buffers() would also make up
+        # the name of each, which takes longer than what is done with them every step.
+        modules = (module for model in self.models for module in model.modules())
+        return _once(each for one in modules for each in getattr(one, kind).values())
 
     def modes(self) -> list[bool]:
         """Whether each module is in training mode."""
