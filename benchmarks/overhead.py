@@ -6,6 +6,9 @@ Everything is on: DDP on the trainmover backend, session, capsule, vote, telemet
 Ratios of alternating blocks in the same processes; below 1.0 TrainMover is faster.
 ``processor_ratio`` compares the processor time of a rank's process, all threads, in the same way:
 where ranks share cores it is less noisy than the time of day.
+By default each rank has a core, up to four, and the model is small for what is exchanged, as where
+each of many GPUs sees few samples: a GPT of 4.9 M parameters and 32 tokens a rank. The larger the
+batch (``--batch``, ``--context``), the less there is to compare: both sides compute alike.
 ``stayer_peak_ratio`` is the peak resident memory of a stayer over a planned move, phase 1 and 2,
 divided by its peak while training (10 M parameters, 3 machines): the largest of the stayers.
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 
 from benchmarks.cluster import Cluster, forget_peak, memory
@@ -48,13 +52,18 @@ async def stayer_peaks(*, moves: int, steps: int) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--blocks", type=int, default=12)
-    parser.add_argument("--width", type=int, default=192)
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--ranks", type=int, default=max(2, min(4, cores)))
+    parser.add_argument("--blocks", type=int, default=24)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--batch", type=int, default=1, help="windows of each rank")
+    parser.add_argument("--context", type=int, default=32, help="tokens of each window")
     parser.add_argument("--moves", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="one line instead of a readable form")
     options = parser.parse_args()
-    settings = ("--blocks", str(options.blocks), "--width", str(options.width))
+    chosen = ("blocks", "width", "layers", "batch", "context")
+    settings = [f"--{name}={getattr(options, name)}" for name in chosen]
     times = run_program("step", *settings, ranks=options.ranks)
     ratios = [a / b for a, b in zip(times["trainmover"], times["gloo"], strict=True)]
     work = times["processor"]

@@ -20,11 +20,12 @@ from trainmover_executor import Session
 from trainmover_executor.programs.gpt import VOCABULARY, Gpt, SourceText
 
 
-def build(group: dist.ProcessGroup | None, width: int, context: int):
+def build(group: dist.ProcessGroup | None, options: argparse.Namespace):
     torch.manual_seed(0)
-    model = Gpt(width=width, layers=4, heads=4, context=context, dropout=0.0)
+    shape = {"width": options.width, "layers": options.layers, "context": options.context}
+    model = Gpt(**shape, heads=4, dropout=0.0)
     wrapped = DistributedDataParallel(model, process_group=group)
-    return wrapped, torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
+    return wrapped, torch.optim.AdamW(wrapped.parameters(), lr=1e-3, fused=True)
 
 
 def train(model, optimizer, batch) -> None:
@@ -39,16 +40,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--blocks", type=int, default=12)
     parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--width", type=int, default=192)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--context", type=int, default=32)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
     Session.init()
-    context = 64
-    data = SourceText(rank=dist.get_rank(), batch=4, context=context, seed=0)
-    plain, plain_optimizer = build(gloo_group(), options.width, context)
-    moved, moved_optimizer = build(None, options.width, context)
-    batches = iter(SourceText(rank=dist.get_rank(), batch=4, context=context, seed=0))
+    size = {"batch": options.batch, "context": options.context}
+    data = SourceText(rank=dist.get_rank(), **size, seed=0)
+    plain, plain_optimizer = build(gloo_group(), options)
+    moved, moved_optimizer = build(None, options)
+    batches = iter(SourceText(rank=dist.get_rank(), **size, seed=0))
     session = Session(model=moved, optimizer=moved_optimizer)
     times: dict[str, list[float]] = {"gloo": [], "trainmover": []}
     processor: dict[str, list[float]] = {"gloo": [], "trainmover": []}

@@ -20,13 +20,14 @@ def install() -> None:
         return
     runtime = current_runtime()
     control = runtime.control
-    exchange = control._exchange
+    exchange = control._exchange_words
     latest: list[Any] = [None]
 
-    def exchange_and_reach(frame: Any, *arguments: Any, **options: Any) -> None:
-        exchange(frame, *arguments, **options)
+    def exchange_and_reach(frame: Any, *arguments: Any) -> Any:
+        arrived = exchange(frame, *arguments)
         if latest != [frame]:
             latest[0] = frame
             runtime.reach(POINT)
+        return arrived
 
-    control._exchange = exchange_and_reach
+    control._exchange_words = exchange_and_reach

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch.distributed as dist
-
 from trainmover.errors import StaleEpochError
 from trainmover.telemetry import Phase
 from trainmover_executor.capsule import CapsuleKeeper
@@ -94,7 +92,7 @@ class Ballot:
             self._exchange_state(here(), step=handover.committed + 1, step_s=step_s())
             cast = True
             runtime.reach("vote.cast")
-            lowest, highest = runtime.agree([prepared, -prepared], op=dist.ReduceOp.MIN)
+            lowest, highest = runtime.agree([prepared, -prepared], best=min)
         except (LinkBrokenError, StaleEpochError) as error:
             runtime.role.take(VoteBroke(str(error), cast=cast))
             return cast and handover.resolve_undecided()

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Final
 
 import structlog
-import torch.distributed as dist
 
 from trainmover.errors import ProtocolError, StaleEpochError
 from trainmover.plan import Plan
@@ -191,7 +190,7 @@ class Handover:
             before = role.state
             try:
                 own = [before.committed, before.between]
-                committed, between = runtime.agree(own, op=dist.ReduceOp.MAX)
+                committed, between = runtime.agree(own, best=max)
             except (LinkBrokenError, StaleEpochError) as error:
                 runtime.latch.trip(str(error))
                 continue

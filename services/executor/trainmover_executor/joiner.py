@@ -6,7 +6,6 @@ import time
 from typing import Any, Final
 
 import structlog
-import torch.distributed as dist
 
 from trainmover.errors import StaleEpochError
 from trainmover.plan import Plan
@@ -144,7 +143,7 @@ class Joiner:
     def _inherit(self, plan: Plan, beginning: Position) -> tuple[Position, _Counts, int]:
         """Take the state from a replica, and what only the dead rank knew from its capsule."""
         runtime = self._runtime
-        runtime.agree([_UNBORN, _UNBORN], op=dist.ReduceOp.MAX)
+        runtime.agree([_UNBORN, _UNBORN], best=max)
         link = runtime.book.link(
             STATE_GROUP, plan.sources[runtime.rank], timeout_s=HAND_OVER_TIMEOUT_S
         )

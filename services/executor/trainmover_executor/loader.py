@@ -26,6 +26,7 @@ class Feed:
 
     def __init__(self, loader: Iterable[Any], *, epochs: int | None = None) -> None:
         self._loader = loader
+        self._resumes = loader if isinstance(loader, Stateful) else None
         self._epochs = 1 if epochs is None else epochs
         self._epoch = 0
         self._consumed = 0
@@ -71,8 +72,8 @@ class Feed:
             "consumed": self._consumed,
             "begun": self._iterator is not None,
         }
-        if isinstance(self._loader, Stateful):
-            position["loader"] = self._loader.state_dict()
+        if self._resumes is not None:
+            position["loader"] = self._resumes.state_dict()
         else:
             position["start_rng"] = self._start_rng
         return position
@@ -82,8 +83,8 @@ class Feed:
         self._epoch = position["epoch"]
         self._consumed = position["consumed"]
         self._iterator = None
-        if isinstance(self._loader, Stateful):
-            self._loader.load_state_dict(position["loader"])
+        if self._resumes is not None:
+            self._resumes.load_state_dict(position["loader"])
             if position["begun"]:
                 self._iterator = iter(self._loader)
         elif position["begun"]:

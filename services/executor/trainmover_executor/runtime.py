@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import structlog
-import torch
 import torch.distributed as dist
 
 from trainmover import failpoints
@@ -32,7 +31,6 @@ from trainmover_executor.communicator.recording import (
     RecordingCommunicator,
     ReplayingCommunicator,
 )
-from trainmover_executor.communicator.reduction import reduction_of
 from trainmover_executor.communicator.sandbox import SandboxCommunicator
 from trainmover_executor.control import Done, WorkerSpec
 from trainmover_executor.control_thread import ControlThread
@@ -230,21 +228,24 @@ class Runtime:
 
     # -- agreement -------------------------------------------------------------------------------
 
-    def agree(self, values: Sequence[int], *, op: Any) -> list[int]:
+    def agree(self, values: Sequence[int], *, best: Callable[[int, int], int]) -> list[int]:
         """All-reduce a few integers over all ranks, on this thread.
+
+        Args:
+            values: As many at each rank.
+            best: ``min`` or ``max``.
 
         Raises:
             LinkBrokenError: The links broke before everybody had answered.
         """
-        tensor = torch.tensor(values, dtype=torch.int64)
         entered = self._vote_clock.enter("vote", size=8 * len(values))
         complete = False
         try:
-            self.control.allreduce(tensor, reduction_of(op))
+            agreed = self.control.agree(values, best=best)
             complete = True
         finally:
             self._vote_clock.leave(entered, complete=complete)
-        return [int(value) for value in tensor.tolist()]
+        return agreed
 
     # -- membership changes ----------------------------------------------------------------------
 

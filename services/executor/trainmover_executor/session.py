@@ -203,7 +203,7 @@ class Session:
         if runtime.latch.is_set:
             return False
         try:
-            runtime.agree([1], op=dist.ReduceOp.MIN)
+            runtime.agree([1], best=min)
         except (LinkBrokenError, StaleEpochError) as error:
             runtime.role.take(BetweenBroke(str(error)))
             return handover.resolve_undecided()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import ReduceOp
 
 from trainmover.errors import ProtocolError
+from trainmover_executor.communicator.doubling import rounds_of
 from trainmover_executor.communicator.link import SMALL_BYTES, LinkCommunicator
 from trainmover_executor.communicator.reduction import reduction_of
 from trainmover_executor.links.link import LinkBrokenError
@@ -220,6 +222,38 @@ def test_bytes_of_unknown_size_are_exchanged_and_bounded(shared):
             lambda rank, c: c.exchange_bytes(b"x" * 100, peers=[(1 - rank, 1 - rank)], limit=9),
         )
     fabric.close()
+
+
+@pytest.mark.parametrize("best", [min, max])
+def test_integers_are_agreed_on(fabric: Fabric, best):
+    values = [[rank * 7 % 5, -rank, 1 << 40 + rank] for rank in range(fabric.world)]
+    expected = [best(column) for column in zip(*values, strict=True)]
+    agreed = everywhere(fabric.communicators(), lambda rank, c: c.agree(values[rank], best=best))
+    assert agreed == [expected] * fabric.world
+
+
+@pytest.mark.parametrize("size", range(1, 20))
+def test_in_rounds_of_doubling_each_value_counts_once_and_nobody_waits_for_ever(size):
+    pending = [list(rounds_of(rank, size)) for rank in range(size)]
+    held = [{rank: 1} for rank in range(size)]
+    sent: dict[tuple[int, int], list[dict[int, int]]] = {}
+    told = [False] * size  # who sent what the round in front of its queue asks for
+    while any(pending):
+        before = sum(map(len, pending))
+        for rank, (to, source, combines) in [(r, q[0]) for r, q in enumerate(pending) if q]:
+            if to is not None and not told[rank]:
+                sent.setdefault((rank, to), []).append(dict(held[rank]))
+                told[rank] = True
+            if source is not None:
+                if not sent.get((source, rank)):
+                    continue
+                came = sent[source, rank].pop(0)
+                held[rank] = Counter(held[rank]) + Counter(came) if combines else came
+            del pending[rank][0]
+            told[rank] = False
+        assert sum(map(len, pending)) < before
+    assert held == [dict.fromkeys(range(size), 1)] * size
+    assert not any(sent.values())
 
 
 def test_ranks_in_different_collectives_get_an_error_that_says_so(shared):

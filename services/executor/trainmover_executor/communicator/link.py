@@ -4,8 +4,8 @@ The order in which values are added depends on rank positions and sizes only, ne
 which machine holds a rank, so a machine can be replaced without changing a bit (INV-SAME-BITS).
 For the same reason the algorithm is a pure function of (group size, message size).
 
-Ring and recursive doubling after Thakur, Rabenseifner and Gropp, "Optimization of Collective
-Communication Operations in MPICH" (2005).
+The ring after Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations
+in MPICH" (2005).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final
 
 import torch
 
+from trainmover_executor.communicator.doubling import rounds_of
 from trainmover_executor.communicator.memory import Scratch, bytes_of, flat_of, write_back
 from trainmover_executor.communicator.reduction import Reduction
 from trainmover_executor.communicator.wire import GroupWire
@@ -35,6 +36,7 @@ class LinkCommunicator(GroupWire):
     ) -> None:
         super().__init__(book, group=group, ranks=ranks, timeout_s=timeout_s)
         self._scratch = (Scratch(), Scratch())
+        self._rounds = rounds_of(self.rank, self._size)
 
     # -- collectives ---------------------------------------------------------------------------
 
@@ -215,22 +217,12 @@ class LinkCommunicator(GroupWire):
             )
 
     def _allreduce_doubling(self, flat: torch.Tensor, reduction: Reduction, frame: Frame) -> None:
-        size, rank = self._size, self.rank
-        power = 1 << (size.bit_length() - 1)
-        extra = size - power
-        # Fold the ranks beyond a power of two into their neighbours, and hand the result back.
-        if rank < 2 * extra:
-            if rank % 2 == 0:
-                self._exchange(frame, flat, None, to=rank + 1, source=0)
-                self._exchange(frame, None, flat, to=0, source=rank + 1)
-                return
-            self._exchange(frame, None, flat, to=0, source=rank - 1, reduction=reduction)
-        position = rank // 2 if rank < 2 * extra else rank - extra
-        distance = 1
-        while distance < power:
-            other = position ^ distance
-            peer = 2 * other + 1 if other < extra else other + extra
-            self._exchange(frame, flat, flat, to=peer, source=peer, reduction=reduction)
-            distance *= 2
-        if rank < 2 * extra:
-            self._exchange(frame, flat, None, to=rank - 1, source=0)
+        for to, source, combines in self._rounds:
+            self._exchange(
+                frame,
+                None if to is None else flat,
+                None if source is None else flat,
+                to=to or 0,
+                source=source or 0,
+                reduction=reduction if combines else None,
+            )

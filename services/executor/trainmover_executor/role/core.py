@@ -128,8 +128,10 @@ def _on_vote_passed(turn: Turn, event: VotePassed) -> None:
 def _end_ballot(turn: Turn) -> None:
     """The vote decided nothing about its ballot: now it may be aborted."""
     ballot, aborted = turn.state.ballot, turn.state.aborted
+    if ballot is None:
+        return
     turn.set(ballot=None, aborted=False)
-    if ballot is not None and aborted:
+    if aborted:
         turn.set(prepared=None, leading=None)
         turn.do(DropParked(ballot.epoch))
 

@@ -173,10 +173,19 @@ class TrainingState:
         return self._held("_parameters")
 
     def _held(self, kind: str) -> list[torch.Tensor]:
-        # As they are now, not as they were at first. parameters() and buffers() would also make up
-        # the name of each, which takes longer than what is done with them every step.
-        modules = (module for model in self.models for module in model.modules())
-        return _once(each for one in modules for each in getattr(one, kind).values())
+        return _once(each for one in self._modules() for each in getattr(one, kind).values())
+
+    def _modules(self) -> list[nn.Module]:
+        # As they are now, not as they were at first. modules() and children() make up the name of
+        # each, which takes longer than what is done with them every step.
+        found = list(dict.fromkeys(self.models))
+        known = set(found)
+        for module in found:
+            for child in module._modules.values():  # noqa: SLF001 - see above
+                if child is not None and child not in known:
+                    known.add(child)
+                    found.append(child)
+        return found
 
     def modes(self) -> list[bool]:
         """Whether each module is in training mode."""
