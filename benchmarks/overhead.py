@@ -9,8 +9,9 @@ where ranks share cores it is less noisy than the time of day.
 By default each rank has a core, up to four, and the model is small for what is exchanged, as where
 each of many GPUs sees few samples: a GPT of 4.9 M parameters and 32 tokens a rank. The larger the
 batch (``--batch``, ``--context``), the less there is to compare: both sides compute alike.
-``stayer_peak_ratio`` is the peak resident memory of a stayer over a planned move, phase 1 and 2,
-divided by its peak while training (10 M parameters, 3 machines): the largest of the stayers.
+``stayer_peak_ratio`` is the peak resident memory of a stayer over planned moves, phase 1 and 2,
+divided by its peak in as many steps without one (10 M parameters, 3 machines): the largest of the
+stayers.
 """
 
 from __future__ import annotations
@@ -29,25 +30,34 @@ PROGRAM += ["--width", "456", "--batch", "2"]
 
 
 async def stayer_peaks(*, moves: int, steps: int) -> list[float]:
-    """Peak memory of each stayer over each of some moves, by its peak in training."""
-    ratios = []
+    """Each stayer's peak memory over some moves by its peak in as many steps without one."""
     async with Cluster(nnodes="3:4", program=PROGRAM) as cluster:
         await cluster.warm(slot=2)
+        stayers = [await cluster.worker(slot) for slot in (0, 1)]
+        moved: list[list[int]] = []
+        still: list[list[int]] = []
         for _ in range(moves):
             await cluster.warm(slot=2)
-            stayers = [await cluster.worker(slot) for slot in (0, 1)]
-            peaks = []
-            for act in (False, True):
-                for pid in stayers:
-                    forget_peak(pid)
-                await cluster.steps(steps)
-                if act:
-                    await cluster.migrate(2)
-                    await cluster.steps(steps)
-                peaks.append([memory(pid)["VmHWM"] for pid in stayers])
-            print("peaks in training and over the move, kB:", peaks, file=sys.stderr)
-            ratios += [moved / still for still, moved in zip(*peaks, strict=True)]
-    return ratios
+            _forget(stayers)
+            began = cluster.view.step
+            await cluster.migrate(2)
+            await cluster.steps(steps)
+            moved.append(_peaks(stayers))
+            _forget(stayers)
+            await cluster.steps(cluster.view.step - began)
+            still.append(_peaks(stayers))
+        print("peaks of the stayers, kB: over moves", moved, "else", still, file=sys.stderr)
+        over, without = (map(max, zip(*peaks, strict=True)) for peaks in (moved, still))
+        return [a / b for a, b in zip(over, without, strict=True)]
+
+
+def _forget(pids: list[int]) -> None:
+    for pid in pids:
+        forget_peak(pid)
+
+
+def _peaks(pids: list[int]) -> list[int]:
+    return [memory(pid)["VmHWM"] for pid in pids]
 
 
 def main() -> None:
