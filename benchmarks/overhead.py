@@ -64,7 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--ranks", type=int, default=max(2, min(4, cores)))
-    parser.add_argument("--blocks", type=int, default=24)
+    parser.add_argument("--blocks", type=int, default=40)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--batch", type=int, default=1, help="windows of each rank")

@@ -23,10 +23,11 @@ from trainmover.errors import ProtocolError
 
 __all__ = ["FD_COUNT", "SLOT_BYTES", "SharedMemory", "SharedSocket", "SlotRing"]
 
-SLOT_BYTES: Final = 1024 * 1024
-"""One slot: smaller ones cost more doorbells than they save in the cache."""
+SLOT_BYTES: Final = 2 * 1024 * 1024
+"""One slot: smaller ones cost more doorbells, each a change of processes where ranks share cores;
+larger ones leave the reader less to do while the writer still writes."""
 
-_SLOTS: Final = 3
+_SLOTS: Final = 2
 _RING_BYTES: Final = SLOT_BYTES * _SLOTS
 FD_COUNT: Final = 5
 """The memory file, then (filled, freed) of the caller's and of the callee's direction."""
