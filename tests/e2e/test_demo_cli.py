@@ -19,6 +19,8 @@ from trainmover.local import procfs, registry
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
 PROGRAM = ("-m", "trainmover_executor.programs.gpt")
+STEPS = 150
+"""Of the demo: on a busy machine a standby takes most of them to take over from the slow one."""
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def leftovers(home: Path) -> list[str]:
 
 def test_the_demo_passes_and_leaves_nothing_behind(home: Path, started: list[Command]) -> None:
     report = home / "report.html"
-    arguments = ("--nnodes", "3:5", "--steps", "110", "--seed", "7", "--report", str(report))
+    arguments = ("--nnodes", "3:5", "--steps", str(STEPS), "--seed", "7", "--report", str(report))
     started.append(demo := Command("demo", "--json", *arguments))
     demo.err.until(r"job\.formed")
     pids = demo.pids()
@@ -87,7 +89,7 @@ def test_the_demo_passes_and_leaves_nothing_behind(home: Path, started: list[Com
     verdict = json.loads(demo.out.text.splitlines()[-1])
     assert (code, verdict["verdict"]) == (ExitCode.OK, "pass"), (verdict["problems"], demo.err.text)
     assert verdict["bitwise_equal"] is True
-    assert verdict["comparison"]["compared"] >= 3 * 110 - 1
+    assert verdict["comparison"]["compared"] >= 3 * STEPS - 1
     planned, failure = verdict["migrations"]
     assert (planned["kind"], planned["slot"], planned["leaver"]) == ("planned", 2, "worker-2")
     assert (failure["kind"], failure["slot"], failure["leaver"]) == ("failure", 0, "worker-0")
