@@ -16,7 +16,7 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TextIO
 
 import structlog
 from opentelemetry import trace
@@ -63,7 +63,13 @@ _EXPORTER: Final = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
-def configure(*, service: str, level: str = "info", format: LogFormat = "auto") -> None:  # noqa: A002
+def configure(
+    *,
+    service: str,
+    level: str = "info",
+    format: LogFormat = "auto",  # noqa: A002
+    stream: TextIO | None = None,
+) -> None:
     """Set up logs and traces of this process; calling it again changes the logs only.
 
     Args:
@@ -71,16 +77,18 @@ def configure(*, service: str, level: str = "info", format: LogFormat = "auto") 
         level: Least severe level that is shown: debug, info, warning, error.
         format: ``json`` one object per line, ``console`` for people, ``auto`` console when
             stderr is a terminal.
+        stream: Where log lines go; ``sys.stderr`` when None.
 
     Raises:
         ConfigError: The level does not exist.
     """
+    stream = stream or sys.stderr
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         raise ConfigError(f"log level {level!r} does not exist: debug, info, warning or error")
-    pretty = format == "console" or (format == "auto" and sys.stderr.isatty())
+    pretty = format == "console" or (format == "auto" and stream.isatty())
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        structlog.dev.ConsoleRenderer(colors=stream.isatty())
         if pretty
         else structlog.processors.JSONRenderer()
     )
@@ -97,7 +105,7 @@ def configure(*, service: str, level: str = "info", format: LogFormat = "auto") 
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(stream),
         cache_logger_on_first_use=False,
     )
     structlog.contextvars.bind_contextvars(service=service)

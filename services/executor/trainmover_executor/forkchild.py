@@ -74,8 +74,11 @@ def become_worker(order: Spawn, *, server: int) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     if order.words is not None and isinstance(sys.stderr, io.TextIOWrapper):
-        sys.stderr = _RememberingStderr(sys.stderr.detach(), order.words)
-        sys.__stderr__ = sys.stderr  # type: ignore[misc] # the old one has lost its buffer
+        buffer = sys.stderr.detach()
+        sys.stderr = _RememberingStderr(buffer, order.words)
+        sys.__stderr__ = io.TextIOWrapper(  # type: ignore[misc] # the old one has lost its buffer
+            buffer, encoding="utf-8", errors="backslashreplace", line_buffering=True
+        )
     if (numpy := sys.modules.get("numpy")) is not None:
         # Unlike `random`, numpy's global generator is not seeded anew in a child: all ranks would
         # draw the same "random" numbers, which a rank started by exec would not.

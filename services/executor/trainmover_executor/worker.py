@@ -33,7 +33,8 @@ def main(spec: WorkerSpec) -> NoReturn:
     """
     faulthandler.enable()  # a crash in native code names the line of the program
     _set_environment(spec)
-    observe.configure(service="worker")
+    # The last line on `sys.stderr` says why the program ended; links break with it and are logged.
+    observe.configure(service="worker", stream=sys.__stderr__)
     structlog.contextvars.bind_contextvars(machine=spec.machine, rank=spec.rank)
     runtime = Runtime(spec)
     if spec.role == "standby":

@@ -66,17 +66,23 @@ def _obey(order: dict[str, Any], *, agent: socket.socket, spec: WorkerSpec) -> N
             sys.exit(code)
         case {"do": "raise", "text": text}:
             raise RuntimeError(text)
-        case {"do": "print", "text": text}:
-            print(text)
+        case {"do": "print", "text": text, "on": stream}:
+            print(text, file=getattr(sys, stream))
         case {"do": "deaf"}:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             agent.sendall(pack(Hello(rank=spec.rank, pid=os.getpid())))
+        case {"do": "signal", "number": number}:
+            os.kill(os.getpid(), number)
         case {"do": "fork"}:
-            if os.fork() == 0:
-                director = socket.socket(socket.AF_UNIX)
-                director.connect(os.environ["TM_DIRECTOR"])
-                _tell(director, grandchild=os.getpid())
-                signal.pause()
+            _fork()
+
+
+def _fork() -> None:
+    if os.fork() == 0:
+        director = socket.socket(socket.AF_UNIX)
+        director.connect(os.environ["TM_DIRECTOR"])
+        _tell(director, grandchild=os.getpid())
+        signal.pause()
 
 
 def _work(spec: WorkerSpec, steps: int) -> None:

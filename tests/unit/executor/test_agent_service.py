@@ -419,13 +419,45 @@ async def test_output_goes_to_a_file_per_rank(
     async with rig(puppet_entry, log_dir=tmp_path / "logs") as one:
         await start(one)
         puppet = await hello(await director.next())
-        puppet.do("print", text="hello from rank 0")
+        puppet.do("print", on="stdout", text="hello from rank 0")
         puppet.do("raise", text="boom")
         exited = await one.planner.fact(WorkerExited)
         (log,) = (tmp_path / "logs").iterdir()
         assert log.name.startswith("rank0-worker-0-")
         assert "hello from rank 0\n" in log.read_text()
         assert exited.last_words.rstrip().endswith("RuntimeError: boom")
+
+
+@pytest.mark.parametrize("logs", [True, False], ids=["log folder", "inherited"])
+async def test_what_is_logged_after_the_last_words_is_not_why_a_program_ended(
+    director: Any, puppet_entry: str, tmp_path: Path, logs: bool
+) -> None:
+    """Links break when programs end, and a line about that is the last one in the output."""
+    async with rig(puppet_entry, log_dir=tmp_path / "logs" if logs else None) as one:
+        await start(one)
+        puppet = await hello(await director.next())
+        puppet.do("print", on="stderr", text="no such data set")
+        puppet.do("print", on="__stderr__", text='{"event": "link handshake failed"}')
+        puppet.do("exit", code=1)
+        exited = await one.planner.fact(WorkerExited)
+        assert exited.last_words == "no such data set\n"
+        if logs:
+            (log,) = (tmp_path / "logs").iterdir()
+            assert log.read_text().endswith('{"event": "link handshake failed"}\n')
+
+
+async def test_the_last_words_of_native_code_are_in_the_output(
+    director: Any, puppet_entry: str, tmp_path: Path
+) -> None:
+    async with rig(puppet_entry, log_dir=tmp_path / "logs") as one:
+        await start(one)
+        puppet = await hello(await director.next())
+        puppet.do("print", on="stderr", text="a warning of long ago")
+        puppet.do("print", on="__stderr__", text="terminate called: bad_alloc")
+        puppet.do("signal", number=signal.SIGABRT)
+        exited = await one.planner.fact(WorkerExited)
+        assert exited.signal == signal.SIGABRT
+        assert "terminate called: bad_alloc\n" in exited.last_words
 
 
 async def test_the_fork_server_may_die(director: Any, puppet_entry: str, until_gone: Any) -> None:

@@ -41,7 +41,8 @@ class Spawn(Frozen):
         entry: ``package.module:function`` that gets the spec.
         background: Give way to other processes of the host (``SCHED_BATCH``).
         output: File that takes standard output and error, or None to inherit the agent's.
-        words: File that always holds the last 2000 characters written to ``sys.stderr``.
+        words: File that always holds the last 2000 characters that the program wrote to
+            ``sys.stderr``; what goes to ``sys.__stderr__`` is not among them.
     """
 
     kind: Literal["spawn"] = "spawn"

@@ -20,7 +20,7 @@ from trainmover_executor.agent.priority import come_forward
 from trainmover_executor.clock_memory import ClockMemory
 from trainmover_executor.control import FromWorker, ToWorker, WorkerSpec
 
-__all__ = ["WorkerPool", "last_words"]
+__all__ = ["WorkerPool"]
 
 _LAST_WORDS: Final = 2000
 
@@ -64,7 +64,7 @@ class WorkerPool:
         self._links: dict[str, ControlLink] = {}
         self._pids: dict[str, int] = {}
         self._wanted: set[str] = set()
-        self._words: dict[str, Path] = {}
+        self._output: dict[str, Path | None] = {}
         self._kills: dict[str, asyncio.TimerHandle] = {}
         self._forks = ForkServerClient(
             entry=options.worker_entry, scratch=scratch, heard=self._on_fork_news
@@ -109,12 +109,11 @@ class WorkerPool:
             metrics_dir=None if options.metrics_dir is None else str(options.metrics_dir),
             log_dir=None if options.log_dir is None else str(options.log_dir),
         )
-        words, output = self._scratch / f"{order.key}.words", None
+        output = None
         if options.log_dir is not None:
             # Named by rank first: the output of a rank that moved is found side by side.
-            name = f"rank{order.rank}-{options.machine}-{order.key}.log"
-            words = output = options.log_dir / name
-        self._words[order.key] = words
+            output = options.log_dir / f"rank{order.rank}-{options.machine}-{order.key}.log"
+        self._output[order.key] = output
         self._forks.spawn(
             Spawn(
                 key=order.key,
@@ -122,7 +121,7 @@ class WorkerPool:
                 entry=options.worker_entry,
                 background=order.background,
                 output=None if output is None else str(output),
-                words=None if output is not None else str(words),
+                words=str(self._words_of(order.key)),
             ),
             listener=listener,
             clock=clock_fd,
@@ -172,20 +171,28 @@ class WorkerPool:
             kill.cancel()
         self._links[news.key].finish()
         del self._links[news.key]
-        words = self._words.pop(news.key)
         self._exited(
             effects.Exited(
                 key=news.key,
                 exit_code=news.exit_code,
                 signal=news.signal,
-                last_words=news.reason or last_words(words),
+                last_words=news.reason or self._last_words(news),
             )
         )
-        if words.parent == self._scratch:
-            words.unlink(missing_ok=True)
+
+    def _words_of(self, key: str) -> Path:
+        return self._scratch / f"{key}.words"
+
+    def _last_words(self, news: Exited) -> str:
+        words, output = self._words_of(news.key), self._output.pop(news.key)
+        said = _tail(words)
+        words.unlink(missing_ok=True)
+        if output is not None and (news.signal is not None or not said):
+            return _tail(output)  # native code that dies does not write to Python's stream
+        return said
 
 
-def last_words(path: Path) -> str:
+def _tail(path: Path) -> str:
     """The last 2000 characters of a file; empty when it cannot be read."""
     try:
         with path.open("rb") as file:
