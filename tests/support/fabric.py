@@ -58,13 +58,21 @@ class Fabric:
 
     Args:
         world: Number of ranks.
-        shared: Whether links share memory.
+        shared: Whether all ranks are on one host, so that links share memory.
+        hosts: The host of each rank, where some links share memory and others do not.
         ranks_per_slot: Ranks of each machine.
     """
 
-    def __init__(self, world: int, *, shared: bool = False, ranks_per_slot: int = 1) -> None:
+    def __init__(
+        self,
+        world: int,
+        *,
+        shared: bool = False,
+        hosts: Sequence[object] = (),
+        ranks_per_slot: int = 1,
+    ) -> None:
         self.world = world
-        self._pair = shared_pair if shared else socket_pair
+        self._hosts = hosts or ([0] * world if shared else range(world))
         self.start = membership(world, ranks_per_slot=ranks_per_slot)
         self.books: dict[str, LinkBook] = {}
         for rank in range(world):
@@ -81,7 +89,8 @@ class Fabric:
 
     def dial(self, endpoint: str, hail: Hail) -> concurrent.futures.Future[socket.socket]:
         future: concurrent.futures.Future[socket.socket] = concurrent.futures.Future()
-        mine, theirs = self._pair()
+        same_host = self._hosts[hail.source] == self._hosts[hail.target]
+        mine, theirs = shared_pair() if same_host else socket_pair()
         try:
             self.books[endpoint].park(
                 epoch=hail.epoch, group=hail.group, peer=hail.source, sock=theirs

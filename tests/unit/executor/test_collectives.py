@@ -17,6 +17,7 @@ from trainmover_executor.communicator.doubling import rounds_of
 from trainmover_executor.communicator.link import SMALL_BYTES, LinkCommunicator
 from trainmover_executor.communicator.reduction import reduction_of
 from trainmover_executor.links.link import LinkBrokenError
+from trainmover_executor.links.shared import SLOT_BYTES
 
 SUM = reduction_of(ReduceOp.SUM)
 SMALL, LARGE = 7, SMALL_BYTES // 4 * 3 + 5
@@ -296,16 +297,41 @@ def test_a_peer_that_never_comes_is_given_up_after_the_timeout():
 def test_the_transport_changes_no_bit():
     """A machine may be replaced by one on another host, or by one on the same."""
     results = []
-    for shared in (False, True):
-        fabric = Fabric(3, shared=shared)
+    for hosts in ("abc", "aaa", "aab"):  # messages are of more than one slot, and of odd sizes
+        fabric = Fabric(3, hosts=hosts)
         tensors = [
-            torch.randn(1_000_003, generator=torch.Generator().manual_seed(rank))
+            torch.randn(3_000_017, generator=torch.Generator().manual_seed(rank))
             for rank in range(3)
         ]
         everywhere(fabric.communicators(), lambda rank, c, t=tensors: c.allreduce(t[rank], SUM))
         results += tensors
         fabric.close()
     assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("hosts", ["aaa", "aab"])
+def test_collectives_of_any_size_follow_one_another(hosts):
+    """Slots are used in turns: what one collective leaves behind, the next one finds."""
+    world, slot = len(hosts), SLOT_BYTES // 4
+    fabric = Fabric(world, hosts=hosts)
+    given = [[value(10 * rank + i, 3 * slot + 7) for i in range(world)] for rank in range(world)]
+    total = [sum(chunks[i] for chunks in given) for i in range(world)]
+
+    def work(rank: int, communicator: LinkCommunicator) -> None:
+        for size in (2 * slot + 1, 5, 9_000, slot, 20_000, 3 * slot + 7):
+            mine = [chunk[:size] for chunk in given[rank]]
+            everything = mine[0].clone()
+            communicator.allreduce(everything, SUM)
+            assert torch.equal(everything, total[0][:size])
+            out = torch.empty(size)
+            communicator.reduce_scatter(out, mine, SUM)
+            assert torch.equal(out, total[rank][:size])
+            outs = [torch.empty(size) for _ in range(world)]
+            communicator.all_gather(outs, mine[0])
+            assert all(torch.equal(one, given[r][0][:size]) for r, one in enumerate(outs))
+
+    everywhere(fabric.communicators(), work)
+    fabric.close()
 
 
 def test_the_end_of_a_peer_unblocks_a_message_half_way(shared):
