@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -460,7 +461,19 @@ async def test_the_last_words_of_native_code_are_in_the_output(
         assert "terminate called: bad_alloc\n" in exited.last_words
 
 
-async def test_the_fork_server_may_die(director: Any, puppet_entry: str, until_gone: Any) -> None:
+def remembered(folder: Path) -> list[Path]:
+    """Where agents with a folder in ``folder`` keep the last words of workers."""
+    return [*folder.glob("tm-*/*.words")]
+
+
+async def test_the_fork_server_may_die(
+    director: Any,
+    puppet_entry: str,
+    until_gone: Any,
+    short_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(short_dir))
     async with rig(puppet_entry) as one:
         await start(one)
         puppet = await hello(await director.next())
@@ -473,6 +486,7 @@ async def test_the_fork_server_may_die(director: Any, puppet_entry: str, until_g
             Start(generation=1, slot=0, membership=membership(as_member(again)))
         )
         assert (await director.next()).about["generation"] == 1
+        assert len(remembered(short_dir)) == 1  # what the first one said is not kept
 
 
 async def test_facts_about_a_plan_carry_its_trace(director: Any, puppet_entry: str) -> None:

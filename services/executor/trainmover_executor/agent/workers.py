@@ -171,19 +171,20 @@ class WorkerPool:
             kill.cancel()
         self._links[news.key].finish()
         del self._links[news.key]
+        said = self._take_last_words(news)
         self._exited(
             effects.Exited(
                 key=news.key,
                 exit_code=news.exit_code,
                 signal=news.signal,
-                last_words=news.reason or self._last_words(news),
+                last_words=news.reason or said,
             )
         )
 
     def _words_of(self, key: str) -> Path:
         return self._scratch / f"{key}.words"
 
-    def _last_words(self, news: Exited) -> str:
+    def _take_last_words(self, news: Exited) -> str:
         words, output = self._words_of(news.key), self._output.pop(news.key)
         said = _tail(words)
         words.unlink(missing_ok=True)

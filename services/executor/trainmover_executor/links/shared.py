@@ -25,7 +25,7 @@ __all__ = ["FD_COUNT", "SLOT_BYTES", "SharedMemory", "SharedSocket", "SlotRing"]
 
 SLOT_BYTES: Final = 2 * 1024 * 1024
 """One slot: smaller ones cost more doorbells, each a change of processes where ranks share cores;
-larger ones leave the reader less to do while the writer still writes."""
+larger ones show in a stayer's peak memory over a move (ADR 5)."""
 
 _SLOTS: Final = 2
 _RING_BYTES: Final = SLOT_BYTES * _SLOTS
