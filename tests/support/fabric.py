@@ -20,19 +20,28 @@ T = TypeVar("T")
 
 
 def membership(
-    world: int, *, epoch: int = 1, names: Sequence[str] | None = None, ranks_per_slot: int = 1
+    world: int,
+    *,
+    epoch: int = 1,
+    names: Sequence[str] | None = None,
+    ranks_per_slot: int = 1,
+    hosts: Sequence[object] = (),
 ) -> Membership:
+    """Machines of their own names, unless the host of each rank is given."""
     layout = Layout(slots=world // ranks_per_slot, ranks_per_slot=ranks_per_slot)
     machines = names or [f"m{i}" for i in range(layout.slots)]
-    places = range(1, ranks_per_slot + 1)
+    endpoints = [
+        f"{machine}:{place + 1}" for machine in machines for place in range(ranks_per_slot)
+    ]
+    if hosts:
+        endpoints = [f"{host}:{rank + 1}" for rank, host in enumerate(hosts)]
+    parts = [endpoints[at : at + ranks_per_slot] for at in range(0, world, ranks_per_slot)]
     return Membership(
         epoch=epoch,
         layout=layout,
         members=tuple(
-            Member(
-                machine=name, generation=0, endpoints=tuple(f"{name}:{place}" for place in places)
-            )
-            for name in machines
+            Member(machine=name, generation=0, endpoints=tuple(part))
+            for name, part in zip(machines, parts, strict=True)
         ),
     )
 
@@ -61,6 +70,9 @@ class Fabric:
         shared: Whether all ranks are on one host, so that links share memory.
         hosts: The host of each rank, where some links share memory and others do not.
         ranks_per_slot: Ranks of each machine.
+
+    Attributes:
+        shares: Whether the link of two ranks shares memory; by default those of one host do.
     """
 
     def __init__(
@@ -72,16 +84,21 @@ class Fabric:
         ranks_per_slot: int = 1,
     ) -> None:
         self.world = world
-        self._hosts = hosts or ([0] * world if shared else range(world))
-        self.start = membership(world, ranks_per_slot=ranks_per_slot)
+        named = hosts or (["host"] * world if shared else [])
+        hosts = named or range(world)
+        self.shares: Callable[[int, int], bool] = lambda one, other: hosts[one] == hosts[other]
+        self.start = membership(world, ranks_per_slot=ranks_per_slot, hosts=named)
         self.books: dict[str, LinkBook] = {}
         for rank in range(world):
-            self.add(self.start.machine_of(rank), rank)
+            self._add(self.start.endpoint_of(rank), rank)
 
     def add(self, machine: str, rank: int) -> LinkBook:
-        book = LinkBook(job="test", rank=rank, membership=self.start, dial=self.dial)
         place = rank % self.start.layout.ranks_per_slot + 1
-        self.books[f"{machine}:{place}"] = book
+        return self._add(f"{machine}:{place}", rank)
+
+    def _add(self, endpoint: str, rank: int) -> LinkBook:
+        book = LinkBook(job="test", rank=rank, membership=self.start, dial=self.dial)
+        self.books[endpoint] = book
         return book
 
     def book(self, rank: int) -> LinkBook:
@@ -89,8 +106,8 @@ class Fabric:
 
     def dial(self, endpoint: str, hail: Hail) -> concurrent.futures.Future[socket.socket]:
         future: concurrent.futures.Future[socket.socket] = concurrent.futures.Future()
-        same_host = self._hosts[hail.source] == self._hosts[hail.target]
-        mine, theirs = shared_pair() if same_host else socket_pair()
+        shared = self.shares(hail.source, hail.target)
+        mine, theirs = shared_pair() if shared else socket_pair()
         try:
             self.books[endpoint].park(
                 epoch=hail.epoch, group=hail.group, peer=hail.source, sock=theirs

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.support.fabric import Fabric, everywhere, membership
+from tests.support.fabric import Fabric, everywhere
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import ReduceOp
 
@@ -294,19 +294,38 @@ def test_a_peer_that_never_comes_is_given_up_after_the_timeout():
     fabric.close()
 
 
-def test_the_transport_changes_no_bit():
+@pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MIN, ReduceOp.MAX])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_where_ranks_are_changes_no_bit(op, dtype):
     """A machine may be replaced by one on another host, or by one on the same."""
-    results = []
-    for hosts in ("abc", "aaa", "aab"):  # messages are of more than one slot, and of odd sizes
-        fabric = Fabric(3, hosts=hosts)
-        tensors = [
-            torch.randn(3_000_017, generator=torch.Generator().manual_seed(rank))
-            for rank in range(3)
-        ]
-        everywhere(fabric.communicators(), lambda rank, c, t=tensors: c.allreduce(t[rank], SUM))
-        results += tensors
+    reduction, results = reduction_of(op), []
+    for hosts in ("abcd", "aaaa", "aaab"):  # messages are of more than one slot, of odd sizes
+        fabric = Fabric(4, hosts=hosts)
+        tensors = [rough(rank, 3_000_017, dtype) for rank in range(4)]
+        parts = [[rough(4 * rank + i, 700_003, dtype) for i in range(4)] for rank in range(4)]
+        outs = [torch.empty(700_003, dtype=dtype) for _ in range(4)]
+
+        def work(rank: int, c: LinkCommunicator, t=tensors, o=outs, p=parts) -> None:
+            c.allreduce(t[rank], reduction)
+            c.reduce_scatter(o[rank], p[rank], reduction)
+
+        everywhere(fabric.communicators(), work)
+        assert all(bits_of(tensor) == bits_of(tensors[0]) for tensor in tensors)
+        results.append([bits_of(tensors[0]), *map(bits_of, outs)])
         fabric.close()
-    assert all(torch.equal(result, results[0]) for result in results)
+    assert results[0] == results[1] == results[2]
+
+
+def rough(seed: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """Numbers whose sum depends on the order, and zeros of both signs."""
+    values = torch.randn(count, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    values[seed % 3 :: 5] = -0.0
+    values[seed % 2 :: 7] = 0.0
+    return values
+
+
+def bits_of(tensor: torch.Tensor) -> bytes:
+    return tensor.view(torch.uint8).numpy().tobytes()
 
 
 @pytest.mark.parametrize("hosts", ["aaa", "aab"])
@@ -359,7 +378,7 @@ def test_the_end_of_a_peer_unblocks_a_message_half_way(shared):
 
     for book in (fabric.book(0), fabric.book(1)):
         book.break_off("again")
-        book.reset(membership(2, epoch=2))
+        book.reset(fabric.start.replace({}, epoch=2))
     with pytest.raises(LinkBrokenError, match=r"rank 0"):
         everywhere([0, 1], receive_or_die)
     fabric.close()

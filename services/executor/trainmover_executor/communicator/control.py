@@ -6,17 +6,15 @@ Used by the training thread alone, at the vote.
 from __future__ import annotations
 
 import itertools
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import torch
 
-from trainmover_executor.communicator.doubling import Round
 from trainmover_executor.communicator.link import LinkCommunicator
 from trainmover_executor.communicator.memory import bytes_of, flat_of
 from trainmover_executor.communicator.wire import TAG
-from trainmover_executor.links.pump import Frame, pump, swap
+from trainmover_executor.links.pump import pump, swap
 
 __all__ = ["ControlCommunicator"]
 
@@ -26,34 +24,6 @@ _ASIDE: Final = "/aside"
 
 class ControlCommunicator(LinkCommunicator):
     """The group of all ranks: agreements between them, and exchanges that are no collectives."""
-
-    def agree(self, values: Sequence[int], *, best: Callable[[int, int], int]) -> list[int]:
-        """All-reduce a few integers of 64 bits.
-
-        Every step has one. Without tensors: behind their operations stands many times the cost.
-
-        Args:
-            values: As many at each rank.
-            best: Of two, the one that is kept, in whatever order they come: ``min`` or ``max``.
-        """
-        frame = self._next("vote")
-        words = list(values)
-        for turn in self._rounds:
-            arrived = self._exchange_words(frame, turn, words)
-            words = list(map(best, words, arrived)) if turn.combines else arrived
-        return words
-
-    def _exchange_words(self, frame: Frame, turn: Round, words: list[int]) -> list[int]:
-        """What the other rank has; ``words`` where it sends nothing."""
-        layout = f"<{len(words)}q"
-        out = into = None
-        if turn.to is not None:
-            out = (self._link(turn.to), memoryview(struct.pack(layout, *words)))
-        arrived = memoryview(bytearray(struct.calcsize(layout)))
-        if turn.source is not None:
-            into = (self._link(turn.source), len(arrived), arrived)
-        pump(frame=frame, out=out, into=into, stall_timeout_s=self.timeout_s)
-        return list(struct.unpack(layout, arrived)) if into is not None else words
 
     def exchange_bytes(
         self, data: bytes, *, peers: Sequence[tuple[int, int]], limit: int

@@ -1,26 +1,28 @@
-"""Collectives over direct links: a ring for bandwidth, recursive doubling for latency.
+"""Collectives over direct links: recursive doubling for latency, a ring for bandwidth.
 
 The order in which values are added depends on rank positions and sizes only, never on timing or on
 which machine holds a rank, so a machine can be replaced without changing a bit (INV-SAME-BITS).
-For the same reason the algorithm is a pure function of (group size, message size).
-
-The ring after Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations
-in MPICH" (2005).
+For the same reason doubling or not is a pure function of (group size, message size). Ranks that
+share a host do what the ring does all at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
 
-from trainmover_executor.communicator.doubling import rounds_of
-from trainmover_executor.communicator.memory import Scratch, bytes_of, flat_of, write_back
+from trainmover_executor.communicator.doubling import Round, rounds_of
+from trainmover_executor.communicator.memory import bytes_of, flat_of, write_back
+from trainmover_executor.communicator.mesh import MESH_RANKS, Mesh
 from trainmover_executor.communicator.reduction import Reduction
-from trainmover_executor.communicator.wire import GroupWire
+from trainmover_executor.communicator.ring import RingWire
 from trainmover_executor.links.book import LinkBook
-from trainmover_executor.links.pump import Frame, pump
+from trainmover_executor.links.header import Frame
+from trainmover_executor.links.link import Link
+from trainmover_executor.links.pump import pump
 
 __all__ = ["SMALL_BYTES", "LinkCommunicator"]
 
@@ -28,15 +30,15 @@ SMALL_BYTES: Final = 32 * 1024
 """Up to here fewer rounds beat fewer bytes (measured on loopback: the curves cross at 20-60 KB)."""
 
 
-class LinkCommunicator(GroupWire):
+class LinkCommunicator(RingWire):
     """Collectives of one group over the links of a ``LinkBook``; see ``GroupWire``."""
 
     def __init__(
         self, book: LinkBook, *, group: str, ranks: Sequence[int], timeout_s: float
     ) -> None:
         super().__init__(book, group=group, ranks=ranks, timeout_s=timeout_s)
-        self._scratch = (Scratch(), Scratch())
         self._rounds = rounds_of(self.rank, self._size)
+        self._meshed = (-1, False)
 
     # -- collectives ---------------------------------------------------------------------------
 
@@ -46,8 +48,12 @@ class LinkCommunicator(GroupWire):
         frame = self._next("allreduce")
         reduction.prepare(flat)
         if self._size > 1 and flat.numel():
-            if flat.numel() * flat.element_size() <= SMALL_BYTES:
+            if not _is_large([flat]):
                 self._allreduce_doubling(flat, reduction, frame)
+            elif (mesh := self._mesh(frame)) is not None:
+                chunks = self._chunks_of(flat)
+                own, *others = chunks[self.rank + 1 :] + chunks[: self.rank + 1]
+                mesh.allreduce(own, others, reduction)
             else:
                 self._allreduce_ring(flat, reduction, frame)
         reduction.finish(flat, size=self._size)
@@ -60,42 +66,32 @@ class LinkCommunicator(GroupWire):
         frame = self._next("reduce_scatter")
         mine = flat_of(out)
         chunks = [flat_of(chunk) for chunk in inputs]
-        size, rank = self._size, self.rank
-        # Chunk r must end at rank r, so it starts its way at rank r + 1 and is passed on, each
-        # rank adding its own: two alternating accumulators, the last of which is ``out``.
-        travelling = chunks[(rank - 1) % size]
-        if reduction.factor is not None:
-            travelling = travelling.clone()
-            reduction.prepare(travelling)
-        for step in range(size - 1):
-            index = (rank - step - 2) % size
-            last = step == size - 2
-            accumulator = mine if last else self._scratch[step % 2].like(chunks[index])
-            accumulator.copy_(chunks[index])
-            reduction.prepare(accumulator)
-            self._exchange(
-                frame, travelling, accumulator, to=rank + 1, source=rank - 1, reduction=reduction
-            )
-            travelling = accumulator
-        if size == 1:
-            mine.copy_(travelling)
-        reduction.finish(mine, size=size)
+        rank = self.rank
+        if self._size == 1:
+            mine.copy_(chunks[0])
+            reduction.prepare(mine)
+        elif (
+            _is_large(chunks)
+            and reduction.factor is None
+            and (mesh := self._mesh(frame)) is not None
+        ):
+            mine.copy_(chunks[rank])
+            mesh.reduce_scatter(mine, chunks[rank + 1 :] + chunks[:rank], reduction)
+        else:
+            self._reduce_scatter_ring(mine, chunks, reduction, frame)
+        reduction.finish(mine, size=self._size)
         write_back(out, mine)
 
     def all_gather(self, outs: Sequence[torch.Tensor], tensor: torch.Tensor) -> None:
         """See ``Communicator.all_gather``."""
         frame = self._next("all_gather")
         flats = [flat_of(out) for out in outs]
-        size, rank = self._size, self.rank
+        rank = self.rank
         flats[rank].copy_(flat_of(tensor))
-        for step in range(size - 1):
-            self._exchange(
-                frame,
-                flats[(rank - step) % size],
-                flats[(rank - step - 1) % size],
-                to=rank + 1,
-                source=rank - 1,
-            )
+        if _is_large(flats) and (mesh := self._mesh(frame)) is not None:
+            mesh.all_gather(flats[rank], flats[rank + 1 :] + flats[:rank])
+        else:
+            self._all_gather_ring(flats, frame)
         for out, flat in zip(outs, flats, strict=True):
             write_back(out, flat)
 
@@ -191,30 +187,60 @@ class LinkCommunicator(GroupWire):
         )
         write_back(tensor, flat)
 
-    # -- algorithms ----------------------------------------------------------------------------
+    # -- agreement ----------------------------------------------------------------------------
 
-    def _allreduce_ring(self, flat: torch.Tensor, reduction: Reduction, frame: Frame) -> None:
-        size, rank = self._size, self.rank
-        count = flat.numel()
-        bounds = [count * i // size for i in range(size + 1)]
-        chunks = [flat[bounds[i] : bounds[i + 1]] for i in range(size)]
-        for step in range(size - 1):
-            self._exchange(
-                frame,
-                chunks[(rank - step) % size],
-                chunks[(rank - step - 1) % size],
-                to=rank + 1,
-                source=rank - 1,
-                reduction=reduction,
-            )
-        for step in range(size - 1):
-            self._exchange(
-                frame,
-                chunks[(rank + 1 - step) % size],
-                chunks[(rank - step) % size],
-                to=rank + 1,
-                source=rank - 1,
-            )
+    def agree(self, values: Sequence[int], *, best: Callable[[int, int], int]) -> list[int]:
+        """All-reduce a few integers of 64 bits.
+
+        Every vote has one. Without tensors: behind their operations stands many times the cost.
+
+        Args:
+            values: As many at each rank.
+            best: Of two, the one that is kept, in whatever order they come: ``min`` or ``max``.
+        """
+        frame = self._next("vote")
+        words = list(values)
+        for turn in self._rounds:
+            arrived = self._exchange_words(frame, turn, words)
+            words = list(map(best, words, arrived)) if turn.combines else arrived
+        return words
+
+    def _exchange_words(self, frame: Frame, turn: Round, words: list[int]) -> list[int]:
+        """What the other rank has; ``words`` where it sends nothing."""
+        layout = f"<{len(words)}q"
+        out = into = None
+        if turn.to is not None:
+            out = (self._link(turn.to), memoryview(struct.pack(layout, *words)))
+        arrived = memoryview(bytearray(struct.calcsize(layout)))
+        if turn.source is not None:
+            into = (self._link(turn.source), len(arrived), arrived)
+        pump(frame=frame, out=out, into=into, stall_timeout_s=self.timeout_s)
+        return list(struct.unpack(layout, arrived)) if into is not None else words
+
+    def _mesh(self, frame: Frame) -> Mesh | None:
+        """All links at once for one collective; None where the group takes the ring."""
+        if not 2 < self._size <= MESH_RANKS:
+            return None
+        since = self.book.unbroken_since(self.ranks)
+        if self._meshed[0] != since:
+            self._meshed = (since, self._all_share_memory())
+        if not self._meshed[1]:
+            return None
+        return Mesh(self._around(), frame=frame, timeout_s=self.timeout_s)
+
+    def _all_share_memory(self) -> bool:
+        """Whether each pair of ranks does: no rank can see that of others, so they agree on it."""
+        if len({self.host_of(member) for member in range(self._size)}) > 1:
+            return False  # which all of them see
+        shared = all(link.shared is not None for link in self._around())
+        return bool(self.agree([shared], best=min)[0])
+
+    def _around(self) -> list[Link]:
+        """The links to all others in ring order, from the next rank to the one before."""
+        members = [(self.rank + distance) % self._size for distance in range(1, self._size)]
+        return self._links(members)
+
+    # -- algorithms ----------------------------------------------------------------------------
 
     def _allreduce_doubling(self, flat: torch.Tensor, reduction: Reduction, frame: Frame) -> None:
         for to, source, combines in self._rounds:
@@ -226,3 +252,7 @@ class LinkCommunicator(GroupWire):
                 source=source or 0,
                 reduction=reduction if combines else None,
             )
+
+
+def _is_large(parts: Sequence[torch.Tensor]) -> bool:
+    return sum(part.numel() * part.element_size() for part in parts) > SMALL_BYTES

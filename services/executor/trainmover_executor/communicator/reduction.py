@@ -21,10 +21,12 @@ class Reduction:
         combine: In-place ``accumulator, piece -> None``; commutative, so that both partners of an
             exchange get the same bits.
         averages: Whether the sum is divided by the group's size at the end.
+        chooses: Whether the result is one of the inputs. Of zeros of both signs torch chooses by
+            where in a vector they stand, so they come out positive.
         factor: What every rank's contribution is multiplied with before (``PREMUL_SUM``).
     """
 
-    __slots__ = ("averages", "combine", "factor", "name")
+    __slots__ = ("averages", "chooses", "combine", "factor", "name")
 
     def __init__(
         self,
@@ -32,11 +34,13 @@ class Reduction:
         combine: Callable[[torch.Tensor, torch.Tensor], Any],
         *,
         averages: bool = False,
+        chooses: bool = False,
         factor: float | torch.Tensor | None = None,
     ) -> None:
         self.name = name
         self.combine = combine
         self.averages = averages
+        self.chooses = chooses
         self.factor = factor
 
     def prepare(self, contribution: torch.Tensor) -> None:
@@ -46,6 +50,8 @@ class Reduction:
 
     def finish(self, total: torch.Tensor, *, size: int) -> None:
         """Turn the combined value into the result, in place."""
+        if self.chooses and total.is_floating_point():
+            total.add_(0.0)
         if not self.averages:
             return
         if total.is_floating_point() or total.is_complex():
@@ -72,8 +78,8 @@ def _maximum(accumulator: torch.Tensor, piece: torch.Tensor) -> None:
 _KNOWN: Final = {
     ReduceOp.SUM: Reduction("sum", _add),
     ReduceOp.AVG: Reduction("avg", _add, averages=True),
-    ReduceOp.MIN: Reduction("min", _minimum),
-    ReduceOp.MAX: Reduction("max", _maximum),
+    ReduceOp.MIN: Reduction("min", _minimum, chooses=True),
+    ReduceOp.MAX: Reduction("max", _maximum, chooses=True),
     ReduceOp.PRODUCT: Reduction("product", torch.Tensor.mul_),
     ReduceOp.BAND: Reduction("band", torch.Tensor.bitwise_and_),
     ReduceOp.BOR: Reduction("bor", torch.Tensor.bitwise_or_),

@@ -11,8 +11,9 @@ from trainmover.telemetry import OPS
 from trainmover_executor.communicator.memory import PieceBuffer, bytes_of
 from trainmover_executor.communicator.reduction import Reduction
 from trainmover_executor.links.book import LinkBook
+from trainmover_executor.links.header import Frame
 from trainmover_executor.links.link import Link
-from trainmover_executor.links.pump import PIECE_BYTES, Consume, Frame, pump
+from trainmover_executor.links.pump import PIECE_BYTES, Consume, pump
 
 __all__ = ["TAG", "GroupWire"]
 
@@ -107,6 +108,11 @@ class GroupWire:
 
     def _link(self, member: int, *, lane: str = "") -> Link:
         return self.book.link(self.group + lane, self.ranks[member], timeout_s=self.timeout_s)
+
+    def _links(self, members: Sequence[int]) -> list[Link]:
+        """Links to several members; those that are not there yet are made at the same time."""
+        peers = [self.ranks[member] for member in members]
+        return self.book.links(self.group, peers, timeout_s=self.timeout_s)
 
     def _next(self, op: str) -> Frame:
         self._sequence += 1

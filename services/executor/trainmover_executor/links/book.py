@@ -10,7 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -105,12 +105,37 @@ class LinkBook:
         link = self._active.get((group, peer))
         return link if link is not None else self._make(group, peer, timeout_s=timeout_s)
 
+    def links(self, group: str, peers: Sequence[int], *, timeout_s: float) -> list[Link]:
+        """The active links of ``group`` to ``peers``; missing ones are made at the same time.
+
+        Raises:
+            LinkBrokenError: Links were broken off, or a peer cannot be reached in time.
+        """
+        missing = [peer for peer in peers if (group, peer) not in self._active]
+        calls = {peer: self._begin(group, peer) for peer in missing}
+        for peer, calling in calls.items():
+            self._finish(group, peer, calling, timeout_s=timeout_s)
+        return [self.link(group, peer, timeout_s=timeout_s) for peer in peers]
+
     def _make(self, group: str, peer: int, *, timeout_s: float) -> Link:
-        key = (self.epoch, group, peer)
-        calling: concurrent.futures.Future[socket.socket] | None = None
+        return self._finish(group, peer, self._begin(group, peer), timeout_s=timeout_s)
+
+    def _begin(self, group: str, peer: int) -> concurrent.futures.Future[socket.socket] | None:
+        """Call ``peer`` if it is this rank that has to."""
         with self._changed:
-            if key not in self._parked and self.rank < peer and self._broken is None:
-                calling = self._call(group, peer)
+            if (self.epoch, group, peer) in self._parked or self._broken is not None:
+                return None
+            return self._call(group, peer) if self.rank < peer else None
+
+    def _finish(
+        self,
+        group: str,
+        peer: int,
+        calling: concurrent.futures.Future[socket.socket] | None,
+        *,
+        timeout_s: float,
+    ) -> Link:
+        key = (self.epoch, group, peer)
         if calling is not None:
             return self._answered(calling, key, timeout_s=timeout_s)
         with self._changed:

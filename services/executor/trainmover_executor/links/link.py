@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
 from typing import Final
@@ -10,11 +11,14 @@ from typing import Final
 from trainmover.errors import ProtocolError
 from trainmover_executor.links.shared import SharedMemory, SharedSocket
 
-__all__ = ["COUNTERS", "Link", "LinkBrokenError"]
+__all__ = ["COUNTERS", "ENDED", "Link", "LinkBrokenError"]
 
 _SOCKET_BUFFER_BYTES: Final = 4 * 1024 * 1024
 _TCP_INFO: Final = struct.Struct("=68xI28xI")
 """``tcpi_rtt`` and ``tcpi_total_retrans`` of Linux's ``struct tcp_info``."""
+
+ENDED: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+"""What ``poll`` says of a link's socket when the other end is gone."""
 
 COUNTERS: Final = (
     "sent_messages",

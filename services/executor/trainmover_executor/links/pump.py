@@ -10,17 +10,18 @@ slots, and what is combined is combined straight from there.
 from __future__ import annotations
 
 import select
-import struct
 import time
 from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
-from trainmover.errors import ProtocolError, StaleEpochError
+from trainmover.errors import ProtocolError
+from trainmover_executor.links.header import HEADER, Frame, check_header
 from trainmover_executor.links.link import (
     BODY_BYTES,
     BODY_NS,
+    ENDED,
     RECEIVED_BYTES,
     RECEIVED_MESSAGES,
     SEND_BLOCKED_NS,
@@ -32,19 +33,13 @@ from trainmover_executor.links.link import (
 )
 from trainmover_executor.links.shared import SLOT_BYTES, SlotRing
 
-__all__ = ["PIECE_BYTES", "Consume", "Frame", "pump", "swap"]
+__all__ = ["PIECE_BYTES", "Consume", "pump", "swap"]
 
 PIECE_BYTES: Final = 512 * 1024
 """Largest staging piece; it stays in the cache (bigger pieces cost 20 % of the bandwidth)."""
 
 _INLINE_BYTES: Final = 32 * 1024
 """Up to here a message is one write to the socket, header included: syscalls are what it costs."""
-
-_HEADER: Final = struct.Struct("<IIQQ")
-_ENDED: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR
-
-Frame = tuple[int, int, int]
-"""(epoch, tag, sequence) of a message; both sides must agree on it."""
 
 Consume = Callable[[int, memoryview], None]
 """Takes in a piece of a message: its offset in the message and its bytes, valid during the call."""
@@ -58,7 +53,7 @@ class _Outbound:
     def __init__(self, link: Link, frame: Frame, data: memoryview) -> None:
         self.link = link
         size = len(data)
-        header = _HEADER.pack(*frame, size)
+        header = HEADER.pack(*frame, size)
         self._ring: SlotRing | None = None
         self._data = memoryview(b"")  # what goes through shared slots, after the queue is empty
         if size <= _INLINE_BYTES:
@@ -131,7 +126,7 @@ class _Inbound:
         self.started = False
         self._frame = frame
         self._consume = consume
-        self._header = memoryview(bytearray(_HEADER.size))
+        self._header = memoryview(bytearray(HEADER.size))
         self._got_header = 0
         self._started_ns = 0
         self._limit = limit
@@ -191,11 +186,11 @@ class _Inbound:
         got = self.link.receive_some(self._header[self._got_header :])
         self._got_header += got
         self.link.counters[RECEIVED_BYTES] += got
-        if self._got_header == _HEADER.size:
-            epoch, tag, sequence, size = _HEADER.unpack(self._header)
+        if self._got_header == HEADER.size:
+            epoch, tag, sequence, size = HEADER.unpack(self._header)
             if self._limit:
                 self._accept(size)
-            _check(self.link, (epoch, tag, sequence, size), (*self._frame, self.size))
+            check_header(self.link, (epoch, tag, sequence, size), (*self._frame, self.size))
             self.started = True
             self._started_ns = time.perf_counter_ns() if self.size > _INLINE_BYTES else 0
             if self.size > _INLINE_BYTES and self.link.shared is not None:
@@ -216,21 +211,6 @@ class _Inbound:
         if self._ring is None:
             return self.link.fd, select.POLLIN
         return self._ring.wake_fd, select.POLLIN
-
-
-def _check(link: Link, got: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    if got == expected:
-        return
-    if got[0] != expected[0]:
-        raise StaleEpochError(
-            f"rank {link.peer} sent a message of epoch {got[0]} in epoch {expected[0]} "
-            f"of group {link.group!r}"
-        )
-    raise ProtocolError(
-        f"rank {link.peer} is in another collective of group {link.group!r}: it sent "
-        f"(tag, sequence, bytes) {got[1:]}, this rank expects {expected[1:]}. "
-        "Do all ranks issue the same collectives in the same order?"
-    )
 
 
 def pump(
@@ -332,5 +312,5 @@ def _wait(outbound: _Outbound | None, inbound: _Inbound | None, timeout_s: float
     for side in sides:
         fd, _ = side.wants()
         # What was sent before the end is still taken in; a socket tells its end by itself.
-        if fd != side.link.fd and fd not in ready and ready.get(side.link.fd, 0) & _ENDED:
+        if fd != side.link.fd and fd not in ready and ready.get(side.link.fd, 0) & ENDED:
             raise LinkBrokenError(f"rank {side.link.peer} ended its link")

@@ -54,10 +54,18 @@ class SlotRing:
         self._ring_fd = filled_fd if writes else freed_fd
 
     def _ready(self) -> bool:
-        if not self._available:
-            with contextlib.suppress(BlockingIOError):
-                self._available = os.eventfd_read(self.wake_fd)
-        return self._available > 0
+        return self._available > 0 or self.count() > 0
+
+    @property
+    def seen(self) -> int:
+        """Slots that were free or filled at the last look."""
+        return self._available
+
+    def count(self) -> int:
+        """Slots that are free (at the writer) or filled (at the reader) now."""
+        with contextlib.suppress(BlockingIOError):
+            self._available += os.eventfd_read(self.wake_fd)
+        return self._available
 
     def put(self, data: memoryview) -> int:
         """Copy the beginning of ``data`` into the next slot; its length, 0 when none is free."""
