@@ -1,6 +1,6 @@
-"""What follower redundancy costs: steps of a fully sharded GPT with and without it.
+"""What redundancy by the next slot costs: steps of a fully sharded GPT with and without it.
 
-    python -m benchmarks.redundancy --json
+    python -m benchmarks.redundancy --json [--kind snapshot]
 
 Runs alternate, so that whatever else the host does hits both alike. Owner and follower share the
 cores with training here: the copy's optimizer step, which a machine of its own takes beside
@@ -21,6 +21,7 @@ WARM_UP = 20
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kind", choices=["follower", "snapshot"], default="follower")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--width", type=int, default=192)
     parser.add_argument("--batch", type=int, default=4)
@@ -28,14 +29,14 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one line instead of a readable form")
     options = parser.parse_args()
     settings = ("--width", str(options.width), "--batch", str(options.batch))
-    times: dict[str, list[float]] = {"checkpoint": [], "follower": []}
+    times: dict[str, list[float]] = {"checkpoint": [], options.kind: []}
     parameters = 0
     for _ in range(options.rounds):
         for kind, medians in times.items():
             run = run_program("sharded", *settings, ranks=options.ranks, redundancy=kind)
             medians.append(statistics.median(run["steps"][WARM_UP:]))
             parameters = run["parameters"]
-    ratios = [f / c for c, f in zip(times["checkpoint"], times["follower"], strict=True)]
+    ratios = [f / c for c, f in zip(times["checkpoint"], times[options.kind], strict=True)]
     result = {
         "ranks": options.ranks,
         "parameters": parameters,

@@ -6,11 +6,12 @@ from typing import Final, Literal, get_args
 
 __all__ = ["CHOICES", "Redundancy", "RedundancyChoice"]
 
-Redundancy = Literal["replica", "follower", "checkpoint"]
+Redundancy = Literal["replica", "follower", "snapshot", "checkpoint"]
 """``replica``: another machine holds the same state anyway. ``follower``: the next slot keeps a
-copy of it current in host memory. ``checkpoint``: nowhere but in what the user saved."""
+copy of it current in host memory. ``snapshot``: the next slot keeps what it was some steps ago, and
+the gradients since. ``checkpoint``: nowhere but in what the user saved."""
 
-RedundancyChoice = Literal["auto", "replica", "follower", "checkpoint"]
+RedundancyChoice = Literal["auto", "replica", "follower", "snapshot", "checkpoint"]
 """What may be asked for; ``auto`` takes the first that is possible, in that order."""
 
 CHOICES: Final[tuple[RedundancyChoice, ...]] = get_args(RedundancyChoice)

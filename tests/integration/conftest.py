@@ -109,7 +109,11 @@ def start(nursery: Nursery, tmp_path: Path) -> Iterator[Callable[..., tuple[Rank
     jobs: list[RanksJob] = []
 
     def begin(
-        *program: str, gate_at: int = 5, slots: int = 4, ranks_per_slot: int = 1
+        *program: str,
+        gate_at: int = 5,
+        slots: int = 4,
+        ranks_per_slot: int = 1,
+        redundancy: str = "auto",
     ) -> tuple[RanksJob, Gate]:
         gate = Gate(tmp_path / "gate", gate_at)
         command = [*script_of(program), *gate.options]
@@ -120,6 +124,7 @@ def start(nursery: Nursery, tmp_path: Path) -> Iterator[Callable[..., tuple[Rank
                 slots=slots,
                 ranks_per_slot=ranks_per_slot,
                 folder=tmp_path / "metrics",
+                redundancy=redundancy,
             )
         )
         return jobs[-1], gate

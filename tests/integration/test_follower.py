@@ -53,7 +53,7 @@ def test_a_crash_of_a_sharded_rank_changes_no_bit(
 
 def crash(job: RanksJob, slot: int, *, gate: Gate) -> None:
     """Kill the rank of ``slot`` at the gate, and have the next slot hand its state to a joiner."""
-    standby, joiner = job.standby(f"spare-{slot}", slot)
+    standby, joiner = job.standby(f"spare-{slot}-{job.membership.epoch}", slot)
     standby.expect(Warmed)
     gate.wait_for(slot)
     job.ranks[slot].process.kill()

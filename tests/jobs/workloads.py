@@ -138,10 +138,11 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("trainmover")
     rank, world = dist.get_rank(), dist.get_world_size()
-    pipeline = Pipeline(rank, world) if options.workload == "pp" else None
+    pipeline = Pipeline(rank, world) if options.workload.startswith("pp") else None
     if pipeline is not None:
         model: nn.Module = pipeline.layers
-        optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+        kind = torch.optim.Adafactor if "adafactor" in options.workload else torch.optim.AdamW
+        optimizer: torch.optim.Optimizer = kind(model.parameters(), 1e-2)
     else:
         model, optimizer = build(options.workload, world)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.5)

@@ -173,8 +173,10 @@ class RanksJob:
         folder: Path,
         as_module: bool = False,
         ranks_per_slot: int = 1,
+        redundancy: str = "auto",
     ) -> None:
         self._nursery = nursery
+        self._redundancy = redundancy
         self.layout = Layout(slots=slots, ranks_per_slot=ranks_per_slot)
         self.folder = folder
         self.program = program
@@ -235,6 +237,7 @@ class RanksJob:
                 "endpoint": f"127.0.0.1:{listener.getsockname()[1]}",
                 "program": tuple(self.program),
                 "as_module": self.as_module,
+                "redundancy": self._redundancy,
                 "metrics_dir": str(self.folder),
             }
         )

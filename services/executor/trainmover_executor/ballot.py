@@ -63,6 +63,7 @@ class Ballot:
 
     def after_optimizer(self, *_: Any) -> None:
         """After each optimizer's step."""
+        self._following.stepped()
         self._handover.leaver.after_optimizer()
 
     def vote(
@@ -104,5 +105,6 @@ class Ballot:
     def _exchange_state(self, here: Position, *, step: int, step_s: float) -> None:
         """Hand the neighbours what a crash of this machine would lose, and keep theirs."""
         following = self._following
-        coming = self._capsules.exchange(here.to_tree(), step=step, followed=following.active)
+        followed = following.still_followed()
+        coming = self._capsules.exchange(here.to_tree(), step=step, followed=followed)
         following.exchange(step=step, stepping=self._stepping, receiving=coming, step_s=step_s)

@@ -20,6 +20,7 @@ from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.phase_one import STATE_GROUP
 from trainmover_executor.position import Position
 from trainmover_executor.redundancy.service import FollowerService
+from trainmover_executor.redundancy.snapshot import take_again
 from trainmover_executor.reports import Reports
 from trainmover_executor.role.effects import CouldNotJoin, Joined, Joins
 from trainmover_executor.runtime import Runtime
@@ -154,6 +155,9 @@ class Joiner:
             first_timeout_s=HAND_OVER_TIMEOUT_S,
         )
         self._state.load(tree["state"])
+        if "since" in tree["state"]:
+            steps = take_again(self._state, tree["state"]["since"])
+            log.info("took the steps since a snapshot again", steps=steps)
         self._following.adopt(tree["followed"])
         counts = (tree["committed"], tree["between"])
         if not tree["committed"]:

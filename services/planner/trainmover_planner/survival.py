@@ -16,16 +16,17 @@ def followers(state: State, seats: Membership) -> Mapping[int, int]:
     """For each rank whose state is followed now, its follower.
 
     A copy lives and dies with the process that keeps it: one that was reported by a machine that
-    has left its slot since, or started over, is gone.
+    has left its slot since, or started over, is gone. So is one whose owner gave it up.
 
     Args:
         state: The planner's state.
         seats: The membership whose machines hold the state of the job.
     """
+    given_up = {rank for rank, (kind, _) in state.redundancy.items() if kind == "checkpoint"}
     return {
         rank: follower
         for rank, (follower, life) in state.followers.items()
-        if life_of(seats.members[seats.layout.slot_of(follower)]) == life
+        if life_of(seats.members[seats.layout.slot_of(follower)]) == life and rank not in given_up
     }
 
 
@@ -38,7 +39,7 @@ def describe(state: State, seats: Membership | None) -> str:
     parts = []
     for kind, count in sorted(kinds.items()):
         note = ""
-        if kind == "follower" and current < count:
+        if kind in {"follower", "snapshot"} and current < count:
             note = f" ({current} of them current)"
         if kind == "checkpoint":
             reasons = {why for one, why in state.redundancy.values() if one == kind and why}

@@ -21,7 +21,9 @@ from trainmover_executor.state.training import TrainingState, settings_of
 class Owner:
     """A training rank whose votes are carried to a follower as links would carry them."""
 
-    def __init__(self, make: Any, *, follower: Follower, seed: int = 0) -> None:
+    def __init__(
+        self, make: Any, *, follower: Follower, seed: int = 0, logged: bool = False
+    ) -> None:
         torch.manual_seed(seed)
         self.model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
         self.optimizer = make(self.model.parameters())
@@ -31,7 +33,8 @@ class Owner:
             optimizers=[self.optimizer],
             others={"scheduler": self.scheduler},
         )
-        self.followed = Followed(self.state)
+        self.followed = Followed(self.state, logged=logged)
+        self.told: list[dict[str, Any]] = []
         self.follower = follower
         self.step = 0
 
@@ -44,6 +47,7 @@ class Owner:
         self.model(torch.randn(4, 6)).pow(2).sum().backward()
         small = self.small()
         message = self.followed.message(step=self.step + 1, small=small, stepping=stepping)
+        self.told.append(message)
         head, apart = part_tree(message, limit=64)
         parted = PartedTree(head)
         arrived = [t.clone().view(s.shape) for t, s in zip(apart, parted.apart, strict=True)]
@@ -54,6 +58,7 @@ class Owner:
         self.step += 1
         if stepping:
             self.optimizer.step()
+            self.followed.stepped()
         self.followed.committed()
         self.follower.committed()
         self.scheduler.step()
@@ -193,31 +198,52 @@ def test_sameness_knows_types_and_nan() -> None:
 FOUR = Layout(slots=4, ranks_per_slot=2)
 
 
+def kind_of(
+    choice: Any,
+    replicas: tuple[int, ...],
+    *,
+    obstacle: str = "",
+    log_obstacle: str = "",
+    layout: Layout = FOUR,
+) -> tuple[str, str]:
+    return redundancy_of(
+        choice,
+        rank=replicas[0],
+        replicas=replicas,
+        layout=layout,
+        obstacle=obstacle,
+        log_obstacle=log_obstacle,
+    )
+
+
 @pytest.mark.parametrize(
-    ("choice", "replicas", "obstacle", "kind"),
+    ("choice", "replicas", "obstacles", "expected"),
     [
-        ("auto", (2, 4), "", "replica"),
-        ("auto", (2, 3), "", "follower"),  # on the same machine: no replica
-        ("auto", (2,), "exotic", "checkpoint"),
-        ("replica", (2, 0), "exotic", "replica"),
-        ("follower", (2, 0), "", "follower"),
-        ("checkpoint", (2, 0), "", "checkpoint"),
+        ("auto", (2, 4), ("", ""), ("replica", "")),
+        ("auto", (2, 3), ("", ""), ("follower", "")),  # on the same machine: no replica
+        ("auto", (2,), ("exotic", ""), ("snapshot", "exotic")),
+        ("auto", (2,), ("exotic", "strange"), ("checkpoint", "strange")),
+        ("replica", (2, 0), ("exotic", ""), ("replica", "")),
+        ("follower", (2, 0), ("", ""), ("follower", "")),
+        ("snapshot", (2, 0), ("", ""), ("snapshot", "")),
+        ("checkpoint", (2, 0), ("", ""), ("checkpoint", "")),
     ],
 )
 def test_the_kind_follows_from_the_layout(
-    choice: Any, replicas: tuple[int, ...], obstacle: str, kind: str
+    choice: Any, replicas: tuple[int, ...], obstacles: tuple[str, str], expected: tuple[str, str]
 ) -> None:
-    found, why = redundancy_of(choice, rank=2, replicas=replicas, layout=FOUR, obstacle=obstacle)
-    assert (found, why) == (kind, obstacle if kind == "checkpoint" else "")
+    found = kind_of(choice, replicas, obstacle=obstacles[0], log_obstacle=obstacles[1])
+    assert found == expected
 
 
 def test_what_is_impossible_is_refused_at_the_start() -> None:
     with pytest.raises(ConfigError, match="no other machine holds the state of rank 2"):
-        redundancy_of("replica", rank=2, replicas=(2, 3), layout=FOUR, obstacle="")
-    with pytest.raises(ConfigError, match="cannot be followed: exotic"):
-        redundancy_of("follower", rank=2, replicas=(2,), layout=FOUR, obstacle="exotic")
+        kind_of("replica", (2, 3))
+    with pytest.raises(ConfigError, match=r"cannot be followed: exotic.*--redundancy snapshot"):
+        kind_of("follower", (2,), obstacle="exotic")
+    with pytest.raises(ConfigError, match=r"cannot be followed: exotic.*redundancy checkpoint"):
+        kind_of("follower", (2,), obstacle="exotic", log_obstacle="strange")
+    with pytest.raises(ConfigError, match="cannot be taken again: strange"):
+        kind_of("snapshot", (2,), log_obstacle="strange")
     one = Layout(slots=1, ranks_per_slot=2)
-    assert redundancy_of("auto", rank=0, replicas=(0, 1), layout=one, obstacle="") == (
-        "checkpoint",
-        "the job has one machine",
-    )
+    assert kind_of("auto", (0, 1), layout=one) == ("checkpoint", "the job has one machine")

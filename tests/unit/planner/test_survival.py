@@ -54,6 +54,28 @@ def test_a_copy_is_gone_with_the_machine_that_kept_it(sharded):
     assert sharded.ask("status")["redundancy"] == "2 ranks: follower"
 
 
+def test_a_copy_that_its_owner_gave_up_is_none(sharded):
+    followed(sharded, 1, machine="w-0")
+    sharded.say(
+        executor.JobLayoutKnown(
+            machine="w-1", rank=1, replicas=(1,), redundancy="checkpoint", obstacle="exotic"
+        )
+    )
+    commands = sharded.failed("w-1")
+    assert any(isinstance(fact, JobFailed) for fact in sharded.facts(commands))
+
+
+def test_how_many_snapshots_are_there_is_told(sharded):
+    for rank in range(2):
+        sharded.say(
+            executor.JobLayoutKnown(
+                machine=f"w-{rank}", rank=rank, replicas=(rank,), redundancy="snapshot"
+            )
+        )
+    followed(sharded, 1, machine="w-0")
+    assert sharded.ask("status")["redundancy"] == "2 ranks: snapshot (1 of them current)"
+
+
 def test_the_reason_for_no_redundancy_is_told(sharded):
     sharded.say(
         executor.JobLayoutKnown(

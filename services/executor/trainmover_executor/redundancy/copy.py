@@ -77,9 +77,15 @@ class FollowedCopy:
         for value in self._values.values():
             value.grad = None
 
-    def sample(self, name: str) -> int:
-        """The same number as the owner's ``StateUnits.sample`` as long as the bits agree."""
-        return sample_of(self._values[name].detach())
+    def follow(self, message: Mapping[str, Any]) -> None:
+        """Take in what came with a vote that passed."""
+        self.take(message["units"])
+        if message["stepping"]:
+            self.step(message["small"]["settings"], message["gradients"])
+
+    def agrees(self, name: str, sample: int) -> bool:
+        """Whether this copy's unit is what ``sample`` was made of: see ``StateUnits.sample``."""
+        return sample_of(self._values[name].detach()) == sample
 
     def tree(self, *, settings: list[dict[str, Any]], others: Mapping[str, Any]) -> dict[str, Any]:
         """All of the owner's state, as its ``TrainingState.tree`` would give it.

@@ -11,20 +11,26 @@ from trainmover_executor.state.units import StateUnits
 __all__ = ["Followed"]
 
 _FIRST_BUDGET_BYTES: Final = 4 * 1024 * 1024
+_LOG_SHARE: Final = 4
+"""A snapshot is renewed when the gradients since are so many times its size."""
 
 
 class Followed:
     """The side of a rank whose state is followed by a neighbour.
 
     Units go over a few at a time, so that no step waits long for a copy. From the vote a unit went
-    over with, its gradients go with every vote.
+    over with, its gradients go with every vote. Snapshots are of one step: all units go at once.
 
     Args:
         state: The state of this rank; a single optimizer, as ``obstacle`` makes sure.
+        logged: Whether the follower keeps snapshots and gradients instead of a current copy.
     """
 
-    def __init__(self, state: TrainingState) -> None:
+    def __init__(self, state: TrainingState, *, logged: bool = False) -> None:
         self._state = state
+        self._logged = logged
+        self._logged_bytes = self._going_bytes = 0
+        self._taken: tuple[str, int] | None = None
         self._units = StateUnits(state)
         self._sent: set[str] = set()
         self._going: tuple[str, ...] = ()
@@ -34,10 +40,17 @@ class Followed:
         self.budget = _FIRST_BUDGET_BYTES
 
     @staticmethod
+    def log_obstacle(state: TrainingState) -> str:
+        """Why steps of ``state`` cannot be taken again, for people; empty when they can."""
+        if len(state.optimizers) != 1:
+            return f"the session has {len(state.optimizers)} optimizers, a follower takes one"
+        return StateUnits(state).log_obstacle()
+
+    @staticmethod
     def obstacle(state: TrainingState) -> str:
         """Why ``state`` cannot be followed, for people; empty when it can."""
         if len(state.optimizers) != 1:
-            return f"the session has {len(state.optimizers)} optimizers, a follower takes one"
+            return Followed.log_obstacle(state)
         if any(not on_host(parameter) for parameter in state.parameters()):
             return "parameters are on a device, and a follower computes on the host: other bits"
         return StateUnits(state).obstacle()
@@ -49,6 +62,8 @@ class Followed:
 
     def adopt(self, names: list[str]) -> None:
         """Go on where the process before this one was: the follower holds ``names``."""
+        if self._logged:
+            return  # nor how many gradients: it gets a snapshot
         self._sent = set(names)
         self._begun = bool(names)
 
@@ -68,13 +83,15 @@ class Followed:
         self._told = True
         self._going = self._next_units()
         known = self._sent.union(self._going)
+        gradients = self._units.gradients(0, known) if stepping else {}
+        self._going_bytes = sum(gradient.nbytes for gradient in gradients.values())
         return {
             "step": step,
             "outline": None if self._begun else self._outline(),
             "units": {name: self._units.tree(name) for name in self._going},
             "small": small,
             "stepping": stepping,
-            "gradients": self._units.gradients(0, known) if stepping else {},
+            "gradients": gradients,
             "sample": self._sample(),
         }
 
@@ -83,16 +100,34 @@ class Followed:
         if self._told:  # or it was told to a follower that is gone by now
             self._sent.update(self._going)
             self._begun = True
+            self._logged_bytes = self._going_bytes + (0 if self._going else self._logged_bytes)
+
+    def stepped(self) -> None:
+        """The optimizer has taken its step: what it left is what taking it again must lead to."""
+        if self._logged:
+            name = self._units.names[self._turn]
+            self._taken = name, self._units.sample(name)
+
+    def changed(self) -> str:
+        """Which unit is not what the last step left, for a snapshot; empty when none is known."""
+        if self._taken is None:
+            return ""
+        name, sample = self._taken
+        return "" if self._units.sample(name) == sample else name
 
     def _outline(self) -> dict[str, Any]:
         buffers = [
             {name: local_of(buffer) for name, buffer in model.named_buffers()}
             for model in self._state.models
         ]
-        return {**self._units.outline(), "buffers": buffers}
+        return {**self._units.outline(), "buffers": buffers, "logged": self._logged}
 
     def _next_units(self) -> tuple[str, ...]:
-        """As many as the budget holds, at least one."""
+        """As many as the budget holds, at least one; all of a snapshot that is due, else none."""
+        if self._logged:
+            size = sum(map(self._units.nbytes, self._units.names))
+            due = not self._begun or self._logged_bytes >= _LOG_SHARE * size
+            return self._units.names if due else ()
         chosen: list[str] = []
         total = 0
         if len(self._sent) < len(self._units.names):

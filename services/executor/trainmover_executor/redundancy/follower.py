@@ -10,6 +10,7 @@ import structlog
 from trainmover.errors import ProtocolError
 from trainmover_executor.redundancy.advance import UnpredictableError, advance, same
 from trainmover_executor.redundancy.copy import FollowedCopy
+from trainmover_executor.redundancy.snapshot import SnapshotCopy
 
 __all__ = ["Follower", "NotFollowedError"]
 
@@ -28,7 +29,7 @@ class Follower:
     """
 
     def __init__(self) -> None:
-        self._copy: FollowedCopy | None = None
+        self._copy: FollowedCopy | SnapshotCopy | None = None
         self._pending: dict[str, Any] | None = None
         self._pending_own: dict[str, Any] = {}
         self._theirs: dict[str, Any] | None = None
@@ -64,7 +65,7 @@ class Follower:
         self._pending = None
         try:
             if message["outline"] is not None:
-                self._copy = FollowedCopy(message["outline"])
+                self._copy = _copy_for(message["outline"])
                 self._proved, self._doubt, self._theirs = False, "", None
             if self._doubt or self._copy is None:
                 return
@@ -73,7 +74,9 @@ class Follower:
         except (ProtocolError, KeyError, TypeError) as error:
             self._doubted(str(error))
 
-    def _compare(self, copy: FollowedCopy, message: dict[str, Any], own: dict[str, Any]) -> None:
+    def _compare(
+        self, copy: FollowedCopy | SnapshotCopy, message: dict[str, Any], own: dict[str, Any]
+    ) -> None:
         """Was what this rank holds, and would have told of the neighbour, true?"""
         if self._theirs is not None:
             expected = advance(self._theirs, before=self._own, now=own)
@@ -81,7 +84,7 @@ class Follower:
                 raise UnpredictableError("its scheduler, scaler or extras are not like this rank's")
         if message["sample"] is not None and not message["outline"]:
             name, value = message["sample"]
-            if copy.sample(name) != value:
+            if not copy.agrees(name, value):
                 raise ProtocolError(f"{name} differs after a followed step")
             self._proved = copy.complete
 
@@ -92,7 +95,7 @@ class Follower:
             return
         self._theirs, self._own = message["small"], self._pending_own
         self._step = message["step"]
-        self._taking = self._thread.submit(_take, self._copy, message)
+        self._taking = self._thread.submit(self._copy.follow, message)
 
     def void(self) -> None:
         """The vote did not pass."""
@@ -124,7 +127,5 @@ class Follower:
         self._pending = None
 
 
-def _take(copy: FollowedCopy, message: dict[str, Any]) -> None:
-    copy.take(message["units"])
-    if message["stepping"]:
-        copy.step(message["small"]["settings"], message["gradients"])
+def _copy_for(outline: dict[str, Any]) -> FollowedCopy | SnapshotCopy:
+    return SnapshotCopy(outline) if outline["logged"] else FollowedCopy(outline)

@@ -37,6 +37,7 @@ def redundancy_of(
     replicas: Iterable[int],
     layout: Layout,
     obstacle: str,
+    log_obstacle: str,
 ) -> tuple[Redundancy, str]:
     """Where the state of ``rank`` is to survive its machine.
 
@@ -46,6 +47,7 @@ def redundancy_of(
         replicas: Ranks that hold the same state.
         layout: Shape of the job.
         obstacle: Why the state cannot be followed; empty when it can.
+        log_obstacle: Why steps since a snapshot of it cannot be taken again; empty when they can.
 
     Returns:
         The kind, and why it is no better one; empty when it is as asked.
@@ -55,22 +57,30 @@ def redundancy_of(
     """
     elsewhere = {layout.slot_of(one) for one in replicas} - {layout.slot_of(rank)}
     if layout.slots == 1:
-        obstacle = "the job has one machine"
+        obstacle = log_obstacle = "the job has one machine"
     if choice == "replica" and not elsewhere:
         raise ConfigError(
             f"--redundancy replica: no other machine holds the state of rank {rank}. Use data "
             "parallelism or hybrid sharding across machines, or --redundancy follower."
         )
     if choice == "follower" and obstacle:
+        instead = "checkpoint, and save checkpoints" if log_obstacle else "snapshot"
         raise ConfigError(
             f"--redundancy follower: the state of rank {rank} cannot be followed: {obstacle}. "
+            f"Use --redundancy {instead}."
+        )
+    if choice == "snapshot" and log_obstacle:
+        raise ConfigError(
+            f"--redundancy snapshot: steps of rank {rank} cannot be taken again: {log_obstacle}. "
             "Use --redundancy checkpoint, and save checkpoints."
         )
     if choice == "replica" or (choice == "auto" and elsewhere):
         return "replica", ""
     if choice == "follower" or (choice == "auto" and not obstacle):
         return "follower", ""
-    return "checkpoint", obstacle
+    if choice == "snapshot" or (choice == "auto" and not log_obstacle):
+        return "snapshot", obstacle
+    return "checkpoint", log_obstacle
 
 
 def _ddp_holders(model: nn.Module) -> Iterable[set[int]]:

@@ -11,9 +11,11 @@ import time
 from collections.abc import Collection
 from typing import Any, Final
 
+import structlog
 import torch
 
 from trainmover.events.executor import JobLayoutKnown, StateFollowed
+from trainmover.redundancy import Redundancy
 from trainmover_executor.communicator.memory import flat_of
 from trainmover_executor.redundancy.followed import Followed
 from trainmover_executor.redundancy.follower import Follower, NotFollowedError
@@ -24,6 +26,8 @@ from trainmover_executor.state.portable import PartedTree, pack_tree, part_tree,
 from trainmover_executor.state.training import TrainingState, settings_of
 
 __all__ = ["FollowerService"]
+
+log = structlog.get_logger(__name__)
 
 _APART_BYTES: Final = 16 * 1024
 _HEAD_LIMIT_BYTES: Final = 256 * 1024 * 1024
@@ -51,9 +55,14 @@ class FollowerService:
         self._to = (runtime.rank + layout.ranks_per_slot) % layout.world_size
         self._source = (runtime.rank - layout.ranks_per_slot) % layout.world_size
 
-    @property
-    def active(self) -> bool:
-        """Whether this rank's state is followed."""
+    def still_followed(self) -> bool:
+        """Whether what this rank says with its next vote is followed; asked once for each."""
+        if self._followed is not None and (name := self._followed.changed()):
+            # Neither a snapshot nor a gradient says what was done to it: no copy is better than a
+            # wrong one.
+            self._followed = None
+            log.warning("the state of this rank is not followed any more", changed=name)
+            self._say("checkpoint", f"{name} is changed outside of its optimizer")
         return self._followed is not None
 
     def protect(self) -> None:
@@ -69,15 +78,20 @@ class FollowerService:
             replicas=replicas,
             layout=runtime.membership.layout,
             obstacle=Followed.obstacle(self._state),
+            log_obstacle=Followed.log_obstacle(self._state),
         )
-        if kind == "follower":
-            self._followed = Followed(self._state)
+        if kind in {"follower", "snapshot"}:
+            self._followed = Followed(self._state, logged=kind == "snapshot")
             self._followed.adopt(self._adopted)
+        self._say(kind, obstacle)
+
+    def _say(self, kind: Redundancy, obstacle: str) -> None:
+        runtime = self._runtime
         runtime.report(
             JobLayoutKnown(
                 machine=runtime.spec.machine,
                 rank=runtime.rank,
-                replicas=replicas,
+                replicas=replicas_of(self._state.models, rank=runtime.rank),
                 redundancy=kind,
                 obstacle=obstacle,
             )
@@ -120,6 +134,11 @@ class FollowerService:
         self._pace(out, took_s=time.perf_counter() - started, step_s=step_s)
         if self._follower is not None and parted is not None:
             self._follower.receive(parted.join(landing), own=small)
+
+    def stepped(self) -> None:
+        """The optimizer has taken its step."""
+        if self._followed is not None:
+            self._followed.stepped()
 
     def committed(self) -> None:
         """The vote has passed."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import optim
+from torch.distributed.tensor import DTensor
 
 from trainmover.errors import ProtocolError
 from trainmover_executor.communicator.memory import bytes_of, flat_of
@@ -71,20 +72,37 @@ class StateUnits:
 
     def obstacle(self) -> str:
         """Why this state cannot be followed, for people; empty when it can."""
+        for optimizer in self._state.optimizers:
+            if type(optimizer) not in ELEMENTWISE:
+                return f"{type(optimizer).__name__} is not known to treat every element by itself"
+        return self.log_obstacle()
+
+    def log_obstacle(self) -> str:
+        """Why its steps cannot be taken again from their gradients; empty when they can."""
         scaled = any(
             isinstance(other, torch.amp.GradScaler) for other in self._state.others.values()
         )
         known = {id(unit.parameter) for unit in self._units.values()}
         for optimizer in self._state.optimizers:
             kind = type(optimizer).__name__
-            if type(optimizer) not in ELEMENTWISE:
-                return f"{kind} is not known to treat every element by itself"
+            if isinstance(optimizer, optim.LBFGS | optim.SparseAdam):
+                return f"{kind} takes more than dense gradients"
+            if type(optimizer) not in ELEMENTWISE and self._is_sharded(optimizer):
+                return f"{kind} may communicate in its step, and its shards are on other ranks"
             if scaled and getattr(optimizer, "_step_supports_amp_scaling", False):
                 return f"the gradient scaler reaches into fused {kind}"
             for group in optimizer.param_groups:
                 if any(id(parameter) not in known for parameter in group["params"]):
                     return f"{kind} holds parameters that belong to none of the session's models"
         return ""
+
+    @staticmethod
+    def _is_sharded(optimizer: optim.Optimizer) -> bool:
+        return any(
+            isinstance(parameter, DTensor)
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
 
     def tree(self, name: str) -> dict[str, Any]:
         """A unit with live tensors."""
