@@ -26,7 +26,7 @@ from trainmover.view import JobView, MigrationView
 pytestmark = [pytest.mark.job, pytest.mark.timeout(1500)]
 
 MACHINES = [f"worker-{slot}" for slot in SLOTS]
-MOST_LATE_S = 3.0  # on top of a lease: whoever takes over has to notice, on a busy machine
+MOST_LATE_S = 12.0  # on top of a lease: on a busy machine the bus itself is silent for seconds
 LEASE_S = 3.0  # what the detector gives a machine that has fallen silent
 
 
