@@ -125,14 +125,10 @@ class Mesh:
             if (piece := lane.piece()) is None:
                 return False
             pieces.append(piece)
-        total: torch.Tensor | None = None
-        for piece in pieces:
-            values = torch.frombuffer(piece, dtype=own.dtype)
-            if total is not None:
-                how.combine(values, total)
+        total, *others = (torch.frombuffer(piece, dtype=own.dtype) for piece in pieces)
+        for values in (*others, own):
+            how.combine(values, total)
             total = values
-        if total is not None:
-            how.combine(own, total)
         for lane in self._lanes:
             lane.give_back()
             lane.allow()

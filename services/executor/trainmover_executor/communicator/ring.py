@@ -46,14 +46,7 @@ class RingWire(GroupWire):
                 source=rank - 1,
                 reduction=reduction,
             )
-        for step in range(size - 1):
-            self._exchange(
-                frame,
-                chunks[(rank + 1 - step) % size],
-                chunks[(rank - step) % size],
-                to=rank + 1,
-                source=rank - 1,
-            )
+        self._all_gather_ring(chunks[1:] + chunks[:1], frame)
 
     def _reduce_scatter_ring(
         self,

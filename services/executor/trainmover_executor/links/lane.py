@@ -49,13 +49,13 @@ class Lane:
 
     __slots__ = (
         "_ended",
-        "_full",
         "_headers",
+        "_incoming",
         "_out",
+        "_outgoing",
         "_ready",
         "_sent",
         "_sizes",
-        "_slots",
         "got",
         "link",
     )
@@ -70,7 +70,7 @@ class Lane:
         sizes: Sequence[int],
     ) -> None:
         assert link.shared is not None  # noqa: S101 - whoever chose a lane looked
-        self._slots, self._full = link.shared.rings()
+        self._outgoing, self._incoming = link.shared.rings()
         self._headers = HeaderSwap(link, frame, out=sum(map(len, out)), into=sum(sizes))
         self._out = out
         self._sizes = sizes
@@ -95,7 +95,7 @@ class Lane:
         """
         if not self._headers.received:
             return True
-        return self.got < len(self._sizes) and not self._full.seen
+        return self.got < len(self._sizes) and not self._incoming.seen
 
     def advance(self) -> bool:
         """Send what is ready and fits, and look whether the peer is here; True if that changed.
@@ -106,7 +106,7 @@ class Lane:
             ProtocolError: The peer is in another collective.
         """
         moved = self._headers.advance()
-        while self._sent < self._ready and self._slots.put(self._out[self._sent]):
+        while self._sent < self._ready and self._outgoing.put(self._out[self._sent]):
             self.link.counters[SENT_BYTES] += len(self._out[self._sent])
             self._sent += 1
             self.link.counters[SENT_MESSAGES] += self._sent == len(self._out)
@@ -121,11 +121,11 @@ class Lane:
         """The next piece that came, writable, valid until ``give_back``; None if none is there."""
         if not self._headers.received or self.got == len(self._sizes):
             return None
-        return self._full.take(self._sizes[self.got])
+        return self._incoming.take(self._sizes[self.got])
 
     def give_back(self) -> None:
         """What ``piece`` returned is not needed any more."""
-        self._full.give_back()
+        self._incoming.give_back()
         self.link.counters[RECEIVED_BYTES] += self._sizes[self.got]
         self.got += 1
         self.link.counters[RECEIVED_MESSAGES] += self.got == len(self._sizes)
@@ -139,9 +139,9 @@ class Lane:
             events |= select.POLLIN if for_input and not headers.received else 0
             poller.register(self.link.fd, events)
         if for_input and headers.received:
-            poller.register(self._full.wake_fd, select.POLLIN)
+            poller.register(self._incoming.wake_fd, select.POLLIN)
         if self._sent < self._ready:
-            poller.register(self._slots.wake_fd, select.POLLIN)
+            poller.register(self._outgoing.wake_fd, select.POLLIN)
 
     def end(self) -> None:
         """The peer's socket has ended; it may have, once all it had to say is here.
@@ -151,7 +151,7 @@ class Lane:
         """
         self._headers.advance()
         missing = len(self._sizes) - self.got
-        if self._sent < len(self._out) or (missing and self._full.count() < missing):
+        if self._sent < len(self._out) or (missing and self._incoming.count() < missing):
             raise LinkBrokenError(f"rank {self.link.peer} ended its link")
         self._ended = True
 

@@ -6,7 +6,7 @@ the same kind. Elementwise optimizers come to the same bits, whatever holds the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from trainmover_executor.state.codec import TensorSpec
 from trainmover_executor.state.training import load_entries, load_settings
 from trainmover_executor.state.units import ELEMENTWISE, sample_of
 
-__all__ = ["FollowedCopy"]
+__all__ = ["FollowedCopy", "state_of"]
 
 
 class FollowedCopy:
@@ -54,7 +54,7 @@ class FollowedCopy:
         return len(self.names) == len(self._values)
 
     @torch.no_grad()
-    def take(self, units: Mapping[str, Mapping[str, Any]]) -> None:
+    def _take(self, units: Mapping[str, Mapping[str, Any]]) -> None:
         """Add units, with whatever the owner's optimizer keeps of them.
 
         Raises:
@@ -68,7 +68,7 @@ class FollowedCopy:
                 load_entries(self._optimizer, self._values[name], tree["entries"])
             self.names.add(name)
 
-    def step(self, settings: list[dict[str, Any]], gradients: Mapping[str, torch.Tensor]) -> None:
+    def _step(self, settings: list[dict[str, Any]], gradients: Mapping[str, torch.Tensor]) -> None:
         """Take one optimizer step with the owner's settings and gradients."""
         load_settings(self._optimizer, settings)
         for name, value in self._values.items():
@@ -79,9 +79,9 @@ class FollowedCopy:
 
     def follow(self, message: Mapping[str, Any]) -> None:
         """Take in what came with a vote that passed."""
-        self.take(message["units"])
+        self._take(message["units"])
         if message["stepping"]:
-            self.step(message["small"]["settings"], message["gradients"])
+            self._step(message["small"]["settings"], message["gradients"])
 
     def agrees(self, name: str, sample: int) -> bool:
         """Whether this copy's unit is what ``sample`` was made of: see ``StateUnits.sample``."""
@@ -94,18 +94,32 @@ class FollowedCopy:
             settings: What the owner's optimizer is set to now.
             others: State of its scheduler and the like.
         """
-        models: list[dict[str, Any]] = [
-            {"parameters": {}, "buffers": buffers} for buffers in self._buffers
-        ]
-        for name, value in self._values.items():
-            index, _, parameter = name.partition(":")
-            models[int(index)]["parameters"][parameter] = value.detach()
-        states = [
-            [dict(self._optimizer.state.get(self._values[name], {})) for name in group]
-            for group in self._groups
-        ]
-        return {
-            "models": models,
-            "optimizers": [{"groups": settings, "states": states}],
-            "others": dict(others),
+        units = {
+            name: {"value": value.detach(), "entries": dict(self._optimizer.state.get(value, {}))}
+            for name, value in self._values.items()
         }
+        state = state_of(units, groups=self._groups, buffers=self._buffers, settings=settings)
+        return {**state, "others": dict(others)}
+
+
+def state_of(
+    units: Mapping[str, Mapping[str, Any]],
+    *,
+    groups: Sequence[Sequence[str]],
+    buffers: Sequence[Mapping[str, torch.Tensor]],
+    settings: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """Models and optimizer as ``TrainingState.tree`` would give them, put together from units.
+
+    Args:
+        units: What ``StateUnits.tree`` gave, by name.
+        groups: Units of each of the optimizer's groups.
+        buffers: Of each model.
+        settings: Of the optimizer's groups.
+    """
+    models: list[dict[str, Any]] = [{"parameters": {}, "buffers": each} for each in buffers]
+    for name, unit in units.items():
+        index, _, parameter = name.partition(":")
+        models[int(index)]["parameters"][parameter] = unit["value"]
+    states = [[units[name]["entries"] for name in group] for group in groups]
+    return {"models": models, "optimizers": [{"groups": settings, "states": states}]}

@@ -29,7 +29,7 @@ class Followed:
     def __init__(self, state: TrainingState, *, logged: bool = False) -> None:
         self._state = state
         self._logged = logged
-        self._logged_bytes = self._going_bytes = 0
+        self._snapshot_bytes = self._logged_bytes = self._going_bytes = 0
         self._taken: tuple[str, int] | None = None
         self._units = StateUnits(state)
         self._sent: set[str] = set()
@@ -125,9 +125,10 @@ class Followed:
     def _next_units(self) -> tuple[str, ...]:
         """As many as the budget holds, at least one; all of a snapshot that is due, else none."""
         if self._logged:
-            size = sum(map(self._units.nbytes, self._units.names))
-            due = not self._begun or self._logged_bytes >= _LOG_SHARE * size
-            return self._units.names if due else ()
+            if self._begun and self._logged_bytes < _LOG_SHARE * self._snapshot_bytes:
+                return ()
+            self._snapshot_bytes = sum(map(self._units.nbytes, self._units.names))
+            return self._units.names
         chosen: list[str] = []
         total = 0
         if len(self._sent) < len(self._units.names):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from trainmover.errors import ProtocolError
+from trainmover_executor.redundancy.copy import state_of
 from trainmover_executor.state.codec import TensorSpec
 from trainmover_executor.state.training import TrainingState, load_settings
 from trainmover_executor.state.transfer import StateCorruptError
@@ -86,19 +87,9 @@ class SnapshotCopy:
             settings: What the owner's optimizer is set to now.
             others: State of its scheduler and the like, now.
         """
-        models: list[dict[str, Any]] = [
-            {"parameters": {}, "buffers": buffers} for buffers in self._buffers
-        ]
-        for name, unit in self._units.items():
-            index, _, parameter = name.partition(":")
-            models[int(index)]["parameters"][parameter] = unit["value"]
-        states = [[self._units[name]["entries"] for name in group] for group in self._groups]
-        return {
-            "models": models,
-            "optimizers": [{"groups": settings, "states": states}],
-            "others": dict(others),
-            "since": {"steps": list(self._log), "settings": settings},
-        }
+        state = state_of(self._units, groups=self._groups, buffers=self._buffers, settings=settings)
+        since = {"steps": list(self._log), "settings": settings}
+        return {**state, "others": dict(others), "since": since}
 
     def _kept(self, gradients: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """A copy, in the memory of the log before: where they landed, the next ones will land."""
@@ -130,17 +121,23 @@ def take_again(state: TrainingState, since: Mapping[str, Any]) -> int:
     (optimizer,) = state.optimizers
     units = StateUnits(state)
     had = [parameter.grad for parameter in state.parameters()]
-    for at, step in enumerate(since["steps"]):
-        if step["sample"] is not None:
-            name, sample = step["sample"]
-            if units.sample(name) != sample:
-                raise StateCorruptError(f"{name} differs after {at} steps from a snapshot")
-        load_settings(optimizer, step["settings"])
-        try:
-            units.step(0, step["gradients"])
-        except Exception as error:  # of an optimizer that we know nothing of
-            raise StateCorruptError(f"a step could not be taken again: {error!r}") from error
-    load_settings(optimizer, since["settings"])
-    for parameter, gradient in zip(state.parameters(), had, strict=True):
-        parameter.grad = gradient
+    try:
+        for at, step in enumerate(since["steps"]):
+            if step["sample"] is not None:
+                name, sample = step["sample"]
+                if units.sample(name) != sample:
+                    raise StateCorruptError(f"{name} differs after {at} steps from a snapshot")
+            load_settings(optimizer, step["settings"])
+            _take(units, step["gradients"])
+        load_settings(optimizer, since["settings"])
+    finally:
+        for parameter, gradient in zip(state.parameters(), had, strict=True):
+            parameter.grad = gradient
     return len(since["steps"])
+
+
+def _take(units: StateUnits, gradients: Mapping[str, torch.Tensor]) -> None:
+    try:
+        units.step(0, gradients)
+    except Exception as error:  # of an optimizer that we know nothing of
+        raise StateCorruptError(f"a step could not be taken again: {error!r}") from error

@@ -211,7 +211,9 @@ class StateUnits:
 
 def sample_of(tensor: torch.Tensor) -> int:
     """The sum of the first words of a tensor: what an optimizer does wrong it does everywhere."""
-    return _sum_of_words(bytes_of(flat_of(tensor))[:_SAMPLE_BYTES]) % 2**64
+    # Cut first: what lies on a device is copied to the host, and this is asked in every step.
+    beginning = tensor.reshape(-1)[: _SAMPLE_BYTES // tensor.element_size()]
+    return _sum_of_words(bytes_of(flat_of(beginning))) % 2**64
 
 
 def _sum_of_words(data: memoryview) -> int:
