@@ -58,11 +58,7 @@ class FollowerService:
     def still_followed(self) -> bool:
         """Whether what this rank says with its next vote is followed; asked once for each."""
         if self._followed is not None and (name := self._followed.changed()):
-            # Neither a snapshot nor a gradient says what was done to it: no copy is better than a
-            # wrong one.
-            self._followed = None
-            log.warning("the state of this rank is not followed any more", changed=name)
-            self._say("checkpoint", f"{name} is changed outside of its optimizer")
+            self._give_up(f"{name} is changed outside of its optimizer")
         return self._followed is not None
 
     def protect(self) -> None:
@@ -84,6 +80,12 @@ class FollowerService:
             self._followed = Followed(self._state, logged=kind == "snapshot")
             self._followed.adopt(self._adopted)
         self._say(kind, obstacle)
+
+    def _give_up(self, reason: str) -> None:
+        """The follower cannot know what was done: no copy is better than a wrong one."""
+        self._followed = None
+        log.warning("the state of this rank is not followed any more", reason=reason)
+        self._say("checkpoint", reason)
 
     def _say(self, kind: Redundancy, obstacle: str) -> None:
         runtime = self._runtime
@@ -158,7 +160,7 @@ class FollowerService:
     def strayed(self) -> None:
         """An optimizer took a second step within one vote: the follower knows of one."""
         if self._followed is not None:
-            self._followed.restart()
+            self._give_up("its optimizer takes several steps within one vote")
 
     # -- membership changes ----------------------------------------------------------------------
 

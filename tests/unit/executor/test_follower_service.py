@@ -1,0 +1,46 @@
+"""What a rank says of its own redundancy, without links."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tests.support.fabric import membership
+from torch import nn
+
+from trainmover.events.executor import JobLayoutKnown
+from trainmover_executor.redundancy.service import FollowerService
+from trainmover_executor.state.training import TrainingState
+
+
+@pytest.fixture
+def said() -> list[JobLayoutKnown]:
+    return []
+
+
+@pytest.fixture
+def service(said: list[JobLayoutKnown]) -> FollowerService:
+    model = nn.Linear(2, 2)
+    optimizers = [torch.optim.SGD(model.parameters(), 0.1)]
+    runtime: Any = SimpleNamespace(
+        rank=1,
+        membership=membership(3),
+        spec=SimpleNamespace(redundancy="auto", machine="m1"),
+        report=said.append,
+    )
+    return FollowerService(runtime, TrainingState(models=[model], optimizers=optimizers, others={}))
+
+
+def test_several_steps_within_one_vote_are_not_followed(
+    service: FollowerService, said: list[JobLayoutKnown]
+) -> None:
+    """The follower heard of the first one alone, and would hand over what it made of it."""
+    service.protect()
+    assert service.still_followed()
+    service.strayed()
+    service.strayed()
+    assert not service.still_followed()
+    assert [one.redundancy for one in said] == ["follower", "checkpoint"]
+    assert said[-1].obstacle == "its optimizer takes several steps within one vote"
