@@ -59,30 +59,39 @@ class Ballot:
             self._following.strayed()
         self._stepping = True
         vote()
+        self._runtime.reach("optimizer.before")
         self._handover.leaver.before_optimizer(index)
 
     def after_optimizer(self, *_: Any) -> None:
         """After each optimizer's step."""
+        self._runtime.reach("optimizer.after")
         self._following.stepped()
         self._handover.leaver.after_optimizer()
 
     def vote(
-        self, *, may_switch: bool, here: Callable[[], Position], step_s: Callable[[], float]
-    ) -> bool:
+        self,
+        *,
+        may_switch: bool,
+        at_end: bool,
+        here: Callable[[], Position],
+        step_s: Callable[[], float],
+    ) -> tuple[bool, bool | None]:
         """Commit the step everywhere or nowhere; decides a planned switch by the way.
 
         Args:
             may_switch: Whether this rank is fit for a switch after this step.
+            at_end: Whether this rank asks for the next vote to be at the end of the body.
             here: Where this rank is in its data and random numbers.
             step_s: How long a step takes, in seconds.
 
         Returns:
-            Whether the step is committed.
+            Whether the step is committed, and whether any rank asked for the end; None where that
+            is not known, because the vote broke.
         """
         runtime, handover = self._runtime, self._handover
         runtime.drain()
         if runtime.latch.is_set:
-            return False
+            return False, None
         self._vitals.enter(Phase.VOTE)
         handover.check_proof()
         runtime.reach("vote.begin")
@@ -93,14 +102,15 @@ class Ballot:
             self._exchange_state(here(), step=handover.committed + 1, step_s=step_s())
             cast = True
             runtime.reach("vote.cast")
-            lowest, highest = runtime.agree([prepared, -prepared], best=min)
+            mine = [prepared, -prepared, -int(at_end)]
+            lowest, highest, asked = runtime.agree(mine, best=min)
         except (LinkBrokenError, StaleEpochError) as error:
             runtime.role.take(VoteBroke(str(error), cast=cast))
-            return cast and handover.resolve_undecided()
+            return cast and handover.resolve_undecided(), None
         after = runtime.role.take(VotePassed(lowest, -highest))
         self._vitals.enter(Phase.BODY)
         runtime.reach("vote.passed" if after.switching is None else "vote.decided")
-        return True
+        return True, asked < 0
 
     def _exchange_state(self, here: Position, *, step: int, step_s: float) -> None:
         """Hand the neighbours what a crash of this machine would lose, and keep theirs."""

@@ -56,6 +56,7 @@ class CapsuleKeeper:
         self._layout = layout
         self._rank = rank
         self._kept: dict[int, dict[int, bytes]] = {}
+        self._own: dict[int, dict[str, Any]] = {}
 
     def exchange(self, content: dict[str, Any], *, step: int, followed: bool) -> bool:
         """Hand over one's own capsule for the state after ``step`` steps; keep the others'.
@@ -72,6 +73,8 @@ class CapsuleKeeper:
             LinkBrokenError: A neighbour is gone.
         """
         holders = holders_of(self._rank, self._layout)
+        before = {k: v for k, v in self._own.items() if k == step - 1}
+        self._own = {**before, step: content["variables"]}
         flag = _FOLLOWED if followed else _ALONE
         own = flag + pack_tree({"step": step, "content": content}) if holders else b""
         # As far before us as the holder is behind us: everybody swaps over the same distances.
@@ -84,6 +87,10 @@ class CapsuleKeeper:
         kept = {k: v for k, v in self._kept.items() if k == step - 1}
         self._kept = {**kept, step: {rank: data[1:] for rank, data in received.items()}}
         return bool(peers) and received[peers[0][1]][:1] == _FOLLOWED
+
+    def own_variables(self, *, step: int) -> dict[str, Any]:
+        """The program's variables that this rank's own capsule for ``step`` steps told of."""
+        return self._own.get(step, {})
 
     def held(self, rank: int, *, step: int) -> dict[str, Any]:
         """The kept capsule of ``rank`` for the state after ``step`` steps, as a portable tree.

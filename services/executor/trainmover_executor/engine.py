@@ -122,6 +122,7 @@ class GroupEngine:
                 looked at, since afterwards nobody knows where a NaN came from.
         """
         self._raise_failure()
+        self._latch.issued += 1
         if isinstance(self.communicator, SandboxCommunicator):
             operation(self.communicator)
             return completed(result)

@@ -26,8 +26,8 @@ from trainmover_executor.checkpoint import CheckpointKeeper
 from trainmover_executor.joiner import Joiner
 from trainmover_executor.leaver import Leaver
 from trainmover_executor.links.link import LinkBrokenError
+from trainmover_executor.moment import Moment
 from trainmover_executor.phase_one import STATE_GROUP
-from trainmover_executor.position import Position
 from trainmover_executor.redundancy.layout import replicas_of
 from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.reports import Reports
@@ -41,6 +41,7 @@ from trainmover_executor.role.effects import (
 )
 from trainmover_executor.role.state import WorkerState
 from trainmover_executor.runtime import Runtime
+from trainmover_executor.state.arrival import await_arrival, say_arrived
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.state.transfer import HAND_OVER_TIMEOUT_S, receive_tree, send_tree
 
@@ -58,6 +59,8 @@ class Handover:
         steps_redone: Attempts that were void since the last membership change.
         is_joiner: True until the first commit after this rank joined.
         leaver: This rank's part when it is the one to leave.
+        joiner: Its part while it is a standby.
+        at_end: Where the next vote is; survivors agree on it.
     """
 
     def __init__(
@@ -76,10 +79,11 @@ class Handover:
         self._following = following
         self._role = runtime.role
         self._reports = Reports(runtime)
-        self._joiner = Joiner(runtime, state, self._reports, capsules=capsules, following=following)
+        self.joiner = Joiner(runtime, state, self._reports, capsules=capsules, following=following)
         self.leaver = Leaver(runtime, state, self._reports)
         self.steps_redone = 0
         self.is_joiner = False
+        self.at_end = False
 
     @property
     def committed(self) -> int:
@@ -112,48 +116,40 @@ class Handover:
             return False
         return True
 
-    def take_over(self, beginning: Position) -> Position:
-        """Wait in the sandbox until a plan needs this standby; return where it has to go on.
-
-        Args:
-            beginning: This rank's position before the first step, for a job that has none yet.
-        """
-        position = self._joiner.take_over(beginning)
-        self.is_joiner = True
-        return position
-
     def check_proof(self) -> None:
         """Before a joiner's first vote: its state must be the leaver's.
 
         Raises:
             StateCorruptError: It is not.
         """
-        self._joiner.check_proof()
+        self.joiner.check_proof()
 
     # -- stayers and survivors -------------------------------------------------------------------
 
-    def settle(self, here: Position) -> None:
+    def settle(self, moment: Moment) -> None:
         """Carry out what is pending; on a communication error the latch is set on return.
 
         Args:
-            here: This rank's position, for the joiner when this rank is the leaver.
+            moment: Where this rank stands, for joiners.
         """
         state = self._role.state
         if state.broken is not None:
             self._agree()
         elif (plan := state.recovering) is not None:
-            if self.try_or_latch(partial(self._hand_out, plan)):
+            if self.try_or_latch(partial(self._hand_out, plan, moment)):
                 self._role.take(HandedOut(plan))
         elif (plan := state.switching) is not None:
             if state.rank in plan.joining_ranks:
                 rest = {
                     "committed": state.committed,
                     "between": state.between,
-                    "position": here.to_tree(),
+                    "position": moment.position.to_tree(),
+                    **moment.common(),
+                    "gradients": self._state.gradients() if moment.accumulates else None,
                     "capsules": self._capsules.kept(step=state.committed),
                     "followed": self._following.units_held(),
                 }
-                self.leaver.leave(plan, rest, step=state.committed)
+                self.leaver.leave(plan, rest, moment=moment, step=state.committed)
             else:
                 self._switch(plan)
 
@@ -189,17 +185,18 @@ class Handover:
             runtime.reset(Recovers(plan))
             before = role.state
             try:
-                own = [before.committed, before.between]
-                committed, between = runtime.agree(own, best=max)
+                own = [before.committed, before.between, int(self.at_end)]
+                committed, between, at_end = runtime.agree(own, best=max)
             except (LinkBrokenError, StaleEpochError) as error:
                 runtime.latch.trip(str(error))
                 continue
             if refusal := role.take(Agreed(plan, committed, between)).refusal:
                 self._reports.refuse(plan, refusal)
+            self.at_end = bool(at_end)
             self._following.replaced(plan.joining_ranks)
             runtime.reach("recover.agreed")
             log.info("recovering", migration=plan.id, epoch=plan.epoch, committed=committed)
-            return own != [committed, between]
+            return own[:2] != [committed, between]
 
     def _await_plan(self) -> Plan:
         waited = 0
@@ -219,26 +216,45 @@ class Handover:
                 reason=self._runtime.latch.reason,
             )
 
-    def _hand_out(self, plan: Plan) -> None:
-        """Give joiners what this rank holds for them."""
+    def _hand_out(self, plan: Plan, moment: Moment) -> None:
+        """Give joiners what this rank holds for them.
+
+        First where the job stands, so that their programs get there all at the same time.
+        """
         runtime = self._runtime
         runtime.reach("recover.hand")
         started = time.perf_counter()
         nbytes = 0
-        for joiner, source in sorted(plan.sources.items()):
-            if source == runtime.rank and joiner != runtime.rank:
-                link = runtime.book.link(STATE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S)
-                nbytes += send_tree(link, self._state_for(plan, joiner), epoch=plan.epoch).nbytes
+        mine = [
+            joiner
+            for joiner, source in sorted(plan.sources.items())
+            if source == runtime.rank != joiner
+        ]
+        for joiner in mine:
+            link = runtime.book.link(STATE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S)
+            send_tree(link, self._told(moment), epoch=plan.epoch)
+        for joiner in sorted(plan.sources):
             if self._capsule_holder(plan, joiner) == runtime.rank:
                 link = runtime.book.link(CAPSULE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S)
                 capsule = self._capsules.held(joiner, step=self.committed)
                 send_tree(link, capsule, epoch=plan.epoch)
+        for joiner in mine:
+            link = runtime.book.link(STATE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S)
+            await_arrival(link, epoch=plan.epoch)
+            content = self._state_for(plan, joiner, moment)
+            nbytes += send_tree(link, content, epoch=plan.epoch).nbytes
         if plan.sources.get(runtime.rank, runtime.rank) != runtime.rank:
             self._decline(plan)
         took = {"state": time.perf_counter() - started}
         self._reports.switched(plan, took, step=self.committed, nbytes=nbytes)
 
-    def _state_for(self, plan: Plan, joiner: int) -> dict[str, Any]:
+    def _told(self, moment: Moment) -> dict[str, Any]:
+        """What a joiner has to know before it can take over."""
+        counts = {"committed": self.committed, "between": self._role.state.between}
+        then = self._capsules.own_variables(step=self.committed)
+        return {**counts, **moment.common(), "then": then, "now": moment.position.variables}
+
+    def _state_for(self, plan: Plan, joiner: int, moment: Moment) -> dict[str, Any]:
         """What ``joiner`` takes over: the copy kept of its state, or this rank's own equal one."""
         state, followed = self._state.tree(), list[str]()
         if joiner not in replicas_of(self._state.models, rank=self._runtime.rank):
@@ -246,8 +262,8 @@ class Handover:
                 state, followed = self._following.tree_of(joiner, committed=self.committed)
             except ProtocolError as error:
                 self._reports.refuse(plan, f"the state of rank {joiner} is not here: {error}")
-        counts = {"committed": self.committed, "between": self._role.state.between}
-        return {"state": state, **counts, "followed": followed}
+        gradients = self._state.gradients() if moment.accumulates else None
+        return {"state": state, "followed": followed, "gradients": gradients}
 
     def _capsule_holder(self, plan: Plan, joiner: int) -> int | None:
         """Who hands ``joiner`` its capsule; None before the first step, or when it needs none."""
@@ -265,12 +281,15 @@ class Handover:
         leaver that got its slot back. Its bits are the same, and it is in the middle of its step.
         """
         runtime = self._runtime
-        peers = [(STATE_GROUP, plan.sources[runtime.rank])]
+        source = runtime.book.link(
+            STATE_GROUP, plan.sources[runtime.rank], timeout_s=HAND_OVER_TIMEOUT_S
+        )
+        receive_tree(source, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S)
         if (holder := self._capsule_holder(plan, runtime.rank)) is not None:
-            peers.append((CAPSULE_GROUP, holder))
-        for group, peer in peers:
-            link = runtime.book.link(group, peer, timeout_s=HAND_OVER_TIMEOUT_S)
+            link = runtime.book.link(CAPSULE_GROUP, holder, timeout_s=HAND_OVER_TIMEOUT_S)
             receive_tree(link, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S)
+        say_arrived(source, epoch=plan.epoch)
+        receive_tree(source, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S)
         log.info("kept the own state: this rank holds it already", migration=plan.id)
 
 

@@ -1,9 +1,15 @@
-"""The joiner's part: a warm standby follows a leaver or inherits from a replica, and goes on."""
+"""The joiner's part: a warm standby goes to where the job stands, takes the state over, goes on.
+
+A standby's program waits in its first shadow iterations' call of ``session.steps``. The job may be
+in a later one. So each time the program asks for a step (or for work between steps), the joiner
+says how to get nearer (see ``course``); all of that is still in the sandbox. Where the job stands,
+it takes over what a leaver or a replica holds, and is a member from then on.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import structlog
 
@@ -16,14 +22,18 @@ from trainmover_executor.capsule import (
     giver_of,
     open_capsule,
 )
-from trainmover_executor.links.link import LinkBrokenError
+from trainmover_executor.course import Course, Lost, TakeOver, Way, way_to
+from trainmover_executor.links.link import Link, LinkBrokenError
+from trainmover_executor.moment import Moment
 from trainmover_executor.phase_one import STATE_GROUP
-from trainmover_executor.position import Position
+from trainmover_executor.position import Place, Position
+from trainmover_executor.predict import predicted
 from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.redundancy.snapshot import take_again
 from trainmover_executor.reports import Reports
 from trainmover_executor.role.effects import CouldNotJoin, Joined, Joins
 from trainmover_executor.runtime import Runtime
+from trainmover_executor.state.arrival import say_arrived
 from trainmover_executor.state.follow import StateFollower
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.state.transfer import (
@@ -39,9 +49,33 @@ log = structlog.get_logger(__name__)
 
 _PATIENCE_S: Final = 86400.0
 _UNBORN: Final = -1
+_GRADIENTS_LOST: Final = (
+    "the gradients that rank {rank} accumulated by itself, without communication, in the bodies "
+    "since the last step of its optimizer are lost with it. Put all micro-batches of one optimizer "
+    "step into one body: for part in step.microbatches(n)"
+)
 
-_Counts = tuple[int, int]
-"""Steps, and pieces of work between steps, that the job completed."""
+
+class _Coming:
+    """A plan that this standby joins, from its first word to the take-over.
+
+    Attributes:
+        plan: The plan.
+        link: To the leaver, or to the replica that gives the state.
+        told: What the giver said of where the job stands; empty until it did.
+        position: What the dead rank alone knew; None for a planned move, until the switch.
+        follower: Of a planned move.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.started = time.perf_counter()
+        self.link: Link | None = None
+        self.told: dict[str, Any] = {}
+        self.position: Position | None = None
+        self.follower: StateFollower | None = None
+        self.message: dict[str, Any] = {}
+        self.nbytes = 0
 
 
 class Joiner:
@@ -69,101 +103,53 @@ class Joiner:
         self._capsules = capsules
         self._following = following
         self._reports = reports
+        self._coming: _Coming | None = None
         self._follower: StateFollower | None = None
 
-    def take_over(self, beginning: Position) -> Position:
-        """Wait in the sandbox until a plan needs this standby; return where it has to go on.
+    @property
+    def committed(self) -> int:
+        """Steps that the job has completed, as far as this standby was told."""
+        return int(self._coming.told["committed"]) if self._coming is not None else 0
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """The program's variables of the rank that is replaced, at its last vote."""
+        coming = self._coming
+        if coming is None or coming.position is None:
+            return dict(coming.told.get("then", {})) if coming is not None else {}
+        return coming.position.variables
+
+    def way(self, course: Course, *, between: bool) -> tuple[Way, Moment | None]:
+        """How this standby's program gets to where the job stands; waits until a plan needs it.
 
         Args:
-            beginning: This rank's position before the first step, for a job that has none yet.
+            course: Where the program is.
+            between: It asks for work between steps; else for a step.
+
+        Returns:
+            The way; with ``TakeOver``, what this process goes on with. It holds the state then.
         """
-        runtime = self._runtime
         while True:
-            plan = runtime.role.wait_to_join()
             try:
-                position, counts = self._join(plan, beginning)
+                coming = self._coming or self._begin()
+                self._coming = coming
+                way = self._way_of(coming, course, between=between)
+                if isinstance(way, Lost):
+                    self._refuse(coming, way.reason)
+                if isinstance(way, TakeOver):
+                    return way, self._take_over(coming)
+                return way, None
             except (LinkBrokenError, StaleEpochError, StateCorruptError) as error:
-                log.warning("could not join", migration=plan.id, error=str(error))
-                broke = not isinstance(error, StateCorruptError)
-                runtime.role.take(CouldNotJoin(plan, str(error), links_broke=broke))
-                continue
-            runtime.promote()
-            steps, between = counts
-            runtime.role.take(Joined(plan, committed=steps, between=between))
-            runtime.reach("join.done")
-            return position
+                self._could_not(error)
 
-    def _join(self, plan: Plan, beginning: Position) -> tuple[Position, _Counts]:
-        runtime = self._runtime
-        runtime.reach("join.begin")
-        started = time.perf_counter()
-        planned = plan.kind == "planned"
-        runtime.reset(Joins(plan), watch=not planned)
-        if planned:
-            position, counts, nbytes = self._follow(plan)
-        else:
-            position, counts, nbytes = self._inherit(plan, beginning)
-        runtime.reach("join.state")
-        copied = self._why_copied(planned=planned)
-        phases = {"join": time.perf_counter() - started} if not planned else {}
-        self._reports.switched(plan, phases, step=counts[0], nbytes=nbytes, copied=copied)
-        if planned:
-            runtime.rewatch()
-        log.info(
-            "joined",
-            migration=plan.id,
-            epoch=plan.epoch,
-            committed=counts[0],
-            state_bytes=nbytes,
-            copied=copied,
-        )
-        return position, counts
+    def is_coming(self) -> bool:
+        """Whether a plan needs this standby now."""
+        return self._coming is not None
 
-    def _why_copied(self, *, planned: bool) -> str:
-        if not planned:
-            return "the leaver is dead"
-        return "" if self._follower is not None else "following was not possible"
-
-    def _follow(self, plan: Plan) -> tuple[Position, _Counts, int]:
-        """Be brought up to date by the leaver, until the switch."""
-        runtime = self._runtime
-        if runtime.role.state.withdrawn(plan):
-            raise LinkBrokenError("the migration was aborted")
-        link = runtime.book.link(STATE_GROUP, runtime.rank, timeout_s=_PATIENCE_S)
-        follower = StateFollower(link, self._state, epoch=plan.epoch, patience_s=_PATIENCE_S)
-        message, received = follower.follow()
-        committed = message["committed"]
-        self._capsules.keep(message["capsules"], step=committed)
-        self._following.adopt(message["followed"])
-        if not follower.copied:
-            follower.begin_proof()
-            self._follower = follower
-        counts = (committed, message["between"])
-        return Position.from_tree(message["position"]), counts, received.nbytes
-
-    def _inherit(self, plan: Plan, beginning: Position) -> tuple[Position, _Counts, int]:
-        """Take the state from a replica, and what only the dead rank knew from its capsule."""
-        runtime = self._runtime
-        runtime.agree([_UNBORN, _UNBORN], best=max)
-        link = runtime.book.link(
-            STATE_GROUP, plan.sources[runtime.rank], timeout_s=HAND_OVER_TIMEOUT_S
-        )
-        tree, received = receive_tree(
-            link,
-            epoch=plan.epoch,
-            live=live_tensors({"state": self._state.tree()}),
-            first_timeout_s=HAND_OVER_TIMEOUT_S,
-        )
-        self._state.load(tree["state"])
-        if "since" in tree["state"]:
-            steps = take_again(self._state, tree["state"]["since"])
-            log.info("took the steps since a snapshot again", steps=steps)
-        self._following.adopt(tree["followed"])
-        counts = (tree["committed"], tree["between"])
-        if not tree["committed"]:
-            # The same program with the same rank came to the same beginning: nobody has to tell.
-            return beginning, counts, received.nbytes
-        return Position.from_tree(self._receive_capsule(plan)), counts, received.nbytes
+    def end(self, reason: str) -> None:
+        """The program ended before it was where the job stands."""
+        if self._coming is not None:
+            self._could_not(LinkBrokenError(reason))
 
     def check_proof(self) -> None:
         """Before a joiner's first vote: its state must be the leaver's.
@@ -175,6 +161,140 @@ class Joiner:
             follower, self._follower = self._follower, None
             follower.check_proof()
 
+    # -- the way -----------------------------------------------------------------------------------
+
+    def _begin(self) -> _Coming:
+        runtime = self._runtime
+        plan = runtime.role.wait_to_join()
+        coming = self._coming = _Coming(plan)
+        runtime.reach("join.begin")
+        planned = plan.kind == "planned"
+        runtime.reset(Joins(plan), watch=not planned)
+        if planned:
+            if runtime.role.state.withdrawn(plan):
+                raise LinkBrokenError("the migration was aborted")
+            coming.link = runtime.book.link(STATE_GROUP, runtime.rank, timeout_s=_PATIENCE_S)
+            return coming
+        runtime.agree([_UNBORN, _UNBORN, 0], best=max)
+        source = plan.sources[runtime.rank]
+        coming.link = runtime.book.link(STATE_GROUP, source, timeout_s=HAND_OVER_TIMEOUT_S)
+        coming.told, _ = receive_tree(
+            coming.link, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S
+        )
+        if coming.told["committed"]:
+            coming.position = Position.from_tree(self._receive_capsule(plan))
+        return coming
+
+    def _way_of(self, coming: _Coming, course: Course, *, between: bool) -> Way:
+        if coming.plan.kind == "planned":
+            return self._followed(coming, course, between=between)
+        return way_to(Place.from_tree(coming.told["place"]), course, between=between)
+
+    def _followed(self, coming: _Coming, course: Course, *, between: bool) -> Way:
+        """Be kept current by the leaver, as long as its program is where this one is."""
+        assert coming.link is not None  # noqa: S101 - _begin made it
+        while True:
+            if coming.told:
+                way = way_to(Place.from_tree(coming.told["place"]), course, between=between)
+                if not isinstance(way, TakeOver):
+                    return way
+                if coming.message:
+                    return way
+                say_arrived(coming.link, epoch=coming.plan.epoch)
+                coming.follower = StateFollower(
+                    coming.link, self._state, epoch=coming.plan.epoch, patience_s=_PATIENCE_S
+                )
+                message, received = coming.follower.follow()
+                coming.nbytes += received.nbytes
+            else:
+                message, _ = receive_tree(
+                    coming.link, epoch=coming.plan.epoch, live={}, first_timeout_s=_PATIENCE_S
+                )
+            coming.told = message
+            if message["kind"] != "place":
+                coming.message = message
+
+    def _take_over(self, coming: _Coming) -> Moment:
+        plan, runtime = coming.plan, self._runtime
+        if plan.kind == "planned":
+            moment = self._take_from_leaver(coming)
+        else:
+            moment = self._inherit(coming)
+        runtime.reach("join.state")
+        committed = moment.place.committed
+        copied = "the leaver is dead"
+        phases = {"join": time.perf_counter() - coming.started}
+        if plan.kind == "planned":
+            copied = "" if self._follower is not None else "following was not possible"
+            phases = {}
+        self._reports.switched(plan, phases, step=committed, nbytes=coming.nbytes, copied=copied)
+        if plan.kind == "planned":
+            runtime.rewatch()
+        log.info(
+            "joined",
+            migration=plan.id,
+            epoch=plan.epoch,
+            committed=committed,
+            state_bytes=coming.nbytes,
+            copied=copied,
+        )
+        self._coming = None
+        runtime.promote()
+        between = coming.told["between"]
+        runtime.role.take(Joined(plan, committed=committed, between=between))
+        runtime.reach("join.done")
+        return moment
+
+    def _take_from_leaver(self, coming: _Coming) -> Moment:
+        message, follower = coming.message, coming.follower
+        assert follower is not None  # noqa: S101 - it received the message
+        self._capsules.keep(message["capsules"], step=message["committed"])
+        self._following.adopt(message["followed"])
+        if message["gradients"] is not None:
+            self._state.load_gradients(message["gradients"])
+        if not follower.copied:
+            follower.begin_proof()
+            self._follower = follower
+        return Moment.from_trees(message, message["position"])
+
+    def _inherit(self, coming: _Coming) -> Moment:
+        """Take the state from a replica, and what only the dead rank knew from its capsule."""
+        assert coming.link is not None  # noqa: S101 - _begin made it
+        say_arrived(coming.link, epoch=coming.plan.epoch)
+        tree, received = receive_tree(
+            coming.link,
+            epoch=coming.plan.epoch,
+            live=live_tensors({"state": self._state.tree()}),
+            first_timeout_s=HAND_OVER_TIMEOUT_S,
+        )
+        self._state.load(tree["state"])
+        if "since" in tree["state"]:
+            steps = take_again(self._state, tree["state"]["since"])
+            log.info("took the steps since a snapshot again", steps=steps)
+        self._following.adopt(tree["followed"])
+        coming.nbytes += received.nbytes
+        told = coming.told
+        if coming.position is None:  # an unborn job: this rank's own beginning is the dead rank's
+            return Moment.from_trees(told, _NOWHERE)
+        variables = predicted(coming.position.variables, then=told["then"], now=told["now"])
+        position = {**coming.position.to_tree(), "variables": variables}
+        if tree["gradients"] is not None:
+            self._state.load_gradients(tree["gradients"])
+            if self._state.gradient_print() != coming.position.gradients:
+                self._refuse(coming, _GRADIENTS_LOST.format(rank=self._runtime.rank))
+        return Moment.from_trees(told, position)
+
+    def _refuse(self, coming: _Coming, reason: str) -> NoReturn:
+        self._reports.refuse(coming.plan, reason)
+
+    def _could_not(self, error: Exception) -> None:
+        coming, self._coming = self._coming, None
+        if coming is None:
+            raise error
+        log.warning("could not join", migration=coming.plan.id, error=str(error))
+        broke = not isinstance(error, StateCorruptError)
+        self._runtime.role.take(CouldNotJoin(coming.plan, str(error), links_broke=broke))
+
     def _receive_capsule(self, plan: Plan) -> dict[str, Any]:
         runtime = self._runtime
         try:
@@ -184,3 +304,6 @@ class Joiner:
         link = runtime.book.link(CAPSULE_GROUP, holder, timeout_s=HAND_OVER_TIMEOUT_S)
         tree, _ = receive_tree(link, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S)
         return open_capsule(tree["capsule"])
+
+
+_NOWHERE: Final[dict[str, Any]] = Position([], {}, [], {}).to_tree()

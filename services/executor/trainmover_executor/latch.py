@@ -7,6 +7,9 @@ completes at once with a stand-in, the step runs through to the vote, and the vo
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.role.effects import Broke
 from trainmover_executor.role.shell import WorkerRole
@@ -22,14 +25,27 @@ class Latch:
 
     Attributes:
         surfaced: Whether its reason was raised into the program.
-        protected: True while the session is inside its step loop, where a broken step is redone.
-            Outside of it an error is the user's to see.
+        protected: True in the body of a step and in work between steps, which are done again.
+            Outside of them an error is the user's to see.
+        issued: Collectives and messages of the program so far.
+        stand_ins: How many of them completed with stand-ins.
     """
 
     def __init__(self, role: WorkerRole) -> None:
         self._role = role
         self.protected = False
         self.surfaced = False
+        self.issued = 0
+        self.stand_ins = 0
+
+    @contextlib.contextmanager
+    def protecting(self) -> Iterator[None]:
+        """While it lasts, what breaks is done again by whoever asks for this."""
+        self.protected = True
+        try:
+            yield
+        finally:
+            self.protected = False
 
     @property
     def is_set(self) -> bool:
@@ -64,14 +80,15 @@ class Latch:
         self._role.take(Broke(reason, epoch))
 
     def check_protected(self) -> None:
-        """Raise the latched error where no session would redo the step.
+        """Raise the latched error where nobody would do it again; else a stand-in is given.
 
         Raises:
-            LinkBrokenError: The latch is set outside of a session's step loop.
+            LinkBrokenError: The latch is set outside of a step's body and work between steps.
         """
         if not self.protected:
             self.surfaced = True
             raise LinkBrokenError(
-                f"communication broke outside of session.steps(): {self.reason}. "
-                "Only steps are redone; run collectives inside 'with step' where you can."
+                f"communication broke outside of 'with step': {self.reason}. Only the bodies of "
+                "steps and session.between_steps() are done again: run collectives there."
             )
+        self.stand_ins += 1

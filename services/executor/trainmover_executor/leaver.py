@@ -10,10 +10,11 @@ import structlog
 
 from trainmover.errors import ProtocolError, StaleEpochError
 from trainmover.plan import Plan
-from trainmover_executor.links.link import LinkBrokenError
+from trainmover_executor.links.link import Link, LinkBrokenError
+from trainmover_executor.moment import Moment
 from trainmover_executor.phase_one import STATE_GROUP
 from trainmover_executor.reports import Reports
-from trainmover_executor.role.effects import LeadFailed, Led, Left
+from trainmover_executor.role.effects import LeadFailed, LeadPaused, Led, Left
 from trainmover_executor.runtime import Runtime
 from trainmover_executor.state.lead import StateLead
 from trainmover_executor.state.training import TrainingState
@@ -41,14 +42,28 @@ class Leaver:
         self._state = state
         self._reports = reports
         self._leading: tuple[Plan, StateLead] | None = None
+        self._paused: tuple[Plan, Link] | None = None
 
-    def look_after(self) -> None:
-        """Between two steps: begin to bring a joiner up to date, or end it; usually nothing."""
+    def look_after(self, moment: Moment) -> None:
+        """Between two steps: begin to bring a joiner up to date, or end it; usually nothing.
+
+        Args:
+            moment: Where the job stands.
+        """
         plan = self._runtime.role.state.leading
         if self._leading is not None and self._leading[0] != plan:
             self.end()
         if plan is not None and self._leading is None:
-            self._begin(plan)
+            self._begin(plan, moment)
+
+    def pause(self) -> None:
+        """A call of ``session.steps`` ended: go on in the next one, where the joiner has to be."""
+        if self._leading is None:
+            return
+        plan, lead = self._leading
+        self._leading = None
+        self._paused = (plan, lead.pause())
+        self._runtime.role.take(LeadPaused(plan))
 
     def end(self) -> None:
         """Stop bringing a joiner up to date."""
@@ -56,6 +71,9 @@ class Leaver:
             _, lead = self._leading
             self._leading = None
             lead.cancel()
+        if self._paused is not None:
+            self._paused[1].close()
+            self._paused = None
 
     def before_optimizer(self, index: int) -> None:
         """A step that was voted for is about to be taken by optimizer ``index``."""
@@ -67,10 +85,29 @@ class Leaver:
         if self._leading is not None:
             self._leading[1].after_optimizer()
 
-    def _begin(self, plan: Plan) -> None:
+    def _begin(self, plan: Plan, moment: Moment) -> None:
         runtime = self._runtime
         runtime.reach("lead.begin")
+        try:
+            lead = self._lead(plan, moment)
+        except LinkBrokenError as error:
+            runtime.role.take(LeadFailed(plan, str(error)))
+            return
+        if os.environ.get(FOLLOW_VARIABLE) == "off":
+            lead.obstacle = f"switched off by {FOLLOW_VARIABLE}"
+        self._leading = (plan, lead)
+        lead.start()
+
+    def _lead(self, plan: Plan, moment: Moment) -> StateLead:
+        runtime = self._runtime
         started = time.monotonic()
+        paused, self._paused = self._paused, None
+        if paused is not None and paused[0] == plan:
+            link = paused[1]
+        else:
+            if paused is not None:
+                paused[1].close()
+            link = runtime.book.parked_link(epoch=plan.epoch, group=STATE_GROUP, peer=runtime.rank)
 
         def current() -> None:
             runtime.reach("lead.current")
@@ -79,34 +116,33 @@ class Leaver:
         def lost(reason: str) -> None:
             runtime.role.take(LeadFailed(plan, reason))
 
-        try:
-            link = runtime.book.parked_link(epoch=plan.epoch, group=STATE_GROUP, peer=runtime.rank)
-        except LinkBrokenError as error:
-            lost(str(error))
-            return
-        lead = StateLead(
+        return StateLead(
             link,
             self._state,
+            moment=moment,
             epoch=plan.epoch,
             wanted=lambda: runtime.role.state.leading == plan,
             current=current,
             lost=lost,
         )
-        if os.environ.get(FOLLOW_VARIABLE) == "off":
-            lead.obstacle = f"switched off by {FOLLOW_VARIABLE}"
-        self._leading = (plan, lead)
-        lead.start()
 
-    def leave(self, plan: Plan, rest: dict[str, Any], *, step: int) -> None:
+    def leave(self, plan: Plan, rest: dict[str, Any], *, moment: Moment, step: int) -> None:
         """Hand over what is left; then wait to be released, or to be taken back.
 
         Args:
             plan: The plan that the ranks voted for.
             rest: What only the session knows.
+            moment: Where the job stands.
             step: Steps completed by the job.
         """
         runtime = self._runtime
         started = time.perf_counter()
+        try:
+            self._resume(plan, moment)
+        except (LinkBrokenError, StateCorruptError) as error:
+            self.end()
+            runtime.latch.trip(f"the joiner did not get to where the job stands: {error}")
+            return
         if self._leading is None or self._leading[0] != plan:
             runtime.latch.trip("the joiner was lost when the switch was decided")
             return
@@ -136,6 +172,15 @@ class Leaver:
         runtime.role.wait_until(lambda state: state.next_recovery is not None)
         self.end()
         runtime.latch.trip("the slot was given back")
+
+    def _resume(self, plan: Plan, moment: Moment) -> None:
+        """The switch was decided in the last step of a call that the program left."""
+        if self._leading is not None or self._paused is None or self._paused[0] != plan:
+            return
+        lead = self._lead(plan, moment)
+        lead.obstacle = "the switch was decided in the last step of a call of session.steps()"
+        self._leading = (plan, lead)
+        lead.meet()
 
     @staticmethod
     def _proved(lead: StateLead) -> bool:

@@ -1,53 +1,129 @@
-"""The loop inside ``session.steps``: shadow iterations, attempts, and what happens between them."""
+"""The loop inside ``session.steps``: steps, attempts, and what happens between them.
+
+The standby's part, until it takes over, is in ``shadow``.
+"""
 
 from __future__ import annotations
 
-import time
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from types import FrameType
+from typing import Any, Final, TypeVar
 
-from trainmover.errors import ConfigError
+import structlog
+
+from trainmover.errors import ConfigError, StaleEpochError, TrainMoverError
 from trainmover.telemetry import Phase
+from trainmover_executor.attempt import Attempt
 from trainmover_executor.ballot import Ballot
-from trainmover_executor.control import Warmed
+from trainmover_executor.course import Course, Level
+from trainmover_executor.frames import signature_of
 from trainmover_executor.handover import Handover
 from trainmover_executor.journal import Journal
+from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.loader import Feed
 from trainmover_executor.metrics import StepLog
+from trainmover_executor.moment import Moment
+from trainmover_executor.placement import Placement
 from trainmover_executor.position import Position
 from trainmover_executor.redo import StepStart
 from trainmover_executor.redundancy.service import FollowerService
-from trainmover_executor.role.effects import Warm
+from trainmover_executor.role.effects import BetweenBroke, BetweenPassed
 from trainmover_executor.runtime import Runtime
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.step import Step
+from trainmover_executor.variables import LoopVariables
 from trainmover_executor.vitals import StepVitals
+from trainmover_executor.wrappers import bring_along
 
-__all__ = ["SHADOW_ITERATIONS", "TrainingLoop"]
+__all__ = ["SHADOW_ITERATIONS", "Call", "StepIterator", "TrainingLoop"]
+
+log = structlog.get_logger(__name__)
 
 SHADOW_ITERATIONS: Final = 3
 """DDP rebuilds its buckets after the first iteration, compilers trace again in the second."""
 
+_Result = TypeVar("_Result")
+
+
+class Call:
+    """One call of ``session.steps``.
+
+    Attributes:
+        open_feed: Makes its data.
+        max_steps: Stop when the job has completed so many steps.
+        level: Where it is in the course of the program; None before its first step is asked for.
+        feed: Its data, from then on.
+        iterator: What the program was given.
+        over: Whether it has ended.
+    """
+
+    def __init__(self, open_feed: Callable[[], Feed], *, max_steps: int | None) -> None:
+        self.open_feed = open_feed
+        self.max_steps = max_steps
+        self.level: Level | None = None
+        self.feed: Feed | None = None
+        self.iterator: StepIterator | None = None
+        self.over = False
+
+
+class StepIterator(Iterator[Step]):
+    """What ``session.steps`` returns."""
+
+    def __init__(self, loop: TrainingLoop, call: Call) -> None:
+        self._loop = loop
+        self._call = call
+        self._empty = False
+
+    def __next__(self) -> Step:
+        if self._empty:
+            return None  # type: ignore[return-value] # for a wrapper that counts, and nobody else
+        step = self._loop.next(self._call, self, sys._getframe(1))  # noqa: SLF001 - documented
+        if step is None:
+            raise StopIteration
+        return step
+
+    def bring_wrappers_along(self, *, by: int) -> None:
+        """Have ``enumerate`` and the like count ``by`` steps more; negative for fewer.
+
+        Raises:
+            ConfigError: They cannot.
+        """
+        bring_along(self, by=by, empty=self._while_empty)
+
+    def _while_empty(self, work: Callable[[], None]) -> None:
+        self._empty = True
+        try:
+            work()
+        finally:
+            self._empty = False
+
+    def __del__(self) -> None:
+        self._loop.leave(self._call)
+
 
 class TrainingLoop:
-    """Draws batches and yields steps, each until it is committed.
+    """Draws batches and gives steps to the program, each until it is committed.
 
     Args:
         runtime: This rank's.
         state: All mutable training state.
-        start: What a void step is taken back to.
+        start: What an aborted step is taken back to.
         handover: Changes of the membership, at step boundaries.
         following: How the state survives this machine.
         ballot: The vote.
         journal: What is noted once a step is complete.
         log: Metrics.
         vitals: Timing of the parts of a step.
+        variables: The program's own.
 
     Attributes:
-        step: The step that was yielded last, while the loop runs.
-        attempts: Bodies that ran in this process; lazy wrappers are warm after a few.
+        course: Where this process is in its program.
+        calls: The calls of ``session.steps`` that have begun and not ended, outermost first.
+        step: The step that was given last.
+        attempt: Where in its body the running step is.
     """
 
     def __init__(
@@ -62,6 +138,7 @@ class TrainingLoop:
         journal: Journal,
         log: StepLog,
         vitals: StepVitals,
+        variables: LoopVariables,
     ) -> None:
         self._runtime = runtime
         self._state = state
@@ -72,172 +149,356 @@ class TrainingLoop:
         self._journal = journal
         self._log = log
         self._vitals = vitals
-        self._feed: Feed | None = None
-        self._calls = 0
-        self._max_steps: int | None = None
-        self._target: Position | None = None
+        self.variables = variables
+        self.course = Course()
+        self.calls: list[Call] = []
         self.step: Step | None = None
-        self.attempts = 0
-
-    def run(self, open_feed: Callable[[], Feed], *, max_steps: int | None) -> Iterator[Step]:
-        """Steps over the data of one call of ``session.steps``."""
-        self._calls += 1
-        if self._is_ahead():
-            return
-        feed = self._feed = open_feed()
-        self._max_steps = max_steps
-        self._runtime.latch.protected = True
-        try:
-            yield from self._steps(feed)
-        finally:
-            self._runtime.latch.protected = False
-            self.step = None
-            self._handover.leaver.end()
-
-    def before_optimizer(self) -> None:
-        """Vote, unless no step runs; leaves the body when the step is void."""
-        if self.step is not None:
-            self.step.before_optimizer()
-
-    def here(self) -> Position:
-        """Where this rank is in its data and random numbers."""
-        assert self._feed is not None  # noqa: S101 - set before the first step
-        return Position(
-            call=self._calls,
-            feed=self._feed.position(),
-            rng=capture_rng(),
-            buffers=self._start.private_buffers(),
+        self._sites: dict[Any, int] = {}
+        self._site: Any = None
+        self._voted_variables: dict[str, Any] = {}
+        self._moment: Moment | None = None
+        self.attempt = Attempt(
+            runtime, state, placement=Placement.first(optimizers=len(state.optimizers))
         )
+        self._shadow: Any = None
 
-    def _is_ahead(self) -> bool:
-        """Whether a joiner is on its way to a later call of ``session.steps``."""
-        return self._target is not None and self._target.call > self._calls
+    def shadowed_by(self, shadow: Any) -> None:
+        """The standby's part."""
+        self._shadow = shadow
 
-    def _steps(self, feed: Feed) -> Iterator[Step]:
-        if self._calls == 1:
-            yield from self._begin(feed)
-            if self._is_ahead():
-                return
-        if self._target is not None:
-            feed.seek(self._target.feed)
-            restore_rng(self._target.rng)
-            self._state.load_buffers(self._target.buffers)
-            self._target = None
-        while self._max_steps is None or self._handover.committed < self._max_steps:
-            self._settle()
-            self._handover.leaver.look_after()
-            more, batch = self._vitals.draw(feed.draw)
-            if not more:
-                break
-            yield from self._attempt(feed, batch)
+    # -- calls of session.steps ------------------------------------------------------------------
+
+    def next(self, call: Call, iterator: StepIterator, frame: FrameType) -> Step | None:
+        """The next step of ``call``; None when it is over.
+
+        Args:
+            call: Which call.
+            iterator: What the program asks.
+            frame: The program's frame that asks.
+
+        Raises:
+            ConfigError: The body did not use ``with step``, or a wrapper cannot be carried.
+        """
+        self._runtime.raise_fatal()
+        if call.over:
+            return None
+        if (again := self._unfinished(call, iterator)) is not None:
+            return again
+        if call.level is None:
+            self._begin(call, iterator)
+        self._site = signature_of(frame)
+        if self._runtime.sandboxed:
+            step = self._shadow.next(call, iterator, frame, site=self._site)
+            if self._runtime.sandboxed:
+                return step  # type: ignore[no-any-return]
+        return self._draw(call, iterator, frame)
+
+    def _unfinished(self, call: Call, iterator: StepIterator) -> Step | None:
+        """The step given last, where it has to be done again and no jump led back to it."""
+        step = self.step
+        if step is None or step.committed or call not in self.calls:
+            return None
+        if self._owner is not call:
+            return None
+        if not step.entered:
+            raise ConfigError(
+                "the body of the loop did not enter the step: use 'with step as batch:'"
+            )
+        if self._runtime.sandboxed:
+            return None
+        log.warning("the code behind the body of an aborted step ran", step=step.index)
+        try:
+            iterator.bring_wrappers_along(by=-1)
+        except ConfigError as error:
+            log.warning("a count is off by one", step=step.index, error=str(error))
+        return step
+
+    def _begin(self, call: Call, iterator: StepIterator) -> None:
+        del iterator
+        call.level = self.course.begin()
+        call.feed = call.open_feed()
+        self.calls.append(call)
+        self._owner: Call | None = None
+
+    def _draw(self, call: Call, iterator: StepIterator, frame: FrameType) -> Step | None:
+        assert call.feed is not None and call.level is not None  # noqa: S101, PT018 - begun
+        if not self._started:
+            self.start()
+        self._runtime.reach("step.next")
+        self._look(frame, between=False)
         self._settle()
+        if call.max_steps is not None and self._handover.committed >= call.max_steps:
+            self._end(call, frame)
+            return None
+        assert self._moment is not None  # noqa: S101 - looked
+        self._handover.leaver.look_after(self._moment)
+        more, batch = self._vitals.draw(call.feed.draw)
+        if not more:
+            self._settle()
+            self._end(call, frame)
+            return None
+        self.course.draw(call.level)
+        self._owner = call
+        self.step = Step(
+            index=self._handover.committed,
+            epoch=call.feed.epoch,
+            batch=batch,
+            attempts=self,
+            loop=frame,
+        )
+        del iterator
+        return self.step
+
+    def _end(self, call: Call, frame: FrameType) -> None:
+        """The data of ``call`` is used up."""
+        self._close(call, left=False, variables=self.variables.changed(frame))
         self._write_final()
+
+    def leave(self, call: Call) -> None:
+        """The program let go of the iterator of ``call``: by ``break``, ``return`` or an error."""
+        if call.level is None or call.over:
+            return
+        if self._runtime.sandboxed:
+            self._close(call, left=True, variables={})
+            return
+        step = self.step
+        if self._owner is call and step is not None and step.entered and not step.committed:
+            if sys.exc_info()[0] is None and not step.running:
+                self._runtime.fatal = (
+                    f"step {step.index} has to be done again because communication broke, but the "
+                    "program left the loop inside of its body. Put 'break' and 'return' behind "
+                    "'with step'."
+                )
+        self._close(call, left=True, variables=self._voted_variables)
+        if step is not None and step.committed:
+            self._write_final()
+
+    def _close(self, call: Call, *, left: bool, variables: dict[str, Any]) -> None:
+        assert call.level is not None  # noqa: S101 - it has begun
+        call.over = True
+        committed = self._handover.committed
+        self.course.end(call.level, committed=committed, left=left, variables=variables)
+        if call in self.calls:
+            del self.calls[self.calls.index(call) :]
+        if self._owner is call:
+            self.step = self._owner = None
+        self._handover.leaver.pause()
+
+    def close_shadow(self, call: Call) -> None:
+        """At a standby: ``call`` is over."""
+        self._close(call, left=False, variables={})
+
+    def gave(self, call: Call, step: Step) -> None:
+        """At a standby: ``step`` goes to the program."""
+        self._owner, self.step = call, step
 
     def _write_final(self) -> None:
         if self._log.wanted:
             self._log.final(steps=self._handover.committed, digest=self._state.digest())
 
-    def _begin(self, feed: Feed) -> Iterator[Step]:
-        if self._runtime.sandboxed:
-            beginning = self.here()
-            yield from self._shadow(feed)
-            self.attempts = SHADOW_ITERATIONS
-            self._state.forget_passes()
-            self._target = self._handover.take_over(beginning)
+    # -- between two steps -----------------------------------------------------------------------
+
+    _started = False
+    _owner: Call | None = None
+
+    def start(self) -> None:
+        """This rank takes part in training from now on."""
+        self._started = True
         self._state.forget_passes()
         self._following.protect()
         self._journal.begin()
 
-    def _shadow(self, feed: Feed) -> Iterator[Step]:
-        """Shadow iterations: everything lazy happens now, nothing of it is kept."""
-        started = time.monotonic()
-        self._runtime.await_compiled()
-        for index in range(SHADOW_ITERATIONS):
-            more, batch = feed.draw()
-            if not more:
-                feed.rewind()
-                more, batch = feed.draw()
-            if not more:
-                raise ConfigError("the loader is empty: a standby cannot warm up")
-            self.step = Step(
-                index=index,
-                epoch=feed.epoch,
-                batch=batch,
-                vote=lambda: True,
-                is_broken=lambda: False,
-            )
-            yield self.step
-            self._runtime.recording.wait_no_more()
-        runtime = self._runtime
-        took_s = time.monotonic() - started
-        runtime.report(
-            Warmed(rank=runtime.rank, shadow_iterations=SHADOW_ITERATIONS, warm_s=took_s)
+    def _look(self, frame: FrameType, *, between: bool) -> None:
+        """Note where the job stands, before anything is drawn."""
+        self._moment = Moment(
+            position=self.here(frame),
+            place=self.course.place(committed=self._handover.committed, between=between),
+            placement=self.attempt.placement,
+            accumulates=self.attempt.accumulates,
         )
-        runtime.role.take(Warm())
-        runtime.open_endpoint()
 
-    def _attempt(self, feed: Feed, batch: Any) -> Iterator[Step]:
-        """One step, attempted until it is committed."""
-        self._start.capture(self._handover.committed)
-        self._runtime.clock.step = self._handover.committed
-        while True:
-            self._ballot.begin_step()
-            while self._handover.unconfirmed and self.attempts < SHADOW_ITERATIONS:
-                yield from self._catch_up(feed, batch)
-            step = self.step = Step(
-                index=self._handover.committed,
-                epoch=feed.epoch,
-                batch=batch,
-                vote=self._vote,
-                is_broken=lambda: self._runtime.latch.is_set,
-                left=self._vitals.left,
-                done=partial(self._journal.committed, epoch=feed.epoch),
-            )
-            self._vitals.attempt()
-            try:
-                yield step
-            except GeneratorExit:
-                if step.committed:  # the loop was left by break
-                    self._write_final()
-                raise
-            if not step.entered:
-                raise ConfigError(
-                    "the body of the loop did not enter the step: use 'with step as batch:'"
-                )
-            self.attempts += 1
-            if step.committed:
-                return
-            self._start.restore()
-            self._following.void()
-            step.check_batch()
-            self._settle()
-            self._handover.steps_redone += 1
-
-    def _catch_up(self, feed: Feed, batch: Any) -> Iterator[Step]:
-        """One void attempt in the sandbox, so that lazy wrappers are as far as the joiner's."""
-        with self._runtime.in_sandbox():
-            self.step = Step(
-                index=self._handover.committed,
-                epoch=feed.epoch,
-                batch=batch,
-                vote=lambda: False,
-                is_broken=lambda: True,
-            )
-            yield self.step
-        self.attempts += 1
-        self._start.restore()
-        self._ballot.begin_step()
+    def here(self, frame: FrameType) -> Position:
+        """Where this rank is in its data, random numbers and variables."""
+        return Position(
+            feeds=[call.feed.position() for call in self.calls if call.feed is not None],
+            rng=capture_rng(),
+            buffers=self._start.private_buffers(),
+            variables=self.variables.changed(frame),
+            gradients=self._state.gradient_print() if self.attempt.accumulating else None,
+        )
 
     def _settle(self) -> None:
         """At a step boundary: finish whatever changes the membership."""
         self._state.forget_passes()
         while self._runtime.latch.is_set or self._handover.pending:
+            assert self._moment is not None  # noqa: S101 - somebody looked
             self._vitals.enter(Phase.MOVING)
-            self._handover.settle(self.here())
+            self._handover.at_end = self.attempt.placement.at_end
+            self._handover.settle(self._moment)
+            self.take_placement(at_end=self._handover.at_end)
 
-    def _vote(self) -> bool:
-        last = self._max_steps is not None and self._handover.committed + 1 >= self._max_steps
-        warm = self.attempts + 1 >= SHADOW_ITERATIONS
-        return self._ballot.vote(
-            may_switch=warm and not last, here=self.here, step_s=lambda: self._journal.step_s
+    def take_placement(self, *, at_end: bool) -> None:
+        """Survivors agreed on where the next vote is."""
+        self.attempt.placement = self.attempt.placement.agreed(int(at_end))
+
+    # -- attempts, called by the step ------------------------------------------------------------
+
+    def begin(self, step: Step, frame: FrameType) -> None:
+        """See ``Attempts.begin``."""
+        if self._runtime.sandboxed:
+            self._shadow.begin(step, frame)
+            return
+        self._ballot.begin_step()
+        if self.attempt.is_redone(step):
+            self._take_back(step, frame)
+        else:
+            self._start.capture(
+                self._handover.committed,
+                whole=self.attempt.placement.at_end,
+                accumulates=self.attempt.accumulates,
+            )
+            self.variables.keep(frame)
+            self._runtime.clock.step = self._handover.committed
+        done = self._sites.get(self._site, 0)
+        catches_up = self._handover.unconfirmed and done < SHADOW_ITERATIONS
+        self.attempt.begin(step, catches_up=catches_up)
+        self._runtime.reach("step.begin")
+        self._vitals.attempt()
+
+    def _take_back(self, step: Step, frame: FrameType) -> None:
+        self._start.restore()
+        self.variables.put_back(frame)
+        step.check_batch()
+        if self.attempt.was_in_sandbox:
+            return
+        self._following.void()
+        self._settle()
+        self._handover.steps_redone += 1
+
+    def is_broken(self) -> bool:
+        """See ``Attempts.is_broken``."""
+        return self._runtime.latch.is_set or self.attempt.was_in_sandbox
+
+    def before_optimizer(self) -> None:
+        """In front of an optimizer's step: vote if this is the place; leave an aborted body."""
+        step = self.step
+        if step is None or not step.running:
+            return
+        if self._runtime.sandboxed:
+            step.cast_vote()
+        else:
+            self.attempt.before_optimizer(step)
+
+    def vote(self, step: Step) -> bool:
+        """See ``Attempts.vote``."""
+        if self._runtime.sandboxed:
+            return self._shadow.vote(step, sys._getframe(1))  # type: ignore[no-any-return] # noqa: SLF001
+        if self.attempt.in_sandbox:
+            return False
+        call = self._owner
+        limit = None if call is None else call.max_steps
+        last = limit is not None and self._handover.committed + 1 >= limit
+        warm = self._sites.get(self._site, 0) + 1 >= SHADOW_ITERATIONS
+        frame = sys._getframe(1)  # noqa: SLF001 - the documented way
+        self._handover.at_end = self.attempt.placement.at_end
+        committed, at_end = self._ballot.vote(
+            may_switch=warm and not last,
+            at_end=self.attempt.voting(),
+            here=partial(self._here_at_vote, frame),
+            step_s=lambda: self._journal.step_s,
         )
+        self.take_placement(at_end=self._handover.at_end if at_end is None else at_end)
+        return committed
+
+    def _here_at_vote(self, frame: FrameType) -> Position:
+        here = self.here(frame)
+        self._voted_variables = here.variables
+        return here
+
+    def end(self, step: Step) -> bool:
+        """See ``Attempts.end``."""
+        if self._runtime.sandboxed:
+            return self._shadow.end(step)  # type: ignore[no-any-return]
+        self._sites[self._site] = self._sites.get(self._site, 0) + 1
+        self.attempt.end(step)
+        if not step.committed:
+            return True
+        self._journal.committed(epoch=step.epoch)
+        self._vitals.left()
+        return False
+
+    def joined(self, moment: Moment, *, sites: dict[Any, int]) -> None:
+        """A standby took over: it is as warm as the others, and votes where they do."""
+        self._sites = dict(sites)
+        self.attempt.adopt(moment)
+        self.start()
+
+    # -- work between steps ----------------------------------------------------------------------
+
+    def between(self, work: Callable[[], _Result], frame: FrameType) -> _Result | None:
+        """See ``Session.between_steps``."""
+        self._runtime.raise_fatal()
+        if self.step is not None and self.step.running:
+            raise ConfigError("session.between_steps() was called inside 'with step'")
+        if self._runtime.sandboxed:
+            result = self._shadow.between(work, frame)
+            if self._runtime.sandboxed:
+                return result  # type: ignore[no-any-return]
+        while True:
+            self._look(frame, between=True)
+            self._settle()
+            complete, result = self._try_work(work, frame)
+            if complete:
+                self.course.results.append(_told(result))
+                return result  # type: ignore[no-any-return]
+
+    def _try_work(self, work: Callable[[], _Result], frame: FrameType) -> tuple[bool, Any]:
+        """Whether no rank's communication broke in ``work``, and what it returned."""
+        start = StepStart(self._state)
+        start.capture(self._handover.committed)
+        modes = self._state.modes()
+        self.variables.keep(frame)
+        latch = self._runtime.latch
+        result = None
+        try:
+            with latch.protecting():
+                self._runtime.reach("between.begin")
+                result = work()
+        except Exception:
+            if not latch.is_set:
+                raise
+        finally:
+            restore_rng(start.rng)
+        if self._is_whole():
+            return True, result
+        # A consequence of the broken communication: all is as it was when the work began.
+        start.restore()
+        self._state.load_modes(modes)
+        self.variables.put_back(frame)
+        return False, None
+
+    def _is_whole(self) -> bool:
+        """Whether no rank's communication broke since the step; all ranks come to the same."""
+        runtime, handover = self._runtime, self._handover
+        runtime.drain()
+        if runtime.latch.is_set:
+            return False
+        try:
+            runtime.agree([1], best=min)
+        except (LinkBrokenError, StaleEpochError) as error:
+            runtime.role.take(BetweenBroke(str(error)))
+            handover.at_end = self.attempt.placement.at_end
+            return handover.resolve_undecided()
+        runtime.role.take(BetweenPassed())
+        return True
+
+
+def _told(result: Any) -> Any:
+    """What a joiner on its way is told that ``between_steps`` returned; None if it cannot be."""
+    from trainmover_executor.state.portable import pack_tree  # noqa: PLC0415
+
+    try:
+        pack_tree({"result": result})
+    except TrainMoverError:
+        return None
+    return result

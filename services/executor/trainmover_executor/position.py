@@ -1,41 +1,97 @@
-"""Where a rank is, apart from what every replica knows."""
+"""Where a rank is in its program, its data and its random numbers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-__all__ = ["Position"]
+__all__ = ["EndedCall", "Place", "Position"]
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a rank is, apart from parameters.
+    """Where a rank is, apart from parameters: what no other rank knows.
 
     Attributes:
-        call: Which call of ``session.steps``, from 1.
-        feed: Position in the data.
+        feeds: Position in the data of each open call of ``session.steps``, the outermost first.
         rng: Random generators.
         buffers: (index, value) of the module buffers that training changes.
+        variables: The program's own variables that changed, by path.
+        gradients: Fingerprint of the gradients, where they belong to the state (see
+            ``Moment.accumulates``); else None.
     """
 
-    call: int
-    feed: dict[str, Any]
+    feeds: list[dict[str, Any]]
     rng: dict[str, Any]
     buffers: list[list[Any]]
+    variables: dict[str, Any]
+    gradients: int | None = None
 
     def to_tree(self) -> dict[str, Any]:
         """As a portable tree."""
-        return {
-            "call": self.call,
-            "feed": self.feed,
-            "rng": self.rng,
-            "buffers": self.buffers,
-        }
+        return {name: getattr(self, name) for name in _POSITION}
 
     @staticmethod
     def from_tree(tree: dict[str, Any]) -> Position:
         """From a portable tree."""
-        return Position(
-            call=tree["call"], feed=tree["feed"], rng=tree["rng"], buffers=tree["buffers"]
-        )
+        return Position(**{name: tree[name] for name in _POSITION})
+
+
+@dataclass(frozen=True, slots=True)
+class EndedCall:
+    """How a call of ``session.steps`` ended, for a joiner that comes after it.
+
+    Attributes:
+        drawn: Steps that it gave to the program.
+        committed: Steps that the job had completed.
+        left: Whether the program left the loop before the data was used up.
+        variables: The program's variables when the data was used up; at the last vote, where the
+            loop was left.
+        results: What ``between_steps`` returned after it, in order.
+    """
+
+    drawn: int
+    committed: int
+    left: bool
+    variables: dict[str, Any]
+    results: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where all ranks of the job stand in the program: the same for each of them.
+
+    Attributes:
+        open: (ordinal, steps drawn) of each call of ``session.steps`` that has begun and not
+            ended, the outermost first. The ordinal counts from 1 since the program began, for an
+            inner call since the last step of the call around it.
+        ended: The calls before them that have ended: one list for the program, and one for each
+            open call.
+        committed: Steps completed by the job.
+        between: Which ``session.between_steps`` since the last step, or since the last call ended,
+            from 1; 0 when they stand in front of the next step.
+        results: What those before it returned.
+    """
+
+    open: list[list[int]]
+    ended: list[list[EndedCall]]
+    committed: int
+    between: int
+    results: list[Any]
+
+    def to_tree(self) -> dict[str, Any]:
+        """As a portable tree."""
+        tree = {name: getattr(self, name) for name in _PLACE}
+        ended = [[{n: getattr(one, n) for n in _ENDED} for one in level] for level in self.ended]
+        return {**tree, "ended": ended}
+
+    @staticmethod
+    def from_tree(tree: dict[str, Any]) -> Place:
+        """From a portable tree."""
+        ended = [[EndedCall(**one) for one in level] for level in tree["ended"]]
+        return Place(**{**{name: tree[name] for name in _PLACE}, "ended": ended})
+
+
+_POSITION: Final = ("feeds", "rng", "buffers", "variables", "gradients")
+_ENDED: Final = ("drawn", "committed", "left", "variables", "results")
+_PLACE: Final = ("open", "ended", "committed", "between", "results")

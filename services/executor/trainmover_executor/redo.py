@@ -1,4 +1,4 @@
-"""What a step may change before its vote, kept so that a void step can be redone."""
+"""What a body may change before it is committed, kept so that an aborted step can be redone."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ __all__ = ["StepStart"]
 
 
 class StepStart:
-    """Random generators, buffers, small state and the absence of gradients at a step's start.
+    """Random generators, buffers, small state and gradients at a step's start.
 
-    Parameters and optimizer state need no copy: they change only after the vote has passed.
+    Parameters and optimizer state need no copy where they change only after the vote has passed;
+    ``whole`` keeps them as well.
+
+    Attributes:
+        nbytes: What is kept of parameters and optimizers.
     """
 
     def __init__(self, state: TrainingState) -> None:
@@ -27,17 +31,37 @@ class StepStart:
         self._rng: dict[str, Any] = {}
         self._small: dict[str, Any] = {}
         self._buffers: list[torch.Tensor] = []
+        self._gradients: list[torch.Tensor | None] = []
         self._had_gradient: list[bool] = []
+        self._accumulates = False
         self._private: set[int] = set()
+        self._large: dict[str, Any] | None = None
+        self.nbytes = 0
 
     @torch.no_grad()
-    def capture(self, step: int) -> None:
-        """Remember the start of ``step``; tensors are copied into the same memory each time."""
+    def capture(self, step: int, *, whole: bool = False, accumulates: bool = False) -> None:
+        """Remember the start of ``step``; tensors are copied into the same memory each time.
+
+        Args:
+            step: Steps completed by the job.
+            whole: Keep parameters and optimizer state, too: the body changes them before its vote.
+            accumulates: Gradients are part of the state: earlier bodies accumulated them.
+        """
         self._step = step
         self._rng = capture_rng()
         self._small = _kept(self._state.small(), self._small)
         self._buffers = _kept(self._state.buffers(), self._buffers)
-        self._had_gradient = [p.grad is not None for p in self._state.parameters()]
+        self._accumulates = accumulates
+        gradients = [parameter.grad for parameter in self._state.parameters()]
+        self._had_gradient = [gradient is not None for gradient in gradients]
+        self._gradients = _kept(gradients, self._gradients) if accumulates else []
+        self._large = _kept(self._state.large(), self._large) if whole else None
+        self.nbytes = 0 if self._large is None else _size_of(self._large)
+
+    @property
+    def rng(self) -> dict[str, Any]:
+        """Random generators at the start."""
+        return self._rng
 
     def private_buffers(self) -> list[list[Any]]:
         """(index, buffer) of the buffers that training changes, after the body of a step.
@@ -56,6 +80,10 @@ class StepStart:
         """Put everything back."""
         self._state.forget_passes()
         self._put_back()
+        if self._accumulates:
+            for parameter, kept in zip(self._state.parameters(), self._gradients, strict=True):
+                _restore_gradient(parameter, kept)
+            return
         for parameter, had in zip(self._state.parameters(), self._had_gradient, strict=True):
             if not had:
                 parameter.grad = None
@@ -67,6 +95,8 @@ class StepStart:
         self._state.load_small(copy.deepcopy(self._small))
         for kept, buffer in zip(self._buffers, self._state.buffers(), strict=True):
             buffer.copy_(kept)
+        if self._large is not None:
+            self._state.load_large(self._large)
 
     @contextlib.contextmanager
     def in_place(self, step: int) -> Iterator[None]:
@@ -78,7 +108,7 @@ class StepStart:
             yield
             return
         now = StepStart(self._state)
-        now.capture(step)
+        now.capture(step, whole=self._large is not None)
         with torch.no_grad():
             self._put_back()
         try:
@@ -86,6 +116,23 @@ class StepStart:
         finally:
             with torch.no_grad():
                 now._put_back()
+
+
+def _restore_gradient(parameter: torch.Tensor, kept: torch.Tensor | None) -> None:
+    if kept is None:
+        parameter.grad = None
+    elif parameter.grad is None:
+        parameter.grad = kept.clone()
+    else:  # in place: wrappers keep views of it
+        parameter.grad.copy_(kept)
+
+
+def _size_of(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.nbytes
+    if isinstance(value, dict):
+        return sum(map(_size_of, value.values()))
+    return sum(map(_size_of, value)) if isinstance(value, list | tuple) else 0
 
 
 def _kept(value: Any, memory: Any) -> Any:

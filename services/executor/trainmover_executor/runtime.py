@@ -7,16 +7,15 @@ Called by the training thread at step boundaries only.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import structlog
 import torch.distributed as dist
 
 from trainmover import failpoints
-from trainmover.errors import ConfigError
+from trainmover.errors import ConfigError, ProtocolError
 from trainmover.events.executor import StepProgress
 from trainmover.plan import Plan
 from trainmover.topology import Frozen, Membership
@@ -84,6 +83,8 @@ class Runtime:
         role: What this rank decides about plans, votes and broken steps.
         sandboxed: True until a standby is promoted.
         progress: How far this rank is; the control thread tells once a second.
+        fatal: Why the program must not go on, where that was found out when no error could be
+            raised; empty while there is no such reason.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -102,6 +103,7 @@ class Runtime:
         self.clock = CollectiveClock(rank=spec.rank, memory=memory)
         self.clock.enter_epoch(spec.membership.epoch)
         self.progress: Progress | None = None
+        self.fatal = ""
         self.recording = Recording()
         self._choice = choice_of(os.environ)
         self._on_promotion: list[Callable[[], None]] = []
@@ -165,7 +167,8 @@ class Runtime:
     def reach(self, point: str) -> None:
         """This rank is at a fail-point; nothing, but for tests."""
         if failpoints.ARMED:
-            failpoints.reach(point, rank=self.rank, machine=self.spec.machine, epoch=self.epoch)
+            where = {"rank": self.rank, "machine": self.spec.machine, "epoch": self.epoch}
+            failpoints.reach(point, **where, step=self.role.state.committed)
 
     def await_compiled(self) -> None:
         """At a standby: return once it has the compiled code that an active rank could give."""
@@ -291,15 +294,19 @@ class Runtime:
         """Part from those of ``ranks`` that this rank watches, or that watch it."""
         self._control_thread.unwatch(ranks)
 
-    @contextlib.contextmanager
-    def in_sandbox(self) -> Iterator[None]:
-        """Run collectives in the sandbox for a while, at an active rank."""
+    def enter_sandbox(self) -> None:
+        """Run collectives in the sandbox until ``promote``, at an active rank."""
         for group in self._groups.values():
             group.engine.enter_sandbox()
-        try:
-            yield
-        finally:
-            self.promote()
+
+    def raise_fatal(self) -> None:
+        """End the program if it must not go on.
+
+        Raises:
+            ProtocolError: With the reason.
+        """
+        if self.fatal:
+            raise ProtocolError(self.fatal)
 
     def promote(self) -> None:
         """Leave the sandbox: from now on the groups talk to their peers."""

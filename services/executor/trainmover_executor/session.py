@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -11,24 +12,23 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import HashStore
 
-from trainmover.errors import ConfigError, StaleEpochError
+from trainmover.errors import ConfigError
 from trainmover_executor.ballot import Ballot
 from trainmover_executor.capsule import CapsuleKeeper
 from trainmover_executor.checkpoint import CheckpointHook, CheckpointKeeper
 from trainmover_executor.handover import Handover
 from trainmover_executor.journal import Journal
-from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.loader import Feed
-from trainmover_executor.loop import TrainingLoop
+from trainmover_executor.loop import SHADOW_ITERATIONS, Call, StepIterator, TrainingLoop
 from trainmover_executor.metrics import StepLog
 from trainmover_executor.process_group import BACKEND
 from trainmover_executor.redo import StepStart
 from trainmover_executor.redundancy.service import FollowerService
-from trainmover_executor.role.effects import BetweenBroke, BetweenPassed
 from trainmover_executor.runtime import current_runtime
-from trainmover_executor.state.rng import capture_rng, restore_rng
+from trainmover_executor.shadow import Shadow
 from trainmover_executor.state.training import Stateful, TrainingState
 from trainmover_executor.step import Step
+from trainmover_executor.variables import LoopVariables
 from trainmover_executor.vitals import StepVitals
 
 __all__ = ["Session"]
@@ -91,7 +91,16 @@ class Session:
             rank=self._runtime.rank,
             machine=self._runtime.spec.machine,
         )
+        self._variables = LoopVariables([self, *self._state.others.values()])
         self._handover, self._loop = self._assemble(checkpoint)
+        self._shadow = Shadow(
+            self._runtime,
+            self._state,
+            handover=self._handover,
+            loop=self._loop,
+            iterations=SHADOW_ITERATIONS,
+        )
+        self._loop.shadowed_by(self._shadow)
 
     def _assemble(self, checkpoint: CheckpointHook | None) -> tuple[Handover, TrainingLoop]:
         """Everything that takes part in a step."""
@@ -119,6 +128,7 @@ class Session:
             journal=Journal(runtime, handover, following=following, log=self._log, vitals=vitals),
             log=self._log,
             vitals=vitals,
+            variables=self._variables,
         )
         for index, each in enumerate(state.optimizers):
             each.register_step_pre_hook(
@@ -146,6 +156,8 @@ class Session:
     @property
     def completed_steps(self) -> int:
         """Steps completed by the job."""
+        if self._runtime.sandboxed:
+            return self._shadow.completed
         return self._handover.committed
 
     def log(self, **values: float | torch.Tensor) -> None:
@@ -159,10 +171,10 @@ class Session:
     def between_steps(self, work: Callable[[], _Result]) -> _Result | None:
         """Collective work after a step: an evaluation, a sharded checkpoint.
 
-        Random generators are as before afterwards, so training does not depend on it; if the work
-        raised because communication broke, modules are in the modes they were in. Every rank
-        gets its result, or every rank gets None: communication broke meanwhile, and the machine
-        that comes in for a lost one goes on with the next step.
+        Random generators are as before afterwards, so training does not depend on it. When
+        communication breaks meanwhile, it is done again by all ranks, the joiner included, with
+        buffers, modes and the program's variables as they were when it began. A standby that is
+        on its way to where the job stands gets what it returned there, and does not call it.
 
         Example:
             >>> if step.index % 100 == 99:
@@ -174,41 +186,7 @@ class Session:
         Raises:
             ConfigError: A step is under way.
         """
-        step = self._loop.step
-        if step is not None and step.running:
-            raise ConfigError("session.between_steps() was called inside 'with step'")
-        runtime = self._runtime
-        if runtime.sandboxed:
-            return work()
-        if runtime.latch.uses_stand_ins:
-            return None
-        rng, modes = capture_rng(), self._state.modes()
-        try:
-            result = work()
-        except Exception:
-            if not runtime.latch.is_set:
-                raise
-            # A consequence of the broken communication, not a bug: the work had no chance to put
-            # the model back into training mode.
-            self._state.load_modes(modes)
-            return None
-        finally:
-            restore_rng(rng)
-        return result if self._whole() else None
-
-    def _whole(self) -> bool:
-        """Whether no rank's communication broke since the step; all ranks come to the same."""
-        runtime, handover = self._runtime, self._handover
-        runtime.drain()
-        if runtime.latch.is_set:
-            return False
-        try:
-            runtime.agree([1], best=min)
-        except (LinkBrokenError, StaleEpochError) as error:
-            runtime.role.take(BetweenBroke(str(error)))
-            return handover.resolve_undecided()
-        runtime.role.take(BetweenPassed())
-        return True
+        return self._loop.between(work, sys._getframe(1))  # noqa: SLF001 - documented
 
     def digest(self) -> str:
         """SHA-256 of parameters, buffers, optimizer and other state of this rank."""
@@ -237,4 +215,5 @@ class Session:
         source = loader if loader is not None else self._loader
         if source is None:
             raise ConfigError("session.steps() has no data: pass a loader, or Session(loader=...)")
-        yield from self._loop.run(lambda: Feed(source, epochs=epochs), max_steps=max_steps)
+        call = Call(lambda: Feed(source, epochs=epochs), max_steps=max_steps)
+        return StepIterator(self._loop, call)

@@ -1,16 +1,18 @@
-"""One optimizer step: ``with step as batch``, void or committed."""
+"""One optimizer step: ``with step as batch``, aborted or committed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Any
+import sys
+from collections.abc import Iterator
+from types import FrameType, TracebackType
+from typing import Any, Protocol
 
 import torch
 
-from trainmover.errors import TrainMoverError
+from trainmover.errors import ConfigError, TrainMoverError
+from trainmover_executor.jump import go_back
 
-__all__ = ["BatchChangedError", "Step", "VoidStep"]
+__all__ = ["Attempts", "BatchChangedError", "Step", "VoidStep"]
 
 
 class VoidStep(BaseException):
@@ -21,11 +23,27 @@ class VoidStep(BaseException):
 
 
 class BatchChangedError(TrainMoverError):
-    """A void step cannot be redone because its batch was modified in place."""
+    """An aborted step cannot be redone because its batch was modified in place."""
+
+
+class Attempts(Protocol):
+    """What a step asks of its loop."""
+
+    def begin(self, step: Step, frame: FrameType) -> None:
+        """An attempt at ``step`` begins, for the first time or again."""
+
+    def vote(self, step: Step) -> bool:
+        """Whether the step is committed."""
+
+    def is_broken(self) -> bool:
+        """Whether communication broke: what a body raises then is a consequence."""
+
+    def end(self, step: Step) -> bool:
+        """The attempt is over; whether the body has to run again."""
 
 
 class Step:
-    """One attempt at one optimizer step.
+    """One optimizer step, attempted until it is committed.
 
     Attributes:
         index: Number of this step, from 0; equal on all ranks.
@@ -38,25 +56,29 @@ class Step:
         index: int,
         epoch: int,
         batch: Any,
-        vote: Callable[[], bool],
-        is_broken: Callable[[], bool],
-        left: Callable[[], None] = lambda: None,
-        done: Callable[[], None] = lambda: None,
+        attempts: Attempts,
+        loop: FrameType | None = None,
     ) -> None:
         self.index = index
         self.epoch = epoch
         self._batch = batch
         self._versions = [(t, t._version) for t in _tensors(batch)]  # noqa: SLF001 - no public name
-        self._vote = vote
-        self._is_broken = is_broken
-        self._done = done
-        self._left = left
+        self._attempts = attempts
+        self._loop = loop
+        self._frame: FrameType | None = None
+        self._line = 0
         self.entered = False
         self.running = False
         self.voted = False
         self.committed = False
 
     def __enter__(self) -> Any:
+        if self.running or self.committed:
+            raise ConfigError(f"step {self.index} was entered twice: use one 'with step' for each")
+        self._frame = sys._getframe(1)  # noqa: SLF001 - the documented way
+        self._line = self._frame.f_lineno
+        self.voted = False
+        self._attempts.begin(self, self._frame)
         self.entered = self.running = True
         return self._batch
 
@@ -67,37 +89,31 @@ class Step:
         traceback: TracebackType | None,
     ) -> bool:
         self.running = False
-        whole = self._leave(kind)
-        if whole and self.committed:
-            self._done()
-        self._left()
-        return whole
+        frame, self._frame = self._frame, None
+        if not self._leave(kind):
+            return False
+        if self._attempts.end(self) and frame is not None:
+            self.committed = False
+            go_back(frame, self._line, loop=self._loop)
+        return True
 
     def _leave(self, kind: type[BaseException] | None) -> bool:
+        """Whether the body was left in an orderly way."""
         if kind is VoidStep:
             return True
         if kind is not None:
             # Whatever the body raises after communication broke is a consequence, not a bug.
-            return self._is_broken() and not self.committed and issubclass(kind, Exception)
-        if not self.voted:
-            self.cast_vote()
+            broken = self._attempts.is_broken() and not self.committed
+            return broken and issubclass(kind, Exception)
+        self.cast_vote()
         return True
 
     def cast_vote(self) -> bool:
-        """Vote once; the result is kept."""
+        """Vote once in each attempt; the result is kept."""
         if not self.voted:
             self.voted = True
-            self.committed = self._vote()
+            self.committed = self._attempts.vote(self)
         return self.committed
-
-    def before_optimizer(self) -> None:
-        """Called in front of the optimizer's step: leave the body when the step is void.
-
-        Raises:
-            VoidStep: The vote did not pass.
-        """
-        if not self.cast_vote():
-            raise VoidStep
 
     def microbatches(self, count: int) -> Iterator[Any]:
         """The batch in ``count`` equal parts along its first dimension, for accumulation."""
@@ -107,7 +123,7 @@ class Step:
             yield pieces if len(pieces) > 1 else pieces[0]
 
     def check_batch(self) -> None:
-        """Make sure that the batch is what it was before the void attempt.
+        """Make sure that the batch is what it was before the aborted attempt.
 
         Raises:
             BatchChangedError: The body changed it in place.

@@ -25,6 +25,7 @@ from trainmover_executor.role.effects import (
     Joined,
     Joins,
     LeadFailed,
+    LeadPaused,
     Led,
     Left,
     Noted,
@@ -69,7 +70,7 @@ def step(state: WorkerState, event: Event) -> tuple[WorkerState, tuple[Action, .
             _on_vote(turn, event)
         case Warm() | Joins() | CouldNotJoin() | Joined():
             _on_joining(turn, event)
-        case Led() | LeadFailed() | Switched() | Left():
+        case Led() | LeadFailed() | LeadPaused() | Switched() | Left():
             _on_move(turn, event)
         case Stopped() | SaveTaken() | Recovers() | Agreed() | HandedOut():
             _on_recovery(turn, event)
@@ -191,13 +192,16 @@ def _on_joining(turn: Turn, event: Warm | Joins | CouldNotJoin | Joined) -> None
 # -- planned moves -------------------------------------------------------------------------------
 
 
-def _on_move(turn: Turn, event: Led | LeadFailed | Switched | Left) -> None:
+def _on_move(turn: Turn, event: Led | LeadFailed | LeadPaused | Switched | Left) -> None:
     state = turn.state
     match event:
         case Led(plan=plan, took_s=took_s):
             if state.leading == plan:  # else it is off by now
                 turn.set(prepared=plan)
                 turn.prepared(plan, took_s=took_s)
+        case LeadPaused(plan=plan):
+            if state.prepared == plan:
+                turn.set(prepared=None)
         case LeadFailed(plan=plan, reason=reason):
             # Voted for already: the hand-over will find out.
             if state.leading == plan and state.switching != plan:

@@ -26,6 +26,7 @@ __all__ = [
     "Joined",
     "Joins",
     "LeadFailed",
+    "LeadPaused",
     "Led",
     "Left",
     "NotParked",
@@ -156,6 +157,13 @@ class LeadFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class LeadPaused:
+    """The leaver brings its joiner up to date anew, in the next call of ``session.steps``."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
 class VoteBegun:
     """This rank's gradients are whole.
 
@@ -258,7 +266,7 @@ class HandedOut:
 
 Event = (
     Heard | Abort | Parked | NotParked | Broke
-    | Warm | Joins | CouldNotJoin | Joined | Led | LeadFailed
+    | Warm | Joins | CouldNotJoin | Joined | Led | LeadFailed | LeadPaused
     | VoteBegun | VotePassed | VoteBroke | BetweenPassed | BetweenBroke | Noted
     | Switched | Left | Stopped | SaveTaken | Recovers | Agreed | HandedOut
 )  # fmt: skip

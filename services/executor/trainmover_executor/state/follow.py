@@ -76,6 +76,8 @@ class StateFollower:
                 continue
             for parameter, gradient in zip(self._state.parameters(), had, strict=True):
                 parameter.grad = gradient
+            if kind == "place":
+                return message, received
             if kind == "copy":
                 self.copied = True
                 self._state.load(message["state"])

@@ -19,6 +19,8 @@ import structlog
 
 from trainmover.errors import ProtocolError, StaleEpochError
 from trainmover_executor.links.link import Link, LinkBrokenError
+from trainmover_executor.moment import Moment
+from trainmover_executor.state.arrival import await_arrival
 from trainmover_executor.state.training import TrainingState, settings_of
 from trainmover_executor.state.transfer import (
     StateCorruptError,
@@ -54,6 +56,7 @@ class StateLead:
     Args:
         link: Link to the joiner, this object's own from now on.
         state: This rank's state.
+        moment: Where the job stands: the joiner's program has to get there first.
         epoch: Epoch the joiner is to enter.
         wanted: Whether the migration is still on; asked between messages.
         current: Called once the joiner is current, or once it is known that state must be copied
@@ -70,6 +73,7 @@ class StateLead:
         link: Link,
         state: TrainingState,
         *,
+        moment: Moment,
         epoch: int,
         wanted: Callable[[], bool],
         current: Callable[[], None],
@@ -77,6 +81,7 @@ class StateLead:
     ) -> None:
         self._link = link
         self._state = state
+        self._moment = moment
         self._units = StateUnits(state)
         self._epoch = epoch
         self._wanted = wanted
@@ -142,12 +147,32 @@ class StateLead:
             prints = {name: self._units.fingerprint(name) for name in self._units.names}
             self._send({"kind": "prints", "prints": prints})
 
+    def pause(self) -> Link:
+        """End it, and give the link back: the joiner waits there for whoever goes on."""
+        self._over.set()
+        with self._changed:
+            self._changed.notify_all()
+        self._join()
+        return self._link
+
+    def meet(self) -> None:
+        """Tell the joiner where the job stands, and wait until its program is there.
+
+        Raises:
+            LinkBrokenError: It is gone.
+        """
+        self._send({"kind": "place", **self._moment.common()})
+        await_arrival(self._link, epoch=self._epoch)
+
     def cancel(self) -> None:
         """End it; the link is closed. Again does nothing."""
         self._stop()
+        self._join()
+        self._link.close()
+
+    def _join(self) -> None:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
-        self._link.close()
 
     def _hand_gradients(self, index: int) -> None:
         try:
@@ -169,6 +194,7 @@ class StateLead:
 
     def _run(self) -> None:
         try:
+            self.meet()
             if not self.obstacle:
                 self._hand_units()
                 self._await_followed_step()

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trainmover.errors import ConfigError
 from trainmover_executor.communicator.memory import bytes_of, flat_of
 from trainmover_executor.state.codec import encode
+from trainmover_executor.state.fingerprint import fingerprint_of
 
 __all__ = [
     "Stateful",
@@ -111,6 +112,39 @@ class TrainingState:
             "optimizers": [_optimizer_tree(optimizer) for optimizer in self.optimizers],
             "others": self.small(),
         }
+
+    def large(self) -> dict[str, Any]:
+        """Parameters and what optimizers keep, with live tensors."""
+        return {
+            "parameters": [local_of(parameter) for parameter in self.parameters()],
+            "optimizers": [_optimizer_tree(optimizer) for optimizer in self.optimizers],
+        }
+
+    @torch.no_grad()
+    def load_large(self, tree: dict[str, Any]) -> None:
+        """Put back a copy of what ``large`` returned."""
+        for parameter, value in zip(self.parameters(), tree["parameters"], strict=True):
+            _assign(local_of(parameter), value)
+        for optimizer, state in zip(self.optimizers, tree["optimizers"], strict=True):
+            _load_optimizer(optimizer, state)
+
+    def gradients(self) -> list[torch.Tensor | None]:
+        """Live local gradients, in the order of ``parameters``."""
+        return [None if p.grad is None else local_of(p.grad) for p in self.parameters()]
+
+    def gradient_print(self) -> int:
+        """A number that differs when any local gradient does."""
+        return fingerprint_of(each for each in self.gradients() if each is not None)
+
+    def load_gradients(self, values: Sequence[torch.Tensor | None]) -> None:
+        """Take over what another rank's ``gradients`` returned."""
+        for parameter, value in zip(self.parameters(), values, strict=True):
+            if value is None:
+                parameter.grad = None
+            elif parameter.grad is not None:  # in place: wrappers keep views of it
+                _assign(local_of(parameter.grad), value)
+            else:
+                parameter.grad = like_parameter(parameter, value)
 
     def small(self) -> dict[str, Any]:
         """The state of ``others`` alone: small, and changed by user code around the vote."""

@@ -1,0 +1,62 @@
+"""The functions of the user's program that are running: their frames, from the script inwards."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+__all__ = ["is_program", "program_frames", "signature_of", "write_locals"]
+
+_STANDARD: Final = tuple(
+    str(Path(sysconfig.get_path(kind))) + "/" for kind in ("stdlib", "platstdlib")
+)
+_SITE: Final = tuple(str(Path(sysconfig.get_path(kind))) + "/" for kind in ("purelib", "platlib"))
+_OWN: Final = str(Path(__file__).parent) + "/"
+_LIBRARIES: Final = frozenset({"torch", "numpy", "tqdm", "rich", "trainmover"})
+"""Installed packages that a loop may run through, and whose variables are their own."""
+
+
+def is_program(module: str, file: str) -> bool:
+    """Whether a module belongs to the user's program, not to Python, torch or this package."""
+    if module == "__main__":
+        return True
+    if file.startswith("<frozen") or file.startswith(_OWN):
+        return False
+    if file.startswith(_SITE):
+        return module.partition(".")[0] not in _LIBRARIES
+    return not file.startswith(_STANDARD)
+
+
+def program_frames(frame: FrameType | None) -> list[FrameType]:
+    """The program's frames that lead to ``frame``, the script's own first."""
+    found = []
+    while frame is not None:
+        if is_program(frame.f_globals.get("__name__", ""), frame.f_code.co_filename):
+            found.append(frame)
+        if frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>":
+            break
+        frame = frame.f_back
+    return found[::-1]
+
+
+def signature_of(frame: FrameType) -> tuple[tuple[str, int], ...]:
+    """Where the program stands: equal for two calls from the same place on the same way."""
+    return tuple((each.f_code.co_qualname, each.f_lasti) for each in program_frames(frame))
+
+
+def write_locals(frame: FrameType, values: Mapping[str, Any]) -> None:
+    """Set local variables of a running function, as debuggers do.
+
+    Since Python 3.13 ``f_locals`` writes through (PEP 667). Before, it is a snapshot that has to be
+    copied back; the module's own frame keeps its variables in a dictionary at any time.
+    """
+    names = frame.f_locals
+    for name, value in values.items():
+        names[name] = value
+    if sys.version_info < (3, 13) and frame.f_code.co_name != "<module>":
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))

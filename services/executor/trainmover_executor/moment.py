@@ -1,0 +1,47 @@
+"""What a rank knows of a point between two steps: enough for another process to go on from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainmover_executor.placement import Placement
+from trainmover_executor.position import Place, Position
+
+__all__ = ["Moment"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A point between two steps.
+
+    Attributes:
+        position: What only this rank knows.
+        place: Where all ranks stand.
+        placement: Where the next vote is.
+        accumulates: Gradients are part of the state: bodies since the last step of an optimizer
+            accumulated them.
+    """
+
+    position: Position
+    place: Place
+    placement: Placement
+    accumulates: bool
+
+    def common(self) -> dict[str, Any]:
+        """What is the same at all ranks, as a portable tree."""
+        return {
+            "place": self.place.to_tree(),
+            "placement": self.placement.to_tree(),
+            "accumulates": self.accumulates,
+        }
+
+    @staticmethod
+    def from_trees(common: dict[str, Any], position: dict[str, Any]) -> Moment:
+        """From what ``common`` and ``Position.to_tree`` returned."""
+        return Moment(
+            position=Position.from_tree(position),
+            place=Place.from_tree(common["place"]),
+            placement=Placement.from_tree(common["placement"]),
+            accumulates=common["accumulates"],
+        )

@@ -1,0 +1,81 @@
+"""Where in the body of a step its vote is: in front of the optimizer, or at the end.
+
+In front of the only change, a vote needs no copy of anything: a broken step has changed nothing.
+That holds for a body that communicates, then steps its optimizer. Bodies that communicate after an
+optimizer's step (two optimizers in alternation, LBFGS, a loss that is averaged for the log), or
+that change parameters earlier (two-pass methods), must vote at their end, and what they change is
+kept until then. Which it is, each rank finds out by looking; the vote itself carries what they
+found, so that all ranks place the next one alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+__all__ = ["Placement", "Sighting"]
+
+_QUIET_STEPS: Final = 16
+"""Steps of several optimizers that have to be seen before their vote is moved to the front."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What a rank saw of one body.
+
+    Attributes:
+        communicated: It issued collectives after the first step of an optimizer.
+        changed: It changed parameters before that.
+    """
+
+    communicated: bool = False
+    changed: bool = False
+
+    @property
+    def needs_the_end(self) -> bool:
+        """Whether such a body must vote at its end."""
+        return self.communicated or self.changed
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the next vote is: the same at all ranks.
+
+    Attributes:
+        at_end: At the end of the body; parameters and optimizers are kept until then.
+        quiet: Steps in a row in which nothing asked for that.
+        settled: A body asked for it: it stays.
+    """
+
+    at_end: bool = False
+    quiet: int = 0
+    settled: bool = False
+
+    @classmethod
+    def first(cls, *, optimizers: int) -> Placement:
+        """Before anything has been seen: several optimizers are taken to alternate."""
+        return cls(at_end=optimizers > 1)
+
+    def saw(self, sighting: Sighting) -> Placement:
+        """A body has ended."""
+        if sighting.needs_the_end:
+            return replace(self, settled=True, quiet=0)
+        return replace(self, quiet=self.quiet + 1)
+
+    @property
+    def wish(self) -> int:
+        """What this rank says with a vote: 1 for the end, 0 for the front."""
+        return int(self.settled or (self.at_end and self.quiet < _QUIET_STEPS))
+
+    def agreed(self, highest: int) -> Placement:
+        """A vote passed, with the highest of all ranks' wishes."""
+        return replace(self, at_end=bool(highest))
+
+    def to_tree(self) -> dict[str, Any]:
+        """As a portable tree."""
+        return {"at_end": self.at_end, "quiet": self.quiet, "settled": self.settled}
+
+    @staticmethod
+    def from_tree(tree: dict[str, Any]) -> Placement:
+        """From a portable tree."""
+        return Placement(**tree)

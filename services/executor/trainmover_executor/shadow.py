@@ -1,0 +1,231 @@
+"""A standby's part of the training loop: shadow iterations, and the way to where the job stands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from trainmover_executor.control import Warmed
+from trainmover_executor.course import EndCall, OneMoreStep, Stay, TakeOver
+from trainmover_executor.handover import Handover
+from trainmover_executor.moment import Moment
+from trainmover_executor.position import EndedCall
+from trainmover_executor.role.effects import Warm
+from trainmover_executor.runtime import Runtime
+from trainmover_executor.state.rng import capture_rng, restore_rng
+from trainmover_executor.state.training import TrainingState
+from trainmover_executor.step import Step
+
+if TYPE_CHECKING:
+    from trainmover_executor.loop import Call, StepIterator, TrainingLoop
+
+__all__ = ["Shadow"]
+
+log = structlog.get_logger(__name__)
+
+
+class Shadow:
+    """What the loop does while this process is a standby.
+
+    At each place from which the program asks for steps for the first time, its body runs a few
+    times in the sandbox. Then the program waits there until a plan needs this rank.
+
+    Attributes:
+        completed: Steps that the program is told the job has completed.
+
+    Args:
+        runtime: This rank's.
+        state: All mutable training state.
+        handover: The joiner's part of it.
+        loop: Gives the steps to the program.
+        iterations: How often a body runs.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        state: TrainingState,
+        *,
+        handover: Handover,
+        loop: TrainingLoop,
+        iterations: int,
+    ) -> None:
+        self._runtime = runtime
+        self._state = state
+        self._handover = handover
+        self._joiner = handover.joiner
+        self._loop = loop
+        self._iterations = iterations
+        self._sites: dict[Any, int] = {}
+        self._site: Any = None
+        self._began_s: float | None = None
+        self._is_warm = False
+        self._beginning: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._load: dict[str, Any] | None = None
+        self._leaving: EndedCall | None = None
+        self.completed = 0
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def next(
+        self, call: Call, iterator: StepIterator, frame: FrameType, *, site: Any
+    ) -> Step | None:
+        """A step in the sandbox; None to end the call, or once this process has taken over."""
+        assert call.level is not None and call.feed is not None  # noqa: S101, PT018 - begun
+        self._site = site
+        if call.level.drawn == 0:
+            self._begin(call, frame)
+        if self._leaving is not None and call.level.drawn >= self._leaving.drawn:
+            self._leaving = None  # the job's program left this call here; this one did not
+            self._end(call, variables=None, frame=frame)
+            return None
+        if self._sites.get(site, 0) < self._iterations:
+            step = self._step(
+                call, iterator, drawn=call.level.drawn + 1, index=self._sites.get(site, 0)
+            )
+            if step is not None:
+                return step
+            if call.level.drawn == 0:
+                self._end(call, variables=None, frame=frame)
+                return None
+        self._announce()
+        while True:
+            way, moment = self._joiner.way(self._loop.course, between=False)
+            match way:
+                case EndCall(ended=ended):
+                    return self._leave(call, iterator, ended, frame)
+                case OneMoreStep(drawn=drawn):
+                    self._load = self._joiner.variables
+                    committed = self._joiner.committed
+                    return self._step(call, iterator, drawn=drawn, index=committed - 1)
+                case TakeOver():
+                    assert moment is not None  # noqa: S101 - it comes with it
+                    self._take_over(moment, frame, iterator)
+                    return None
+                case _:
+                    raise AssertionError(way)
+
+    def _begin(self, call: Call, frame: FrameType) -> None:
+        if self._began_s is None:
+            self._began_s = time.monotonic()
+            self._runtime.await_compiled()
+        if self._handover.committed == 0 and self._beginning is None:
+            self._loop.variables.keep(frame)
+            self._beginning = (self._loop.here(frame).to_tree(), self._loop.variables.kept)
+
+    def _step(self, call: Call, iterator: StepIterator, *, drawn: int, index: int) -> Step | None:
+        """A step of the sandbox, as the ``drawn``-th of its call; None where there is no data."""
+        assert call.level is not None and call.feed is not None  # noqa: S101, PT018 - begun
+        more, batch = call.feed.draw()
+        if not more:
+            call.feed.rewind()
+            more, batch = call.feed.draw()
+        if not more:
+            return None
+        iterator.bring_wrappers_along(by=drawn - 1 - call.level.drawn)
+        self._loop.course.draw(call.level)
+        call.level.drawn = drawn
+        step = Step(index=index, epoch=call.feed.epoch, batch=batch, attempts=self._loop, loop=None)
+        self._loop.gave(call, step)
+        return step
+
+    def _leave(
+        self, call: Call, iterator: StepIterator, ended: EndedCall, frame: FrameType
+    ) -> Step | None:
+        """End ``call`` as the job's ended."""
+        assert call.level is not None  # noqa: S101 - begun
+        if ended.left and ended.drawn > call.level.drawn:
+            # It left the loop behind the body of its last step: run that code.
+            self._leaving, self._load = ended, ended.variables
+            step = self._step(call, iterator, drawn=ended.drawn, index=ended.committed - 1)
+            if step is not None:
+                return step
+        self._end(call, variables=None if ended.left else ended.variables, frame=frame)
+        return None
+
+    def _end(self, call: Call, *, variables: dict[str, Any] | None, frame: FrameType) -> None:
+        if variables is not None:
+            self._loop.variables.load(variables, frame)
+        self._loop.close_shadow(call)
+
+    def _announce(self) -> None:
+        """Say once that this standby is warm."""
+        if self._is_warm:
+            return
+        self._is_warm = True
+        runtime = self._runtime
+        took_s = time.monotonic() - (self._began_s or time.monotonic())
+        runtime.report(Warmed(rank=runtime.rank, shadow_iterations=self._iterations, warm_s=took_s))
+        runtime.role.take(Warm())
+        runtime.open_endpoint()
+
+    # -- attempts ----------------------------------------------------------------------------------
+
+    def begin(self, step: Step, frame: FrameType) -> None:
+        """The body of a step begins in the sandbox."""
+        del step, frame
+        self._state.forget_passes()
+
+    def vote(self, step: Step, frame: FrameType) -> bool:
+        """Every step is committed here; on its way, the program gets the job's variables."""
+        del step
+        if self._load is not None:
+            self._loop.variables.load(self._load, frame)
+            self._load = None
+        return True
+
+    def end(self, step: Step) -> bool:
+        """Whether the body has to run again."""
+        self.completed = step.index + 1
+        self._runtime.recording.wait_no_more()
+        if self._joiner.is_coming() or self._leaving is not None:
+            return False
+        self._sites[self._site] = self._sites.get(self._site, 0) + 1
+        return self._sites[self._site] < self._iterations
+
+    # -- work between steps ------------------------------------------------------------------------
+
+    def between(self, work: Callable[[], Any], frame: FrameType) -> Any:
+        """Work between steps in the sandbox, or what it returned in the job."""
+        course = self._loop.course
+        if not self._is_warm or not self._joiner.is_coming():
+            result = None if self._is_warm else work()
+            course.results.append(None)
+            return result
+        way, moment = self._joiner.way(course, between=True)
+        if isinstance(way, TakeOver):
+            assert moment is not None  # noqa: S101 - it comes with it
+            self._take_over(moment, frame, None)
+            return None
+        result = way.result if isinstance(way, Stay) else None
+        course.results.append(result)
+        return result
+
+    # -- the end of being a standby ----------------------------------------------------------------
+
+    def _take_over(self, moment: Moment, frame: FrameType, iterator: StepIterator | None) -> None:
+        """Stand where the job stands, with the position of the rank that is replaced."""
+        loop, place, position = self._loop, moment.place, moment.position
+        if iterator is not None and place.open:
+            mine = loop.course.levels[-1].drawn
+            iterator.bring_wrappers_along(by=place.open[-1][1] - mine)
+        if place.committed == 0 and self._beginning is not None:
+            tree, variables = self._beginning
+            position = type(position).from_tree(tree)
+            loop.variables.put(variables, frame)
+        else:
+            loop.variables.load(position.variables, frame)
+        loop.course.adopt(place)
+        self._state.forget_passes()
+        for call, feed in zip(loop.calls, position.feeds, strict=True):
+            assert call.feed is not None  # noqa: S101 - it has begun
+            call.feed.seek(feed)
+        restore_rng(position.rng)
+        self._state.load_buffers(position.buffers)
+        self._handover.is_joiner = True
+        loop.joined(moment, sites=self._sites)
+        log.debug("took over", open=place.open, between=place.between, rng=len(capture_rng()))

@@ -1,0 +1,250 @@
+"""The variables of the training loop: found by looking, and carried to a joiner.
+
+Scripts count steps, average losses and remember the best score in plain variables, which no session
+was told of. All of them that hold plain values (``values``) are looked at between steps: the local
+variables of the running functions of the program, the globals of their modules, and attributes of
+the program's own objects that these hold. What has changed since the first step belongs to the
+state of the rank. What never changes is left alone, since a joiner set it for itself: the name of
+its host, a path, a process id.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from trainmover_executor.frames import is_program, program_frames, write_locals
+from trainmover_executor.liveness import live_names
+from trainmover_executor.values import (
+    CONTAINERS,
+    equal,
+    is_plain,
+    portable,
+    restored,
+)
+
+__all__ = ["LoopVariables"]
+
+_DEPTH: Final = 3
+_MEMBERS: Final = 64
+_UNSEEN: Final = object()
+_NOT_LOOKED_AT: Final = (
+    torch.Tensor,
+    nn.Module,
+    torch.optim.Optimizer,
+    torch.optim.lr_scheduler.LRScheduler,
+    torch.amp.GradScaler,
+    Dataset,
+    DataLoader,
+    Sampler,
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    type,
+)
+"""Known to the session, part of the data, or code."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Variable:
+    """One variable: where it is, and what it holds.
+
+    Attributes:
+        path: Its name for people and for the joiner: ``main.global_step``, ``train.meter.sum``.
+        value: What it holds.
+        put: Has it hold something else.
+    """
+
+    path: str
+    value: Any
+    put: Callable[[Any], None]
+
+
+class LoopVariables:
+    """Looks at the variables of the program.
+
+    Args:
+        known: Objects that the session carries already.
+    """
+
+    def __init__(self, known: Collection[object]) -> None:
+        self._known = {id(each) for each in known}
+        self._first: dict[str, Any] | None = None
+        self._changing: set[str] = set()
+        self._kept: dict[str, Any] = {}
+
+    def changed(self, frame: FrameType | None) -> dict[str, Any]:
+        """What changed since the first call, as a portable tree by path.
+
+        Args:
+            frame: The innermost frame to look at.
+        """
+        now = {one.path: portable(one.value) for one in self._all(frame)}
+        if self._first is None:
+            self._first = now
+        for path, value in now.items():
+            first = self._first.get(path, _UNSEEN)
+            if path not in self._changing and (first is _UNSEEN or not equal(first, value)):
+                self._changing.add(path)
+        return {path: value for path, value in now.items() if path in self._changing}
+
+    def load(self, values: Mapping[str, Any], frame: FrameType | None) -> list[str]:
+        """Take over what ``changed`` returned at another process.
+
+        Args:
+            values: By path.
+            frame: The innermost frame, at the same place of the program.
+
+        Returns:
+            Paths that do not exist here.
+        """
+        self._changing.update(values)
+        return self._put(values, frame)
+
+    def keep(self, frame: FrameType | None) -> None:
+        """Remember all values, for a step that may be done again."""
+        self._kept = {one.path: portable(one.value) for one in self._all(frame)}
+
+    def put_back(self, frame: FrameType | None) -> None:
+        """Have all variables hold what they held at the last ``keep``."""
+        self._put(self._kept, frame)
+
+    def put(self, values: Mapping[str, Any], frame: FrameType | None) -> None:
+        """Have variables hold what ``kept`` said at another time."""
+        self._put(values, frame)
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """What the last ``keep`` remembered."""
+        return self._kept
+
+    def _put(self, values: Mapping[str, Any], frame: FrameType | None) -> list[str]:
+        missing = dict(values)
+        for one in self._all(frame, live=False):
+            if one.path in missing:
+                tree = missing.pop(one.path)
+                if not equal(portable(one.value), tree):
+                    one.put(restored(tree, one.value))
+        for root, _, put in self._roots(frame, live=False):
+            for path in [path for path in missing if path.rpartition(".")[0] == root]:
+                put(path.rpartition(".")[2], restored(missing.pop(path), None))
+        return sorted(missing)
+
+    # -- where they are --------------------------------------------------------------------------
+
+    def _all(self, frame: FrameType | None, *, live: bool = True) -> Iterator[_Variable]:
+        """Every variable that holds a plain value; only those still needed, with ``live``."""
+        seen = set(self._known)
+        for root, holder, put in self._roots(frame, live=live):
+            for name, value in list(holder.items()):
+                if not name.startswith("__"):
+                    yield from self._visit(value, f"{root}.{name}", _setter(put, name), seen, 0)
+
+    def _roots(
+        self, frame: FrameType | None, *, live: bool
+    ) -> Iterator[tuple[str, dict[str, Any], Callable[[str, Any], None]]]:
+        """Where variables live: (path, names and values, how to set one)."""
+        modules: set[int] = set()
+        frames = program_frames(frame)
+        scripts = {id(each.f_globals): each for each in frames if _is_module(each)}
+        for each in frames:
+            names = each.f_globals
+            if id(names) not in modules:
+                modules.add(id(names))
+                script = scripts.get(id(names))
+                wanted = names if script is None else _needed(names, script, live=live)
+                yield names.get("__name__", "?").strip("_"), wanted, names.__setitem__
+        for depth, each in enumerate(frames):
+            if not _is_module(each):
+                root = f"{each.f_code.co_qualname}@{depth}".replace(".", ":")
+                yield root, _needed(each.f_locals, each, live=live), _local_setter(each)
+
+    def _visit(
+        self, value: Any, path: str, put: Callable[[Any], None], seen: set[int], depth: int
+    ) -> Iterator[_Variable]:
+        if isinstance(value, _NOT_LOOKED_AT) and not isinstance(value, torch.Tensor):
+            return
+        if is_plain(value):
+            yield _Variable(path, value, put)
+            return
+        if depth == _DEPTH or id(value) in seen:
+            return
+        if type(value) in CONTAINERS and len(value) <= _MEMBERS:
+            seen.add(id(value))
+            yield from self._visit_items(value, path, seen, depth)
+        elif _is_own(value):
+            seen.add(id(value))
+            for name, member in list(vars(value).items()):
+                setter = _setter(partial(setattr, value), name)
+                yield from self._visit(member, f"{path}.{name}", setter, seen, depth + 1)
+
+    def _visit_items(
+        self, value: Any, path: str, seen: set[int], depth: int
+    ) -> Iterator[_Variable]:
+        if isinstance(value, dict):
+            entries: list[tuple[Any, Any]] = list(value.items())
+        elif isinstance(value, list | tuple):
+            entries = list(enumerate(value))
+        else:
+            return
+        for key, member in entries:
+            if isinstance(value, tuple):
+                if is_plain(member):
+                    continue  # a tuple cannot be written
+                put: Callable[[Any], None] = _nowhere
+            else:
+                put = _setter(value.__setitem__, key)
+            yield from self._visit(member, f"{path}[{key!r}]", put, seen, depth + 1)
+
+
+def _is_module(frame: FrameType) -> bool:
+    return frame.f_locals is frame.f_globals
+
+
+def _needed(names: dict[str, Any], frame: FrameType, *, live: bool) -> dict[str, Any]:
+    """Those of ``names`` that ``frame`` reads before it sets them again."""
+    if not live:
+        return dict(names)
+    wanted = live_names(frame)
+    return {name: value for name, value in names.items() if name in wanted}
+
+
+def _is_own(value: Any) -> bool:
+    """Whether ``value`` is an object of a class of the program's own, or a bag of values."""
+    if isinstance(value, types.SimpleNamespace | argparse.Namespace):
+        return True
+    kind = type(value)
+    if not hasattr(value, "__dict__"):
+        return False
+    module = inspect.getmodule(kind)
+    return is_program(kind.__module__, getattr(module, "__file__", None) or "<frozen")
+
+
+def _setter(put: Callable[[Any, Any], Any], key: Any) -> Callable[[Any], None]:
+    def setter(value: Any) -> None:
+        put(key, value)
+
+    return setter
+
+
+def _local_setter(frame: FrameType) -> Callable[[str, Any], None]:
+    def put(name: str, value: Any) -> None:
+        write_locals(frame, {name: value})
+
+    return put
+
+
+def _nowhere(value: Any) -> None:
+    """What cannot be replaced can be overwritten only."""
+    del value

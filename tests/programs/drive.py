@@ -1,0 +1,163 @@
+"""Runs a program of ``scripts`` on real ranks: undisturbed, with a planned move, with kills."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.ranks import Nursery, Rank, RanksJob
+
+from trainmover.events.executor import PlanCommitted, PlanFailed, StepBroken
+from trainmover_executor.control import Warmed
+
+SCRIPTS = Path(__file__).parent / "scripts"
+WORLD = 3
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A fail-point at one rank after so many steps.
+
+    Attributes:
+        point: Its name.
+        step: Steps completed by the job.
+        rank: Whose.
+    """
+
+    point: str
+    step: int
+    rank: int
+
+
+@dataclass
+class Left:
+    """What a run left behind: compared as a whole, bit for bit."""
+
+    results: list[dict[str, Any]]
+    losses: list[dict[int, str]]
+
+
+class Rules:
+    """The file of fail-points that all ranks read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._rules: list[dict[str, Any]] = []
+        self.write()
+
+    def write(self) -> None:
+        draft = self.path.with_suffix(".tmp")
+        draft.write_text(json.dumps(self._rules))
+        draft.replace(self.path)
+
+    def add(self, spot: Spot, do: str, folder: Path) -> Path:
+        path = folder / uuid.uuid4().hex
+        match = {"rank": spot.rank, "step": spot.step, "machine": f"m{spot.rank}"}
+        rule = {"point": spot.point, "match": match, "do": do, "path": str(path)}
+        self._rules.append(rule)
+        self.write()
+        return path
+
+    def clear(self) -> None:
+        self._rules.clear()
+        self.write()
+
+
+def _wait(condition: Any, what: str, *, timeout_s: float = 90) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+
+
+class Drive:
+    """Starts programs, and disturbs them.
+
+    Args:
+        nursery: Forks ranks.
+        rules: Their fail-points.
+        folder: Where they write.
+    """
+
+    def __init__(self, nursery: Nursery, rules: Rules, folder: Path) -> None:
+        self._nursery = nursery
+        self._rules = rules
+        self._folder = folder
+
+    @contextlib.contextmanager
+    def job(self, script: str, *arguments: str, redundancy: str = "auto") -> Iterator[RanksJob]:
+        folder = self._folder / uuid.uuid4().hex[:8]
+        folder.mkdir()
+        command = [str(SCRIPTS / f"{script}.py"), str(folder), *arguments]
+        with RanksJob(
+            self._nursery, command, slots=WORLD, folder=folder, redundancy=redundancy
+        ) as job:
+            yield job
+        self._rules.clear()
+
+    def undisturbed(self, script: str, *arguments: str) -> Left:
+        with self.job(script, *arguments) as job:
+            return self.left(job)
+
+    @staticmethod
+    def left(job: RanksJob) -> Left:
+        for rank in job.ranks:
+            status = rank.process.wait(timeout_s=120)
+            assert status.exit_code == 0, f"rank {rank.spec.rank} exited with {status}"
+        results = [
+            json.loads((job.folder / f"result-{rank}.json").read_text()) for rank in range(WORLD)
+        ]
+        return Left(results, [job.losses(rank) for rank in range(WORLD)])
+
+    def moved(self, script: str, *arguments: str, slot: int = 1, at: int = 4) -> Left:
+        """With a planned move of ``slot`` that begins after ``at`` steps."""
+        with self.job(script, *arguments) as job:
+            held = self._rules.add(Spot("step.begin", at, 0), "hold", job.folder)
+            standby, joiner = job.standby("spare", slot)
+            standby.expect(Warmed)
+            _wait(held.with_suffix(".reached").exists, f"step {at} was not reached")
+            plan = job.move(slot, standby, joiner)
+            held.with_suffix(".go").touch()
+            for rank in [*(r for r in job.ranks if r.spec.rank != slot), standby]:
+                rank.expect(PlanCommitted)
+            job.ranks[slot].process.kill()
+            job.took(plan, standby)
+            return self.left(job)
+
+    def killed(self, script: str, *arguments: str, spots: list[Spot], warm_at: int = 2) -> Left:
+        """With machines killed at ``spots``, one after the other; each is replaced."""
+        with self.job(script, *arguments) as job:
+            held = self._rules.add(Spot("step.begin", warm_at, spots[0].rank), "hold", job.folder)
+            standbys = [job.standby(f"spare{i}", spot.rank) for i, spot in enumerate(spots)]
+            for standby, _ in standbys:
+                standby.expect(Warmed)
+            _wait(held.with_suffix(".reached").exists, f"step {warm_at} was not reached")
+            kills = [self._rules.add(spot, "kill", job.folder) for spot in spots]
+            held.with_suffix(".go").touch()
+            for spot, kill, (standby, joiner) in zip(spots, kills, standbys, strict=True):
+                self._replace(job, spot, kill, standby, joiner)
+            return self.left(job)
+
+    def _replace(self, job: RanksJob, spot: Spot, kill: Path, standby: Rank, joiner: Any) -> None:
+        _wait(kill.with_suffix(".reached").exists, f"nobody reached {spot}")
+        survivors = [rank for rank in job.ranks if rank.spec.rank != spot.rank]
+        job.ranks[spot.rank].process.wait(timeout_s=10)
+        broken = survivors[0].expect(StepBroken)
+        del broken
+        plan = job.recover(spot.rank, standby, joiner, source=survivors[0].spec.rank)
+        for rank in [*survivors, standby]:
+            self._committed(rank)
+        job.took(plan, standby)
+
+    @staticmethod
+    def _committed(rank: Rank) -> None:
+        while True:
+            said = rank.expect((PlanCommitted, PlanFailed))  # type: ignore[arg-type]
+            assert not isinstance(said, PlanFailed), said
+            return

@@ -1,0 +1,29 @@
+"""INV-SAME-BITS for programs that people write: their losses, models and own variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.programs.drive import Drive, Left, Spot
+
+pytestmark = pytest.mark.job
+
+Undisturbed = Callable[..., Left]
+
+PROGRAMS = ["counter", "epochs"]
+
+
+@pytest.mark.parametrize("script", PROGRAMS)
+def test_a_planned_move_changes_no_bit(script: str, drive: Drive, undisturbed: Undisturbed) -> None:
+    assert drive.moved(script) == undisturbed(script)
+
+
+@pytest.mark.parametrize("script", PROGRAMS)
+@pytest.mark.parametrize(
+    ("point", "step"), [("step.begin", 19), ("vote.passed", 23), ("step.taken", 29)]
+)
+def test_a_crash_changes_no_bit(
+    script: str, point: str, step: int, drive: Drive, undisturbed: Undisturbed
+) -> None:
+    assert drive.killed(script, spots=[Spot(point, step, 1)]) == undisturbed(script)
