@@ -41,14 +41,17 @@ from trainmover_executor.links.compiled import fetch_compiled, serve_compiled
 from trainmover_executor.links.endpoint import Endpoint, dial
 from trainmover_executor.links.handshake import (
     COMPILED_GROUP,
+    PLACE_GROUP,
     RECORD_GROUP,
     WATCH_GROUP,
     Hail,
 )
+from trainmover_executor.links.place import PlaceLinks
 from trainmover_executor.links.record import fetch_recording, serve_recording
 from trainmover_executor.links.secret import link_secret
 from trainmover_executor.neighbours import Neighbours
 from trainmover_executor.phase_one import STATE_GROUP, PhaseOne
+from trainmover_executor.places import Places
 from trainmover_executor.role.effects import (
     Abort,
     Action,
@@ -83,6 +86,7 @@ class ControlThread:
         clock: Gets a sign of life from this thread.
         role: Decides what commands, calls and lost neighbours mean.
         recording: Served to standbys, and filled at one.
+        places: Likewise.
         progress: Called once a second for a ``StepProgress``; None while there is nothing to say.
     """
 
@@ -94,6 +98,7 @@ class ControlThread:
         clock: CollectiveClock,
         role: WorkerRole,
         recording: Recording,
+        places: Places,
         progress: Callable[[], StepProgress | None],
     ) -> None:
         self._spec = spec
@@ -117,6 +122,14 @@ class ControlThread:
             spec, book=self.book, latch=latch, clock=clock, secret=self._secret, post=self.post
         )
         self._phase_one = PhaseOne(spec, book=self.book, role=role, secret=self._secret)
+        self._place_links = PlaceLinks(
+            job=spec.job,
+            rank=spec.rank,
+            secret=self._secret,
+            places=places,
+            membership=lambda: self.book.membership,
+        )
+        places.on_news(role.wake)
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tm-control", daemon=True)
         role.act(self._perform)
@@ -167,7 +180,8 @@ class ControlThread:
     def _forget_sockets(self) -> None:
         """In a data loader's worker: as long as it held our sockets, nobody would see us die."""
         self._neighbours.forget()
-        for sock in (self._agent, *self._endpoint.sockets(), *self.book.sockets()):
+        places = self._place_links.sockets()
+        for sock in (self._agent, *self._endpoint.sockets(), *self.book.sockets(), *places):
             with contextlib.suppress(OSError):
                 os.close(sock.detach())  # close() alone: a shutdown would end our parent's links
 
@@ -204,6 +218,9 @@ class ControlThread:
             else:
                 self._tasks.create_task(self._fetch_recording())
                 self._tasks.create_task(self._fetch_compiled())
+                self._tasks.create_task(
+                    self._place_links.follow(wanted=lambda: self._role.state.standby)
+                )
             self._started.set()
 
     async def _fetch_recording(self) -> None:
@@ -305,6 +322,9 @@ class ControlThread:
             return
         if hail.group == RECORD_GROUP:
             self._tasks.create_task(serve_recording(sock, self._recording))
+            return
+        if hail.group == PLACE_GROUP:
+            self._tasks.create_task(self._place_links.serve(hail, sock))
             return
         if hail.group == COMPILED_GROUP:
             ready = self._shares_compiled and self._recording.complete

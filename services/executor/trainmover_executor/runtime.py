@@ -35,6 +35,7 @@ from trainmover_executor.control import Done, WorkerSpec
 from trainmover_executor.control_thread import ControlThread
 from trainmover_executor.engine import GroupEngine
 from trainmover_executor.latch import Latch
+from trainmover_executor.places import Places
 from trainmover_executor.process_group import TrainMoverProcessGroup, register_backend
 from trainmover_executor.role.effects import Joins, Recovers, Switched
 from trainmover_executor.role.shell import WorkerRole
@@ -85,6 +86,8 @@ class Runtime:
         progress: How far this rank is; the control thread tells once a second.
         fatal: Why the program must not go on, where that was found out when no error could be
             raised; empty while there is no such reason.
+        places: Where this rank is, for the standbys of the same rank; at one of them, where the
+            active rank is.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -105,6 +108,7 @@ class Runtime:
         self.progress: Progress | None = None
         self.fatal = ""
         self.recording = Recording()
+        self.places = Places()
         self._choice = choice_of(os.environ)
         self._on_promotion: list[Callable[[], None]] = []
         self._groups: dict[str, TrainMoverProcessGroup] = {}
@@ -116,6 +120,7 @@ class Runtime:
             clock=self.clock,
             role=self.role,
             recording=self.recording,
+            places=self.places,
             progress=self._fresh_progress,
         )
         self.book = self._control_thread.book
@@ -173,6 +178,15 @@ class Runtime:
     def await_compiled(self) -> None:
         """At a standby: return once it has the compiled code that an active rank could give."""
         self._control_thread.await_compiled()
+
+    def wait_for_news(self, *, timeout_s: float | None = None) -> Plan | None:
+        """At a standby: wait until a plan needs it, or the active rank has shown another place.
+
+        Returns:
+            The plan; None when there is a place that ``places.seen`` has not returned yet, or the
+            time is over.
+        """
+        return self.role.wait_to_join_or(lambda: self.places.fresh, timeout_s=timeout_s)
 
     def open_endpoint(self) -> None:
         """Answer link handshakes from now on."""

@@ -21,6 +21,7 @@ __all__ = [
     "ANY_EPOCH",
     "CHALLENGE_SIZE",
     "COMPILED_GROUP",
+    "PLACE_GROUP",
     "PLAIN_GROUPS",
     "RECORD_GROUP",
     "REPLY_SIZE",
@@ -40,7 +41,10 @@ RECORD_GROUP: Final = "_record"
 COMPILED_GROUP: Final = "_compiled"
 """Links by which a standby gets what an active rank compiled."""
 
-PLAIN_GROUPS: Final = frozenset({WATCH_GROUP, RECORD_GROUP, COMPILED_GROUP})
+PLACE_GROUP: Final = "_place"
+"""Links by which a standby hears where the active rank is."""
+
+PLAIN_GROUPS: Final = frozenset({WATCH_GROUP, RECORD_GROUP, COMPILED_GROUP, PLACE_GROUP})
 """Links that stay plain sockets on one host, too: they carry no collectives."""
 
 ANY_EPOCH: Final = 2**64 - 1

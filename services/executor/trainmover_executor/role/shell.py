@@ -65,6 +65,24 @@ class WorkerRole:
         assert plan is not None  # noqa: S101 - it waits for ever
         return plan
 
+    def wait_to_join_or(
+        self, news: Callable[[], bool], *, timeout_s: float | None = None
+    ) -> Plan | None:
+        """Wait until a plan needs this standby; None once there is ``news``, or time is over.
+
+        Args:
+            news: Looked at when something happened, or ``wake`` was called.
+            timeout_s: How long.
+        """
+        return self.wait_until(
+            lambda state: state.wanted is not None or news(), timeout_s=timeout_s
+        ).wanted
+
+    def wake(self) -> None:
+        """Have those who wait look again."""
+        with self._changed:
+            self._changed.notify_all()
+
 
 def _nothing(action: Action) -> None:
     """Nobody acts yet."""

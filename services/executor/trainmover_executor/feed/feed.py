@@ -1,0 +1,244 @@
+"""Batches over one or more passes, and places in them that another process can go to."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from trainmover_executor.feed.drawn import DrawnSource
+from trainmover_executor.feed.map_style import MapSource, is_map_style
+from trainmover_executor.feed.sequence import SequenceSource, is_sequence
+from trainmover_executor.feed.source import DataEndedError, How, Source
+from trainmover_executor.feed.stateful import StatefulSource
+from trainmover_executor.state.rng import capture_rng, restore_rng
+from trainmover_executor.state.training import Stateful
+
+__all__ = ["Feed"]
+
+_NO_LIMIT: Final = float("inf")
+
+
+def _source_of(loader: Any, *, replay: int) -> Source:
+    if isinstance(loader, Stateful):
+        return StatefulSource(loader)
+    if is_map_style(loader):
+        return MapSource(loader)
+    if is_sequence(loader):
+        return SequenceSource(loader)
+    return DrawnSource(loader, replay=replay)
+
+
+class Feed:
+    """Batches of a loader over one or more passes over the data, with a position.
+
+    Args:
+        loader: Any iterable of batches.
+        epochs: Passes over the data, each after ``set_epoch``; None for one, without.
+        replay: First batches that are kept when ``loader`` can be iterated over only once, so that
+            ``seek`` and ``rewind`` can go back to them: as many as there are shadow iterations.
+
+    Attributes:
+        cost_s: Seconds spent in drawing batches that were dropped.
+    """
+
+    def __init__(
+        self, loader: Iterable[Any], *, epochs: int | None = None, replay: int = 0
+    ) -> None:
+        self._loader = loader
+        self._source = _source_of(loader, replay=replay)
+        self._epochs = 1 if epochs is None else epochs
+        self._sets_epoch = epochs is not None
+        self._epoch = 0
+        self._consumed = 0
+        self._pass: Any = None
+        self._begun = False
+        self.cost_s = 0.0
+
+    @property
+    def epoch(self) -> int:
+        """Index of the pass over the data."""
+        return self._epoch
+
+    @property
+    def how(self) -> How:
+        """How ``seek`` finds a place: ``index`` and ``state`` do not load what is before it."""
+        return self._source.how
+
+    def draw(self) -> tuple[bool, Any]:
+        """(True, next batch), or (False, None) when the data is used up."""
+        while self._epoch < self._epochs:
+            if not self._begun:
+                self._set_epoch()
+                self._source.begin()
+                self._begun = True
+            try:
+                batch = self._source.draw()
+            except StopIteration:
+                self._end_pass()
+                continue
+            self._consumed += 1
+            return True, batch
+        return False, None
+
+    def _set_epoch(self) -> None:
+        if not self._sets_epoch:
+            return  # the program may do that itself, in a loop around ours
+        for owner in (
+            getattr(self._loader, "sampler", None),
+            getattr(self._loader, "batch_sampler", None),
+            self._loader,
+        ):
+            set_epoch = getattr(owner, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(self._epoch)
+                return
+
+    def _end_pass(self) -> None:
+        self._source.end()
+        self._begun = False
+        self._epoch += 1
+        self._consumed = 0
+
+    def position(self) -> dict[str, Any]:
+        """Where it is, as a portable tree; after a batch was drawn, or before the first."""
+        return {
+            "epoch": self._epoch,
+            "consumed": self._consumed,
+            "begun": self._begun,
+            "mark": self._source.mark() if self._begun else self._source.rest_mark(),
+        }
+
+    def seek(self, position: dict[str, Any]) -> None:
+        """Go to where ``position`` was taken, from what is prepared if that is not beyond it.
+
+        Generator objects of the loader stand as they stood there; process-wide generators are left
+        wherever that leads.
+
+        Raises:
+            DataEndedError: The data ends before.
+            ConfigError: The loader cannot be begun anew.
+        """
+        mark = position["mark"]
+        if not position["begun"]:
+            self._source.end()
+            self._source.rest(mark)
+            self._epoch, self._consumed, self._begun = position["epoch"], 0, False
+            return
+        self._go(position, until=_NO_LIMIT)
+        self._source.arrive(mark)
+
+    def rewind(self) -> None:
+        """Begin the data anew: a shadow iteration ran out of it."""
+        self._source.end()
+        self._source.rewind()
+        self._epoch = self._consumed = 0
+        self._begun = False
+
+    # -- ahead of time ---------------------------------------------------------------------------
+
+    def approach(self, position: dict[str, Any], *, budget_s: float) -> bool:
+        """Prepare a ``seek`` to ``position`` or a later one of the pass, for so many seconds.
+
+        Nothing is loaded where places are found by index. Process-wide generators stay as they are.
+
+        Returns:
+            Whether nothing is left to prepare.
+
+        Raises:
+            DataEndedError: The data ends before.
+        """
+        until = time.monotonic() + budget_s
+        if not position["begun"]:
+            return True
+        with _generators_kept():
+            if self.how != "index":
+                return self._go(position, until=until)
+            self._source.end()
+            self._begun = False
+            self._set_epoch_of(position)
+            return self._source.prepare(position["mark"], position["consumed"], until=until)
+
+    def preload(self, position: dict[str, Any]) -> None:
+        """Be at ``position`` and load what follows it, so that a ``seek`` to there finds it loaded.
+
+        Later positions may be preloaded in turn. Process-wide generators stay as they are.
+
+        Raises:
+            DataEndedError: The data ends before.
+        """
+        if position["begun"]:
+            with _generators_kept():
+                self._go(position, until=_NO_LIMIT)
+
+    def _set_epoch_of(self, position: dict[str, Any]) -> None:
+        self._epoch = position["epoch"]
+        self._set_epoch()
+
+    def _go(self, position: dict[str, Any], *, until: float) -> bool:
+        """Be in the pass of ``position``, at it or before it."""
+        source, mark, at = self._source, position["mark"], position["consumed"]
+        live = self._begun and source.mark()["id"] == mark["id"]
+        if not (live and 0 <= at - self._consumed <= source.drops):
+            source.end()
+            self._set_epoch_of(position)
+            self._begun = False
+            self._consumed = source.resume(mark, at)
+            self._begun = True
+        self._epoch = position["epoch"]
+        started = time.monotonic()
+        try:
+            return self._drop_to(at, until=until)
+        finally:
+            self.cost_s += time.monotonic() - started
+
+    def _drop_to(self, at: int, *, until: float) -> bool:
+        while self._consumed < at:
+            if time.monotonic() >= until:
+                return False
+            try:
+                self._source.draw()
+            except StopIteration:
+                raise DataEndedError(self._loader, at=self._consumed, wanted=at) from None
+            self._consumed += 1
+        return True
+
+    def skip(self, batches: int) -> None:
+        """Begin so many batches in, across passes; before the first batch is drawn.
+
+        A loader with ``load_state_dict`` is left where the program has brought it by that.
+        """
+        if self.how == "draw":
+            started = time.monotonic()
+            for _ in range(batches):
+                self.draw()
+            self.cost_s += time.monotonic() - started
+        if self.how != "index":
+            return
+        length = self._length()
+        while self._epoch + 1 < self._epochs and length is not None and batches >= length > 0:
+            self._set_epoch()
+            self._source.pass_over()
+            self._epoch += 1
+            batches -= length
+        if batches:
+            self._set_epoch()
+            self._source.begin_at(batches)
+            self._consumed = batches
+            self._begun = True
+
+    def _length(self) -> int | None:
+        try:
+            return len(self._loader)  # type: ignore[arg-type]
+        except TypeError:
+            return None
+
+
+@contextlib.contextmanager
+def _generators_kept() -> Iterator[None]:
+    rng = capture_rng()
+    try:
+        yield
+    finally:
+        restore_rng(rng)

@@ -1,0 +1,234 @@
+"""Places in the data: another process that goes to one sees what the first one would have seen."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from tests.support.loaders import (
+    BATCH,
+    DRAWN,
+    MAP_STYLE,
+    SEQUENCES,
+    SIZE,
+    Again,
+    Numbers,
+    go,
+    seed_all,
+    train,
+)
+from torch.utils.data import DataLoader, DistributedSampler
+
+from trainmover.errors import ConfigError
+from trainmover_executor.feed import Feed
+from trainmover_executor.feed.source import DataEndedError
+from trainmover_executor.state.portable import pack_tree, unpack_tree
+
+ALL = {**MAP_STYLE, **DRAWN, **SEQUENCES}
+EPOCHS = 3
+MOST = 26  # of endless ones
+
+
+def beginning() -> None:
+    seed_all(1)
+
+
+def standby(make: Any, *, epochs: int | None = EPOCHS) -> Feed:
+    """A feed after shadow iterations, in a process whose generators are anywhere."""
+    beginning()
+    feed = Feed(make(), epochs=epochs, replay=3)
+    train(feed, most=3)
+    seed_all(99)
+    return feed
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+@pytest.mark.parametrize("name", ALL)
+class TestSeek:
+    def test_goes_on_with_the_same_bits_in_any_pass(self, name: str):
+        beginning()
+        calm = train(Feed(ALL[name](), epochs=EPOCHS), most=MOST)
+        for at in (0, 5, len(calm.batches) - 4):
+            joiner = standby(ALL[name])
+            go(joiner, calm.places[at])
+            rest = train(joiner, most=MOST - at - 1)
+            assert rest.batches == calm.batches[at + 1 :]
+            assert rest.places == calm.places[at + 1 :]
+
+    def test_prepared_in_steps_it_is_the_same(self, name: str):
+        beginning()
+        calm = train(Feed(ALL[name](), epochs=EPOCHS), most=MOST)
+        joiner = standby(ALL[name])
+        before = torch.get_rng_state()
+        for at in (1, 2, 6):
+            assert joiner.approach(unpack_tree(calm.places[at])["feed"], budget_s=60)
+        for at in (6, 7):
+            joiner.preload(unpack_tree(calm.places[at])["feed"])
+        assert torch.equal(torch.get_rng_state(), before)
+        go(joiner, calm.places[8])
+        assert train(joiner, most=MOST - 9).batches == calm.batches[9:]
+
+    def test_before_the_first_batch_it_begins_anew(self, name: str):
+        beginning()
+        feed = Feed(ALL[name](), epochs=EPOCHS)
+        position = pack_tree(feed.position())
+        calm = train(feed, most=4)
+        joiner = standby(ALL[name])
+        beginning()
+        joiner.seek(unpack_tree(position))
+        assert train(joiner, most=4).batches == calm.batches
+
+
+class TestWhatIsLoaded:
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_nothing_before_the_place(self, workers: int):
+        def make() -> DataLoader:
+            return DataLoader(Numbers(), BATCH, num_workers=workers)
+
+        calm = train(Feed(make()), most=6)
+        loader = make()
+        feed = Feed(loader)
+        assert feed.how == "index"
+        feed.approach(unpack_tree(calm.places[2])["feed"], budget_s=60)
+        assert loader.dataset.loaded.sum() == 0
+        go(feed, calm.places[3])
+        train(feed, most=100)
+        assert loader.dataset.loaded.tolist() == [0] * 12 + [1] * (SIZE - 12)
+
+    def test_a_preload_has_workers_load_what_follows(self):
+        calm = train(Feed(DataLoader(Numbers(), BATCH, num_workers=2)), most=3)
+        loader = DataLoader(Numbers(), BATCH, num_workers=2)
+        feed = Feed(loader)
+        feed.preload(unpack_tree(calm.places[0])["feed"])
+        until = time.monotonic() + 30
+        while loader.dataset.loaded[3:6].sum() < 3 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert loader.dataset.loaded[:6].tolist() == [0, 0, 0, 1, 1, 1]
+        go(feed, calm.places[2])
+        train(feed, most=100)
+        assert loader.dataset.loaded.tolist() == [0] * 3 + [1] * (SIZE - 3)
+
+    def test_far_into_the_data_it_is_quick(self):
+        size = 4_000_000
+        dataset = torch.arange(size)
+        feed = Feed(DataLoader(dataset, 16, shuffle=True))
+        feed.skip(200_000)
+        position = pack_tree(feed.position())
+        want = feed.draw()[1]
+        other = Feed(DataLoader(dataset, 16, shuffle=True))
+        other.approach(unpack_tree(position), budget_s=60)
+        started = time.process_time()
+        other.seek(unpack_tree(position))
+        assert time.process_time() - started < 0.1
+        assert torch.equal(other.draw()[1], want)
+
+
+class TestSkip:
+    @pytest.mark.parametrize(
+        "name", ["in order", "distributed", "generator", "persistent, generator", "custom", "list"]
+    )
+    @pytest.mark.parametrize("batches", [0, 3, 8, 12])
+    def test_across_passes_it_comes_to_where_drawing_comes_to(self, name: str, batches: int):
+        def bare() -> Any:
+            loader = ALL[name]()
+            if isinstance(loader, DataLoader):
+                vars(loader)["dataset"] = torch.arange(SIZE)  # loading draws no numbers
+            return loader
+
+        beginning()
+        feed = Feed(bare(), epochs=EPOCHS)
+        for _ in range(batches):
+            feed.draw()
+        beginning()
+        other = Feed(bare(), epochs=EPOCHS)
+        other.skip(batches)
+        ones, others = train(feed, most=10), train(other, most=10)
+        assert [batch[:2] for batch in ones.batches] == [batch[:2] for batch in others.batches]
+
+    def test_what_cannot_be_numbered_is_drawn(self):
+        feed = Feed(Again(), epochs=2)
+        feed.skip(11)
+        assert feed.epoch == 1
+        assert feed.cost_s > 0
+        assert len(train(feed, most=100).batches) == 7
+
+    def test_a_place_can_be_taken_at_once(self):
+        feed, other = (Feed(DataLoader(torch.arange(SIZE), BATCH)) for _ in range(2))
+        feed.skip(4)
+        other.seek(feed.position())
+        assert feed.draw()[1].tolist() == other.draw()[1].tolist() == [12, 13, 14]
+
+
+class TestEpochs:
+    def test_a_program_that_sets_the_epoch_is_left_alone(self):
+        dataset = torch.arange(SIZE)
+        sampler = DistributedSampler(dataset, num_replicas=1, rank=0)
+        loader = DataLoader(dataset, BATCH, sampler=sampler)
+        sampler.set_epoch(5)
+        own = [_first(Feed(loader)), _first(Feed(loader, epochs=1))]
+        assert sampler.epoch == 0
+        sampler.set_epoch(5)
+        assert own[0] == _first(loader) != own[1]
+
+
+def _first(batches: Any) -> list[int]:
+    batch = batches.draw()[1] if isinstance(batches, Feed) else next(iter(batches))
+    return batch.tolist()
+
+
+class TestOneShot:
+    @staticmethod
+    def batches():
+        for index in range(9):
+            yield torch.rand(2) + index
+
+    def test_first_batches_are_kept_while_asked_for(self):
+        beginning()
+        calm = train(Feed(self.batches()), most=9)
+        for at in (0, 2, 5):
+            joiner = standby(self.batches, epochs=None)
+            go(joiner, calm.places[at])
+            assert train(joiner, most=9).batches == calm.batches[at + 1 :]
+
+    def test_what_is_gone_is_said(self):
+        feed = Feed(self.batches())
+        position = feed.position()
+        train(feed, most=2)
+        with pytest.raises(ConfigError, match=r"generator: 2 batches .* object whose __iter__"):
+            feed.seek(position)
+
+
+class TestLimits:
+    def test_a_budget_is_kept_and_the_rest_done_at_the_seek(self):
+        class Slow:
+            def __iter__(self):
+                for index in range(100):
+                    time.sleep(0.005)
+                    yield index
+
+        feed = Feed(Slow())
+        trace = train(feed, most=40)
+        other = Feed(Slow())
+        position = unpack_tree(trace.places[-1])["feed"]
+        assert not other.approach(position, budget_s=0.02)
+        assert 0 < other.position()["consumed"] < 40
+        assert other.cost_s >= 0.02
+        other.seek(position)
+        assert other.draw() == (True, 40)
+
+    def test_data_that_ends_too_early_is_said(self):
+        position = unpack_tree(train(Feed(Again()), most=5).places[-1])["feed"]
+
+        class Short(Again):
+            def __iter__(self):
+                yield from list(super().__iter__())[:2]
+
+        with pytest.raises(DataEndedError, match="Short ends after 2 batches, and 5"):
+            Feed(Short()).seek(position)
+
+    def test_an_unused_worker_of_the_program_is_replaced(self):
+        loader = DataLoader(Numbers(), BATCH, num_workers=1, persistent_workers=True)
+        assert len(list(loader)) == 8
+        assert len(train(Feed(loader, epochs=2), most=100).batches) == 16
