@@ -268,6 +268,8 @@ class ControlThread:
     def _obey(self, command: Frozen) -> None:
         match command:
             case Prepare() | Recover() | BreakStep() | SaveCheckpoint():
+                if isinstance(command, Recover):
+                    self._recording.hurry()  # no rank takes a step before this one is there
                 self._role.take(Heard(command))
             case AbortMigration():
                 called = self.book.reaches(STATE_GROUP, self._spec.rank)
@@ -307,7 +309,8 @@ class ControlThread:
             self._tasks.create_task(serve_recording(sock, self._recording))
             return
         if hail.group == COMPILED_GROUP:
-            ready = self._shares_compiled and self._recording.complete
+            worked = self._recording.committed > 0 or self._recording.complete
+            ready = self._shares_compiled and worked
             self._tasks.create_task(serve_compiled(sock, ready=ready))
             return
         try:

@@ -159,6 +159,7 @@ class TrainingLoop:
                 more, batch = feed.draw()
             if not more:
                 raise ConfigError("the loader is empty: a standby cannot warm up")
+            self._runtime.begin_step()
             self.step = Step(
                 index=index,
                 epoch=feed.epoch,
@@ -167,7 +168,6 @@ class TrainingLoop:
                 is_broken=lambda: False,
             )
             yield self.step
-            self._runtime.recording.wait_no_more()
         runtime = self._runtime
         took_s = time.monotonic() - started
         runtime.report(
@@ -180,6 +180,7 @@ class TrainingLoop:
         """One step, attempted until it is committed."""
         self._start.capture(self._handover.committed)
         self._runtime.clock.step = self._handover.committed
+        self._runtime.begin_step()
         while True:
             self._ballot.begin_step()
             while self._handover.unconfirmed and self.attempts < SHADOW_ITERATIONS:
