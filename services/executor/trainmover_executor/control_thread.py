@@ -26,6 +26,7 @@ from trainmover_executor import compiled
 from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.communicator.recording import Recording
 from trainmover_executor.control import (
+    Broke,
     Fact,
     FrameReader,
     Hello,
@@ -133,7 +134,7 @@ class ControlThread:
 
     def post(self, message: Frozen) -> None:
         """Send a control message, or an event payload to publish, without waiting."""
-        frame = pack(message if isinstance(message, Warmed) else Fact.of(message))
+        frame = pack(message if isinstance(message, Warmed | Broke) else Fact.of(message))
         self._loop.call_soon_threadsafe(self._outbox.put_nowait, frame)
 
     def open(self) -> None:
