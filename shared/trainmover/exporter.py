@@ -36,6 +36,9 @@ _LATE_STEPS: Final = 10
 _MOST_RANKS: Final = 512
 """Of more ranks than these no lateness is shown: a series for each would swamp the scraper."""
 
+_MOST_READINESS: Final = 2048
+"""Likewise of more standbys times slots."""
+
 _REPORTS_S: Final = 10.0
 """Ranks that did not report their pause so long after the commit never will."""
 
@@ -93,6 +96,7 @@ class JobCollector(Collector):
         words = "Standbys that are warm for all slots, or as many as they keep warm."
         yield self._gauge("standbys_ready", words, ready)
         yield self._gauge("slots", "Slots of the job.", slots)
+        yield self._readiness(slots)
         members = view.membership
         if members is None or members.layout.world_size > _MOST_RANKS:
             return
@@ -107,6 +111,17 @@ class JobCollector(Collector):
                 labels = [view.job, str(rank), members.machine_of(rank)]
                 late.add_metric(labels, sum(recent) / len(recent))
         yield late
+
+    def _readiness(self, slots: int) -> Metric:
+        view = self._watched.view
+        words = "1 where a standby can take the slot at once, 0 where it cannot."
+        family = self._gauges("standby_slot_ready", words, "machine", "slot")
+        if slots * len(view.standbys) <= _MOST_READINESS:
+            for one in view.standbys:
+                for slot in range(slots):
+                    ready = float(slot in one.ready_slots)
+                    family.add_metric([view.job, one.name, str(slot)], ready)
+        return family
 
     def _migrations(self, now: datetime) -> Iterator[Metric]:
         view = self._watched.view

@@ -13,7 +13,7 @@ from rich.text import Text
 from trainmover.view import JobView, MigrationView
 from trainmover.watching import Line, Watched
 
-__all__ = ["clock", "headline", "phases", "picture", "plain_line", "strip"]
+__all__ = ["clock", "headline", "not_ready", "phases", "picture", "plain_line", "strip"]
 
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _STRIP: Final = 48
@@ -79,7 +79,7 @@ def picture(watched: Watched, *, now: datetime) -> RenderableType:
     parts: list[RenderableType] = [headline(watched, now=now)]
     if watched.view.reason:
         parts.append(Text(watched.view.reason, style="yellow"))
-    parts += [Text(""), _slots(watched), *_bystanders(watched.view)]
+    parts += [Text(""), _slots(watched), *_bystanders(watched.view, now)]
     incidents = [one for one in watched.view.incidents.values() if one.closed is None]
     parts += [
         Text(f"{one.id} {one.kind} {one.machine or 'nobody'}: {one.summary}", style="yellow")
@@ -88,6 +88,13 @@ def picture(watched: Watched, *, now: datetime) -> RenderableType:
     parts += [Text(""), *_moves(watched.view, now), Text("")]
     parts += [_event(line) for line in list(watched.lines)[-_EVENTS:]]
     return Group(*parts)
+
+
+def not_ready(view: JobView, *, now: datetime) -> Iterator[str]:
+    """A line for each reason why a standby is not ready."""
+    for standby in view.standbys:
+        for one in standby.not_ready:
+            yield f"{standby.name} is not ready for {one.slot_words}: {one.words(now)}"
 
 
 def plain_line(watched: Watched, *, now: datetime) -> str:
@@ -132,12 +139,13 @@ def _slots(watched: Watched) -> RenderableType:
     return grid
 
 
-def _bystanders(view: JobView) -> Iterator[Text]:
+def _bystanders(view: JobView, now: datetime) -> Iterator[Text]:
     slots = 0 if view.membership is None else view.membership.layout.slots
     standbys = [
         f"{one.name} (ready for {len(one.ready_slots)} of {slots} slots)" for one in view.standbys
     ]
     yield Text(f"standbys: {', '.join(standbys) or 'none'}", style="dim" if standbys else "yellow")
+    yield from (Text(line, style="yellow") for line in not_ready(view, now=now))
     for role in ("quarantined", "lost"):
         names = [
             f"{one.name} ({one.note})" if one.note else one.name

@@ -9,6 +9,7 @@ from trainmover.events import executor, incident, machine, migration, operator
 from trainmover.events.envelope import Envelope
 from trainmover.plan import Move
 from trainmover.topology import Frozen
+from trainmover.view.standbys import problem_words
 
 __all__ = ["summarise", "worth_showing"]
 
@@ -80,7 +81,10 @@ def summarise(event: Envelope) -> str:
 
 def worth_showing(event: Envelope) -> bool:
     """Whether a person who watches the job wants this line (ranks report a lot)."""
-    return not isinstance(event.payload, _QUIET)
+    payload = event.payload
+    if isinstance(payload, machine.MachineWarmingFailed):
+        return payload.attempts == 1  # it is tried again and again
+    return not isinstance(payload, _QUIET)
 
 
 def _fill(template: str, payload: Frozen) -> str:
@@ -109,6 +113,11 @@ def _special(payload: Frozen) -> str | None:
             return f"{names}; standbys: {', '.join(standbys) or 'none'}"
         case machine.MachineWarming(machine=name, endpoints=endpoints):
             return f"{name} warms up for slots {', '.join(map(str, sorted(endpoints)))}"
+        case machine.MachineWarmingFailed(machine=name, slot=slot, error=error, where=where):
+            why = problem_words(error, where)
+            return (
+                f"{name} is not ready for slot {slot}: {why}, next try in {payload.retry_in_s:g} s"
+            )
         case machine.WorkerExited(machine=name, rank=rank, exit_code=code, signal=number):
             how = f"exit code {code}" if number is None else f"signal {number}"
             return f"rank {rank} on {name}: {how}"

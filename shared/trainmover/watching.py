@@ -36,7 +36,14 @@ _PACE_S: Final = 20.0
 _RETRY_S: Final = 0.5
 _CALM_S: Final = 1.0
 _ASK_S: Final = 10.0
-_WARNINGS: Final = ("job.held", "job.failed", "machine.lost", "migration.failed", "worker.exited")
+_WARNINGS: Final = (
+    "job.held",
+    "job.failed",
+    "machine.lost",
+    "machine.warming_failed",
+    "migration.failed",
+    "worker.exited",
+)
 
 
 @dataclass(frozen=True, slots=True)

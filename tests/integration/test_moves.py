@@ -62,7 +62,7 @@ def test_every_stage_of_a_pipeline_can_move(
 ) -> None:
     """A standby learns from a recording which shapes its neighbours send."""
     job, gate = start("pp", *LONG)
-    gate.open()  # the recording ends with the first committed step
+    gate.open()  # the recording ends with the first steps
     standby, joiner = job.standby("spare", slot)
     standby.expect(Warmed)
     plan = job.move(slot, standby, joiner)
@@ -119,10 +119,10 @@ def test_a_crash_in_the_first_step_recovers(start: Start, undisturbed: Undisturb
     """DDP has not rebuilt its buckets yet, the joiner has: the survivors must catch up."""
     job, gate = start("ddp", "--steps", "15", gate_at=0)
     standby, joiner = job.standby("spare", 1)
-    standby.expect(Warmed)
     for rank in range(4):
         gate.wait_for(rank)
     job.ranks[1].process.kill()
+    standby.expect(Warmed)  # it waits for what the first steps return no longer
     assert job.ranks[2].expect(LinkLost).peer_rank == 1
     gate.open()
     plan = job.recover(1, standby, joiner, source=0)

@@ -22,7 +22,7 @@ from trainmover.events.executor import (
     StateFollowed,
     StepResumed,
 )
-from trainmover_executor.communicator.recording import Recording
+from trainmover_executor.communicator.recording import RECORDED_STEPS, Recording
 from trainmover_executor.communicator.reduction import reduction_of
 from trainmover_executor.communicator.sandbox import SandboxCommunicator
 from trainmover_executor.control import Warmed
@@ -80,7 +80,7 @@ class TestSection4Sandbox:
 
     def test_no_machine_of_the_job_helps_a_standby(self, start: Start) -> None:
         """All active ranks wait at a gate in their step, and the standby gets warm."""
-        job, gate = start("ddp", "--steps", "8", gate_at=2)
+        job, gate = start("ddp", "--steps", "8", gate_at=3)
         for rank in range(4):
             gate.wait_for(rank)
         standby, _ = job.standby("spare", 0)
@@ -99,8 +99,12 @@ class TestSection4Sandbox:
     def test_recording_ends_with_the_first_iterations(self) -> None:
         """No cost in the steady state: the hook is removed."""
         recording = Recording()
-        recording.close()
+        for _ in range(RECORDED_STEPS):
+            recording.begin_step()
+            assert not recording.complete
+        recording.begin_step()
         assert recording.complete
+        recording.keep("late", [torch.ones(3)])
         assert recording.nbytes == 0
 
 

@@ -115,7 +115,7 @@ class Attempt:
         latch = self._runtime.latch
         latch.protected = self._running = False
         if self.in_sandbox:
-            self._runtime.promote()
+            self._runtime.leave_sandbox()
             self.in_sandbox, self.was_in_sandbox = False, True
             return
         sighting = self._sighting()

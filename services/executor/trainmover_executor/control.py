@@ -4,9 +4,10 @@ A frame is: 4 bytes header length, 4 bytes body length (both little-endian unsig
 JSON, the body as raw bytes. Only ``Links`` has a body.
 
 Agent to worker: the commands that concern a running rank. Worker to agent: ``Hello`` once,
-``Warm`` when a standby finished its shadow iterations, ``Fact`` for everything the agent is to
-publish, ``Links`` with their counters, ``Done`` when the program ended normally. What a worker
-does is not said: the agent reads it from the memory of the worker's clock.
+``Warmed`` when a standby finished its shadow iterations, ``Broke`` when its program ends before it
+took a slot, ``Fact`` for everything the agent is to publish, ``Links`` with their counters,
+``Done`` when the program ended normally. What a worker does is not said: the agent reads it from
+the memory of the worker's clock.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from trainmover.redundancy import RedundancyChoice
 from trainmover.topology import Frozen, Membership
 
 __all__ = [
+    "Broke",
     "Done",
     "Fact",
     "FrameReader",
@@ -99,6 +101,20 @@ class Warmed(Frozen):
     warm_s: float
 
 
+class Broke(Frozen):
+    """The program of a standby ends before it took a slot.
+
+    Attributes:
+        error: The last line of what it raised, or how it ended.
+        where: ``file:line`` of the innermost call in the user's program; empty: nobody knows.
+    """
+
+    kind: Literal["broke"] = "broke"
+    rank: int
+    error: str
+    where: str = ""
+
+
 class Fact(Frozen):
     """An event payload to publish: ``type`` is its CloudEvents type."""
 
@@ -135,7 +151,7 @@ class Done(Frozen):
     step: int
 
 
-FromWorker = Annotated[Hello | Warmed | Fact | Links | Done, Field(discriminator="kind")]
+FromWorker = Annotated[Hello | Warmed | Broke | Fact | Links | Done, Field(discriminator="kind")]
 ToWorker = Annotated[
     Prepare | Recover | AbortMigration | BreakStep | SaveCheckpoint | Release,
     Field(discriminator="verb"),

@@ -26,6 +26,7 @@ from trainmover_executor import compiled
 from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.communicator.recording import Recording
 from trainmover_executor.control import (
+    Broke,
     Fact,
     FrameReader,
     Hello,
@@ -146,7 +147,7 @@ class ControlThread:
 
     def post(self, message: Frozen) -> None:
         """Send a control message, or an event payload to publish, without waiting."""
-        frame = pack(message if isinstance(message, Warmed) else Fact.of(message))
+        frame = pack(message if isinstance(message, Warmed | Broke) else Fact.of(message))
         self._loop.call_soon_threadsafe(self._outbox.put_nowait, frame)
 
     def open(self) -> None:
@@ -285,6 +286,8 @@ class ControlThread:
     def _obey(self, command: Frozen) -> None:
         match command:
             case Prepare() | Recover() | BreakStep() | SaveCheckpoint():
+                if isinstance(command, Recover):
+                    self._recording.hurry()  # no rank takes a step before this one is there
                 self._role.take(Heard(command))
             case AbortMigration():
                 called = self.book.reaches(STATE_GROUP, self._spec.rank)
@@ -327,7 +330,8 @@ class ControlThread:
             self._tasks.create_task(self._place_links.serve(hail, sock))
             return
         if hail.group == COMPILED_GROUP:
-            ready = self._shares_compiled and self._recording.complete
+            worked = self._recording.committed > 0 or self._recording.complete
+            ready = self._shares_compiled and worked
             self._tasks.create_task(serve_compiled(sock, ready=ready))
             return
         try:

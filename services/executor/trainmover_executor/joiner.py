@@ -146,11 +146,6 @@ class Joiner:
         """Whether a plan needs this standby now."""
         return self._coming is not None
 
-    def end(self, reason: str) -> None:
-        """The program ended before it was where the job stands."""
-        if self._coming is not None:
-            self._could_not(LinkBrokenError(reason))
-
     def check_proof(self) -> None:
         """Before a joiner's first vote: its state must be the leaver's.
 

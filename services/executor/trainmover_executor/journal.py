@@ -60,7 +60,7 @@ class Journal:
         """A step is complete; ``epoch`` is the pass over the data that it belongs to."""
         runtime, handover = self._runtime, self._handover
         runtime.reach("step.taken")
-        runtime.end_recording()
+        runtime.commit_step()
         self._following.committed()
         step = handover.committed - 1
         self._log.commit(step=step, epoch=epoch)

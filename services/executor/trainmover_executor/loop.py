@@ -359,6 +359,7 @@ class TrainingLoop:
             )
             self.variables.keep(frame)
             self._runtime.clock.step = self._handover.committed
+            self._runtime.begin_step()
         done = self._sites.get(self._site, 0)
         catches_up = self._handover.unconfirmed and done < SHADOW_ITERATIONS
         self.attempt.begin(step, catches_up=catches_up)

@@ -25,11 +25,8 @@ from trainmover_executor.communicator.base import Communicator
 from trainmover_executor.communicator.choice import choice_of
 from trainmover_executor.communicator.control import ControlCommunicator
 from trainmover_executor.communicator.link import LinkCommunicator
-from trainmover_executor.communicator.recording import (
-    Recording,
-    RecordingCommunicator,
-    ReplayingCommunicator,
-)
+from trainmover_executor.communicator.recording import Mark, Recording, RecordingCommunicator
+from trainmover_executor.communicator.replay import Replay, ReplayingCommunicator
 from trainmover_executor.communicator.sandbox import SandboxCommunicator
 from trainmover_executor.control import Done, WorkerSpec
 from trainmover_executor.control_thread import ControlThread
@@ -107,11 +104,13 @@ class Runtime:
         self.clock.enter_epoch(spec.membership.epoch)
         self.progress: Progress | None = None
         self.fatal = ""
-        self.recording = Recording()
+        self._recording = Recording()
+        self._replay = Replay(self._recording)
         self.places = Places()
         self._choice = choice_of(os.environ)
         self._on_promotion: list[Callable[[], None]] = []
         self._groups: dict[str, TrainMoverProcessGroup] = {}
+        self._outside: list[tuple[GroupEngine, Communicator]] = []
         self._communicators: list[LinkCommunicator] = []
         self._sent_progress: Progress | None = None
         self._control_thread = ControlThread(
@@ -119,7 +118,7 @@ class Runtime:
             latch=self.latch,
             clock=self.clock,
             role=self.role,
-            recording=self.recording,
+            recording=self._recording,
             places=self.places,
             progress=self._fresh_progress,
         )
@@ -208,10 +207,10 @@ class Runtime:
         first: Communicator = real
         if self.sandboxed:
             first = ReplayingCommunicator(
-                rank=options.group_rank, group=options.group_id, recording=self.recording
+                rank=options.group_rank, group=options.group_id, replay=self._replay
             )
-        elif not self.recording.complete:
-            first = RecordingCommunicator(real, group=options.group_id, recording=self.recording)
+        elif not self._recording.complete:
+            first = RecordingCommunicator(real, group=options.group_id, recording=self._recording)
         engine = GroupEngine(
             group=options.group_id,
             ranks=ranks,
@@ -236,12 +235,21 @@ class Runtime:
         for group in self._groups.values():
             group.engine.drain()
 
-    def end_recording(self) -> None:
-        """The first step is committed: nothing is recorded from now on."""
-        if not self.recording.complete:
-            self.recording.close()
-            for group in self._groups.values():
-                group.engine.leave_sandbox()
+    # -- the recording of the first steps ----------------------------------------------------------
+
+    def begin_step(self) -> None:
+        """A step begins here, or a shadow iteration of a standby."""
+        if self.sandboxed:
+            self._replay.begin_step()
+        elif not self._recording.complete:
+            self._recording.begin_step()
+            if self._recording.complete:
+                for group in self._groups.values():
+                    group.engine.leave_sandbox()
+
+    def commit_step(self) -> None:
+        """The step is committed."""
+        self._recording.add(Mark.COMMIT)
 
     # -- agreement -------------------------------------------------------------------------------
 
@@ -292,6 +300,8 @@ class Runtime:
                 because until then its neighbours watch the leaver.
         """
         self.drain()
+        if not self.sandboxed:
+            self._recording.add(Mark.VOID)
         membership = event.plan.membership
         changed = self.membership.changed_ranks(membership)
         self.book.reset(membership)
@@ -309,9 +319,17 @@ class Runtime:
         self._control_thread.unwatch(ranks)
 
     def enter_sandbox(self) -> None:
-        """Run collectives in the sandbox until ``promote``, at an active rank."""
-        for group in self._groups.values():
-            group.engine.enter_sandbox()
+        """Run collectives in the sandbox until ``leave_sandbox``, at an active rank."""
+        engines = [group.engine for group in self._groups.values()]
+        self._outside = [(engine, engine.communicator) for engine in engines]
+        for engine in engines:
+            engine.enter_sandbox()
+
+    def leave_sandbox(self) -> None:
+        """Run them as before ``enter_sandbox``."""
+        for engine, communicator in self._outside:
+            engine.communicator = communicator
+        self._outside.clear()
 
     def raise_fatal(self) -> None:
         """End the program if it must not go on.
@@ -326,6 +344,7 @@ class Runtime:
         """Leave the sandbox: from now on the groups talk to their peers."""
         if self.sandboxed:
             self.sandboxed = False
+            self._recording.close()  # of the rank it replaces; what came is served to others
             for listener in self._on_promotion:
                 listener()
         for group in self._groups.values():

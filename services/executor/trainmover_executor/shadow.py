@@ -168,6 +168,7 @@ class Shadow:
     def begin(self, step: Step, frame: FrameType) -> None:
         """The body of a step begins in the sandbox."""
         del step, frame
+        self._runtime.begin_step()
         self._state.forget_passes()
 
     def vote(self, step: Step, frame: FrameType) -> bool:
@@ -181,7 +182,6 @@ class Shadow:
     def end(self, step: Step) -> bool:
         """Whether the body has to run again."""
         self.completed = step.index + 1
-        self._runtime.recording.wait_no_more()
         if self._joiner.is_coming() or self._leaving is not None:
             return False
         self._sites[self._site] = self._sites.get(self._site, 0) + 1

@@ -17,7 +17,8 @@ from torch._C._distributed_c10d import TCPStore
 
 from trainmover import observe
 from trainmover_executor.backends import refuse_others
-from trainmover_executor.control import WorkerSpec
+from trainmover_executor.blame import error_line, place_of
+from trainmover_executor.control import Broke, WorkerSpec
 from trainmover_executor.runtime import Runtime, current_runtime
 
 __all__ = ["main"]
@@ -43,7 +44,9 @@ def main(spec: WorkerSpec) -> NoReturn:
     refuse_others()
     store = _private_store()
     status = _run_program(spec)
-    if status == 0:
+    if runtime.sandboxed:
+        runtime.flush()  # why it ended was reported
+    elif status == 0:
         runtime.finish(step=runtime.progress.step if runtime.progress else 0)
     else:
         runtime.flush()  # why a plan failed, say: it was noted just before the error was raised
@@ -80,6 +83,7 @@ def _private_store() -> TCPStore:
 
 
 def _run_program(spec: WorkerSpec) -> int:
+    """Run it; a standby whose program ends says why: it has not taken its slot."""
     program, *arguments = spec.program
     sys.argv = [program, *arguments]
     try:
@@ -89,12 +93,14 @@ def _run_program(spec: WorkerSpec) -> int:
             sys.path.insert(0, str(Path(program).resolve().parent))
             runpy.run_path(program, run_name="__main__")
     except SystemExit as leaving:
+        _tell_end(spec, leaving)
         if isinstance(leaving.code, str):
             print(leaving.code, file=sys.stderr)  # noqa: T201 - what the interpreter would do
             return _FAILED
         return leaving.code or 0
-    except BaseException:  # noqa: BLE001 - reported as the interpreter would
+    except BaseException as error:  # noqa: BLE001 - reported as the interpreter would
         traceback.print_exc()
+        _tell_end(spec, error)
         if (latch := current_runtime().latch).surfaced:
             # Torch turns a broken collective into odd errors of its own: name the cause.
             print(  # noqa: T201 - the last word on stderr
@@ -103,7 +109,22 @@ def _run_program(spec: WorkerSpec) -> int:
                 file=sys.stderr,
             )
         return _FAILED
+    _tell_end(spec, None)
     return 0
+
+
+def _tell_end(spec: WorkerSpec, cause: BaseException | None) -> None:
+    runtime = current_runtime()
+    if not runtime.sandboxed:
+        return
+    if cause is None:
+        error = "the program ended in its shadow iterations, before it took a slot"
+    elif isinstance(cause, SystemExit):
+        error = f"the program ended in its shadow iterations: sys.exit({cause.code!r})"
+    else:
+        error = error_line(cause)
+    where = "" if cause is None else place_of(cause)
+    runtime.report(Broke(rank=spec.rank, error=error, where=where))
 
 
 def _silence(spec: WorkerSpec) -> Callable[[], None]:

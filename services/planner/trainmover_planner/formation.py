@@ -8,7 +8,7 @@ from trainmover.commands import Start, Stop, Warm
 from trainmover.events.machine import MachineLost
 from trainmover.events.migration import JobFormed
 from trainmover.topology import Layout, Member, Membership
-from trainmover_planner.inventory import Host, life_of
+from trainmover_planner.inventory import Host, Life, life_of
 from trainmover_planner.state import State, Turn
 
 __all__ = ["adopt", "form", "forms_at_s", "refuse_misfits", "start_members", "warm_standbys"]
@@ -108,7 +108,10 @@ def start_members(turn: Turn) -> None:
 
 
 def warm_standbys(turn: Turn) -> None:
-    """Make a standby of every machine that has no slot."""
+    """Make a standby of every machine that has no slot, and tell it who fills the slots.
+
+    A process that a standby starts later learns from the rank that fills the slot then.
+    """
     state = turn.state
     membership, flight = state.membership, state.flight
     if membership is None or state.over:
@@ -119,16 +122,25 @@ def warm_standbys(turn: Turn) -> None:
     if not seated <= state.warmed:
         turn.set(warmed=state.warmed | seated)  # whoever leaves a slot starts a new life first
     hosts, told = _registered(state), turn.state.warmed
+    if membership.epoch > state.warm_epoch:
+        turn.set(warm_epoch=membership.epoch)
+        for host in hosts:
+            if host.life in told - seated and host.warming:
+                _warm(turn, host.life, membership, slots=tuple(range(membership.layout.slots)))
     covered = sum(host.warm_limit or 0 for host in hosts if host.life in told - seated)
     for host in hosts:
         if host.life in told:
             continue
-        name, generation = host.life
         turn.set(warmed=turn.state.warmed | {host.life})
         slots = _in_turn(membership.layout.slots, after=covered if host.warm_limit else 0)
         covered += host.warm_limit or 0
-        warm = Warm(generation=generation, slots=slots, membership=membership)
-        turn.send(name, warm, id=f"{state.job}:{name}:{generation}:warm")
+        _warm(turn, host.life, membership, slots=slots)
+
+
+def _warm(turn: Turn, life: Life, membership: Membership, *, slots: tuple[int, ...]) -> None:
+    name, generation = life
+    warm = Warm(generation=generation, slots=slots, membership=membership)
+    turn.send(name, warm, id=f"{turn.state.job}:{name}:{generation}:warm:{membership.epoch}")
 
 
 def _in_turn(slots: int, *, after: int) -> tuple[int, ...]:

@@ -222,6 +222,7 @@ class State:
         unannounced: Facts that follow from what was read again, but were never published.
         told_break: Epochs at which all members were told to break their step.
         warmed: Lives that were told to be standbys.
+        warm_epoch: Epoch of the membership that standbys were told last.
         stopped: Lives that were told that the job is over.
         held: Slots that no machine can fill at present.
         held_s: Since when the job is held.
@@ -260,6 +261,7 @@ class State:
     unannounced: Mapping[str, PublishFact] = field(default_factory=_none)
     told_break: frozenset[int] = frozenset()
     warmed: frozenset[Life] = frozenset()
+    warm_epoch: int = 0
     stopped: frozenset[Life] = frozenset()
     held: tuple[int, ...] = ()
     held_s: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Final
 
 import typer
@@ -19,6 +20,7 @@ from trainmover.doctor import bus as bus_checks
 from trainmover.errors import BusError
 from trainmover.local import registry
 from trainmover.subjects import validate_id
+from trainmover.view import JobView
 
 __all__ = ["doctor"]
 
@@ -79,8 +81,12 @@ async def examine(job: str | None, url: str | None, credentials: Credentials) ->
             seen = await bus_checks.examine(bus, job)
             findings += bus_checks.judge(seen, job=job)
             if job is not None and seen.facts:
-                there = machines.announced(await history(bus, job))
+                told, view = await history(bus, job), JobView(job)
+                for fact in told:
+                    view.apply(fact)
+                there = machines.announced(told)
                 findings += machines.judge(there, await machines.dial(there))
+                findings += machines.judge_standbys(view, now=datetime.now(UTC))
     except BusError as error:
         findings.append(
             Finding("permissions", "problem", str(error), "See docs/howto/security.md for keys.")

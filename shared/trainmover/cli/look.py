@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +29,7 @@ from trainmover.cli.connect import (
 from trainmover.cli.exits import ExitCode
 from trainmover.errors import BusError, ConfigError
 from trainmover.events.envelope import Envelope
+from trainmover.picture import not_ready
 from trainmover.protocol.requests import StatusRequest
 from trainmover.report import Report, duration
 from trainmover.report_page import render
@@ -213,6 +215,7 @@ def _status_table(view: JobView, planner: dict[str, Any] | None) -> RenderableTy
         parts.append(Text(view.reason))
     parts += [Text(line) for line in _steered(view, planner)]
     parts += [Text(""), _machines_table(view)]
+    parts += [Text(line, style="yellow") for line in not_ready(view, now=datetime.now(UTC))]
     incidents = [one for one in view.incidents.values() if one.closed is None]
     if incidents:
         rows = [(one.id, one.kind, one.machine, one.summary) for one in incidents]

@@ -18,6 +18,7 @@ from trainmover.cli.connect import NatsOption, execute
 from trainmover.cli.exits import ExitCode
 from trainmover.errors import ConfigError
 from trainmover.events.envelope import Envelope
+from trainmover.events.machine import MachineWarmingFailed
 from trainmover.events.migration import JobFormed, MigrationCommitted
 from trainmover.events.operator import AutomationMode
 from trainmover.local import registry
@@ -34,6 +35,7 @@ from trainmover.redundancy import RedundancyChoice
 from trainmover.subjects import validate_id
 from trainmover.summary import summarise, worth_showing
 from trainmover.topology import parse_nnodes
+from trainmover.view.standbys import problem_words
 
 __all__ = ["agent", "become_agent", "finish", "run", "thread_environment", "up"]
 
@@ -213,11 +215,14 @@ def _security(job: str, *, secure: bool, security: Path | None, nats: str | None
 
 async def _supervise(spec: ClusterSpec, *, quiet: bool) -> ExitCode:
     follower = OutputFollower(spec.log_dir, write=_write)
+    known: set[tuple[str, str]] = set()
 
     def observe(event: Envelope) -> None:
         if isinstance(event.payload, JobFormed | MigrationCommitted):
             follower.seated(event.payload.membership)
-        if not quiet and worth_showing(event):
+        if isinstance(event.payload, MachineWarmingFailed):
+            _warn_once(event.payload, spec, known)
+        elif not quiet and worth_showing(event):
             output.note(summarise(event))
 
     def notify(notice: Notice) -> None:
@@ -240,6 +245,21 @@ async def _supervise(spec: ClusterSpec, *, quiet: bool) -> ExitCode:
             finally:
                 following.cancel()
     return finish(ending, interrupted=cluster.interrupted)
+
+
+def _warn_once(
+    failed: MachineWarmingFailed, spec: ClusterSpec, known: set[tuple[str, str]]
+) -> None:
+    """Say that a standby is not ready: once for each error, although it is tried again."""
+    if (failed.error, failed.where) in known:
+        return
+    known.add((failed.error, failed.where))
+    log = spec.log_dir / f"rank{failed.rank}-{failed.machine}-*.log"
+    output.warn(
+        f"{failed.machine} is not ready for slot {failed.slot}: "
+        f"{problem_words(failed.error, failed.where)}, in its shadow iterations. It is tried "
+        f"again; 'trainmover status --job {spec.job}' shows it, the traceback is in {log}"
+    )
 
 
 def _write(data: bytes) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from trainmover.doctor.finding import Finding, good, problem, reason, warning
 from trainmover.events.envelope import Envelope
@@ -17,8 +18,9 @@ from trainmover.events.machine import (
     MachineWarming,
 )
 from trainmover.events.migration import JobFailed, JobFinished, JobFormed, MigrationCommitted
+from trainmover.view import JobView
 
-__all__ = ["Announced", "announced", "dial", "judge"]
+__all__ = ["Announced", "announced", "dial", "judge", "judge_standbys"]
 
 _DIAL_S = 3.0
 
@@ -105,6 +107,19 @@ def judge(machines: list[Announced], reached: Mapping[str, str]) -> Iterator[Fin
             )
     if machines and not any(reached.values()):
         yield good("machines", f"{len(machines)} machines can be reached where they say they are")
+
+
+def judge_standbys(view: JobView, *, now: datetime) -> Iterator[Finding]:
+    """Slots that a standby cannot get warm for. Pure."""
+    for standby in () if view.over else view.standbys:
+        for one in standby.not_ready:
+            yield problem(
+                "standbys",
+                f"{standby.name} is not ready for {one.slot_words}: {one.words(now)}",
+                f"Read the output of rank {one.rank} on {standby.name}: the program failed in its "
+                "shadow iterations. What cannot run there belongs behind 'if not "
+                "session.is_shadow'.",
+            )
 
 
 def _is_loopback(endpoint: str) -> bool:

@@ -89,6 +89,7 @@ _TYPES: Final = (
     EventType("machine", "registered", machine.MachineRegistered, "machine"),
     EventType("machine", "warming", machine.MachineWarming, "machine"),
     EventType("machine", "ready", machine.MachineReady, "machine"),
+    EventType("machine", "warming_failed", machine.MachineWarmingFailed, "machine", kept_s=3600),
     EventType("machine", "lost", machine.MachineLost, "planner"),
     EventType("machine", "quarantined", machine.MachineQuarantined, "planner"),
     EventType("machine", "noticed", machine.MachineNoticed, "operator"),

@@ -17,6 +17,7 @@ __all__ = [
     "MachineReady",
     "MachineRegistered",
     "MachineWarming",
+    "MachineWarmingFailed",
     "WorkerExited",
 ]
 
@@ -60,6 +61,26 @@ class MachineReady(Frozen):
     slot: int
     shadow_iterations: int
     warm_s: float
+
+
+class MachineWarmingFailed(Frozen):
+    """A process of a standby ended before it was warm, or while it waited for its slot.
+
+    Attributes:
+        attempts: How often it was tried since it was ready last.
+        error: The last line of what the program raised ("AssertionError: ..."), or how it ended.
+        where: ``file:line`` of the innermost call in the user's program; empty where nobody knows.
+        retry_in_s: Seconds until it is tried again, from when this was published.
+    """
+
+    machine: str
+    generation: int
+    slot: int
+    rank: int
+    attempts: int = Field(ge=1)
+    error: str
+    where: str = ""
+    retry_in_s: float = Field(ge=0)
 
 
 class MachineLost(Frozen):

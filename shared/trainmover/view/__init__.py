@@ -6,5 +6,6 @@ and it works with the planner dead, since facts outlive who stated them.
 
 from trainmover.view.entries import IncidentView, MachineView, MigrationView
 from trainmover.view.job import JobView, trace_id
+from trainmover.view.standbys import NotReady
 
-__all__ = ["IncidentView", "JobView", "MachineView", "MigrationView", "trace_id"]
+__all__ = ["IncidentView", "JobView", "MachineView", "MigrationView", "NotReady", "trace_id"]

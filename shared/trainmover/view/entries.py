@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from trainmover.plan import Move
+from trainmover.view.standbys import NotReady, grouped
 
 __all__ = ["IncidentView", "MachineView", "MigrationView"]
 
@@ -23,6 +24,7 @@ class MachineView:
         role: ``registered``, ``active``, ``standby``, ``released``, ``lost``, ``quarantined``.
         slot: The slot it fills, for an active machine.
         ready_slots: Slots a standby could take at once.
+        failures: Why it is not ready for other slots, as far as its processes failed.
         listens: For each slot a standby may take, where its processes for it listen.
         warm_limit: Most slots that it keeps warm; None: all.
         step: Completed steps of its slowest rank, as last reported.
@@ -36,12 +38,18 @@ class MachineView:
     host: str = ""
     pid: int = 0
     ready_slots: set[int] = field(default_factory=set)
+    failures: dict[int, NotReady] = field(default_factory=dict)
     listens: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     warm_limit: int | None = None
     step: int | None = None
     step_s: float | None = None
     loss: float | None = None
     note: str = ""
+
+    @property
+    def not_ready(self) -> list[NotReady]:
+        """Why a standby is not ready, each reason once."""
+        return grouped(self.failures.values()) if self.role == "standby" else []
 
     def as_data(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -53,6 +61,7 @@ class MachineView:
             "host": self.host,
             "pid": self.pid,
             "ready_slots": sorted(self.ready_slots),
+            "not_ready": [one.as_data() for one in self.not_ready],
             "warm_limit": self.warm_limit,
             "step": self.step,
             "step_s": self.step_s,

@@ -9,6 +9,7 @@ from trainmover.events import executor, incident, machine, migration, operator
 from trainmover.events.envelope import Envelope
 from trainmover.topology import Frozen, Membership
 from trainmover.view.entries import IncidentView, MachineView, MigrationView
+from trainmover.view.standbys import NotReady
 
 __all__ = ["JobView", "trace_id"]
 
@@ -60,7 +61,7 @@ class JobView:
         self.last_event = event
         payload = event.payload
         self._apply_job(payload)
-        self._apply_machine(payload)
+        self._apply_machine(event)
         self._apply_progress(payload)
         self._apply_incident(event)
         self._apply_migration(event)
@@ -102,14 +103,15 @@ class JobView:
             case _:
                 pass
 
-    def _apply_machine(self, payload: Frozen) -> None:
+    def _apply_machine(self, event: Envelope) -> None:
+        payload = event.payload
         match payload:
             case machine.MachineRegistered(machine=offered, pid=pid, host=host, warm_limit=most):
                 view = self._machine(offered.name)
                 view.warm_limit = most
                 again = self.membership is not None and view.role != "quarantined"
                 view.role = "standby" if again else view.role
-                view.slot, view.ready_slots = None, set()
+                view.slot, view.ready_slots, view.failures = None, set(), {}
                 view.step, view.step_s, view.note = None, None, ""  # those of an earlier life
                 view.generation, view.pid, view.host = offered.generation, pid, host
             case machine.MachineWarming(machine=name, endpoints=endpoints):
@@ -121,14 +123,20 @@ class JobView:
                 if view.role != "active":
                     view.role = "standby"
                     view.ready_slots.add(slot)
+                    view.failures.pop(slot, None)
+            case machine.MachineWarmingFailed(machine=name, slot=slot) as failed:
+                view = self._machine(name)
+                if view.role != "active":
+                    view.ready_slots.discard(slot)
+                    view.failures[slot] = NotReady.of(failed, said=event.time)
             case machine.MachineLost(machine=name, reason=reason):
                 view = self._machine(name)
                 view.role, view.slot, view.note = "lost", None, reason
-                view.ready_slots = set()
+                view.ready_slots, view.failures = set(), {}
             case machine.MachineQuarantined(machine=name, reason=reason):
                 view = self._machine(name)
                 view.role, view.slot, view.note = "quarantined", None, reason
-                view.ready_slots = set()
+                view.ready_slots, view.failures = set(), {}
             case operator.MachineReleased(machine=name, ready_slots=slots):
                 view = self._machine(name)
                 view.role, view.note = "standby" if slots else "released", ""
@@ -222,7 +230,8 @@ class JobView:
                 view.role, view.slot = "released", None
         for name, slot in seated.items():
             view = self._machine(name)
-            view.role, view.slot, view.ready_slots = "active", slot, set()
+            view.role, view.slot = "active", slot
+            view.ready_slots, view.failures = set(), {}
 
 
 _DECIDERS: Final = ("approved_by", "rejected_by", "aborted_by")

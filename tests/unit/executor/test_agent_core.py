@@ -29,13 +29,14 @@ from trainmover.events.machine import (
     MachineReady,
     MachineRegistered,
     MachineWarming,
+    MachineWarmingFailed,
     WorkerExited,
 )
 from trainmover.plan import MigrationKind, Move, Plan
 from trainmover.topology import Frozen, Layout, Member, Membership
 from trainmover_executor.agent import core, effects
 from trainmover_executor.agent.state import AgentState, Identity
-from trainmover_executor.control import Done, Warmed
+from trainmover_executor.control import Broke, Done, Warmed
 
 ME = "worker-1"
 
@@ -263,26 +264,53 @@ def test_warm_again_changes_nothing() -> None:
     assert not world.command(Warm(generation=0, slots=(0, 1), membership=job))
 
 
-def test_a_bay_that_dies_is_retried_on_fresh_sockets_and_then_given_up() -> None:
+def test_a_bay_that_dies_is_retried_on_fresh_sockets_at_growing_intervals() -> None:
     world = standby(warm=())
-    for _ in range(2):
+    delays = []
+    for attempt in range(1, 12):
         old = world.state.bays[0].endpoints
-        actions = world.feed(effects.Exited(world.keys(0)[0], 1, None, "boom"))
+        actions = world.feed(effects.Exited(world.keys(0)[0], 1, None, "boom\nValueError: no\n"))
         (after,) = of(effects.After, actions)
+        delays.append(after.delay_s)
         warming = world.last(MachineWarming)
         assert isinstance(warming, MachineWarming)
         assert 0 not in warming.endpoints  # nobody may plan with dead endpoints
+        failed = world.last(MachineWarmingFailed)
+        assert isinstance(failed, MachineWarmingFailed)
+        assert (failed.slot, failed.rank, failed.attempts) == (0, 0, attempt)
+        assert failed.error == "its process ended with exit code 1: ValueError: no"
+        assert failed.retry_in_s == after.delay_s
         world.feed(after.event)
         world.warm(1)  # the other bay had its turn meanwhile
         assert world.state.bays[0].endpoints != old
         assert world.keys(0)
-    actions = world.feed(effects.Exited(world.keys(0)[0], 1, None, "boom"))
-    assert not of(effects.After, actions)
-    (log,) = [one for one in of(effects.Log, actions) if one.event == "standby.slot_given_up"]
-    assert log.level == "error"
-    assert 0 not in world.state.bays
+    assert delays == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
     assert not [fact for fact in world.published if isinstance(fact, WorkerExited)]
     assert world.state.phase == "standby"
+    world.warm(0)
+    assert world.state.bays[0].failures == 0
+
+
+def test_a_standby_whose_program_says_what_broke_is_quoted() -> None:
+    world = standby(warm=())
+    (key,) = world.keys(0)
+    world.feed(effects.Said(key, Broke(rank=0, error="AssertionError", where="/a/train.py:19")))
+    world.feed(effects.Exited(key, 1, None, "Traceback ..."))
+    failed = world.last(MachineWarmingFailed)
+    assert isinstance(failed, MachineWarmingFailed)
+    assert (failed.error, failed.where) == ("AssertionError", "/a/train.py:19")
+
+
+def test_a_ready_standby_that_dies_is_not_ready_any_more() -> None:
+    world = standby()
+    world.feed(effects.Exited(world.keys(0)[0], None, 9, ""))
+    failed = world.last(MachineWarmingFailed)
+    assert isinstance(failed, MachineWarmingFailed)
+    assert failed.error == "its process was ended by SIGKILL"
+    assert failed.attempts == 1
+    warming = world.last(MachineWarming)
+    assert isinstance(warming, MachineWarming)
+    assert set(warming.endpoints) == {1}
 
 
 # -- plans ------------------------------------------------------------------------------------

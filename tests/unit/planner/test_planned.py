@@ -25,8 +25,10 @@ def test_an_operator_moves_a_machine(world):
     assert world.membership.epoch == 1, "nobody committed yet"
     commands = world.report(executor.PlanCommitted, plan)
     assert world.names(commands) == ["MigrationCommitted"]
-    ((name, release),) = world.sent(commands)
+    (name, release), (other, warm) = world.sent(commands)
     assert (name, release.verb, release.then) == ("w-1", "release", "standby")
+    assert (other, warm.verb) == ("w-5", "warm"), "it learns who fills the slots now"
+    assert warm.membership == plan.membership
     assert (release.generation, release.epoch) == (0, 2)
     assert world.membership == plan.membership
     (committed,) = world.facts(commands)

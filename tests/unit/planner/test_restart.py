@@ -37,7 +37,9 @@ def test_a_move_in_phase_one_is_taken_up(world):
     assert world.membership == plan.membership
 
 
-def test_a_commit_that_was_not_announced_is_announced(world):
+def test_a_commit_that_was_not_announced_is_announced(world_class):
+    world = world_class(spare=1)
+    world.form()
     world.ask("migrate", machine="w-1")
     plan = world.last_plan()
     world.report(executor.PlanSwitched, plan)

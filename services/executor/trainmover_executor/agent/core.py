@@ -37,7 +37,7 @@ from trainmover_executor.agent.effects import (
 )
 from trainmover_executor.agent.state import AgentState, Worker
 from trainmover_executor.agent.turn import Turn
-from trainmover_executor.control import Done, Warmed
+from trainmover_executor.control import Broke, Done, Warmed
 
 __all__ = ["step"]
 
@@ -154,6 +154,8 @@ def _on_worker(turn: Turn, event: Said | Reported, worker: Worker) -> None:
         match event.message:
             case Warmed():
                 standby.on_warmed(turn, worker, event.message)
+            case Broke():
+                turn.worker(worker.key, broke=event.message)
             case Done():
                 _on_done(turn, worker, event.message)
             case _:

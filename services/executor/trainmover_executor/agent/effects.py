@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from trainmover.commands import Command
 from trainmover.topology import Frozen, Membership
-from trainmover_executor.control import Done, Hello, ToWorker, Warmed
+from trainmover_executor.control import Broke, Done, Hello, ToWorker, Warmed
 
 __all__ = [
     "Action",
@@ -61,7 +61,7 @@ class Said:
     """A worker spoke about itself."""
 
     key: str
-    message: Hello | Warmed | Done
+    message: Hello | Warmed | Broke | Done
 
 
 @dataclass(frozen=True, slots=True)

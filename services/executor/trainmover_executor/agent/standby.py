@@ -6,11 +6,12 @@ plan calls.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from typing import Final
 
 from trainmover.commands import Warm
-from trainmover.events.machine import MachineReady, MachineWarming
+from trainmover.events.machine import MachineReady, MachineWarming, MachineWarmingFailed
 from trainmover_executor.agent.effects import After, Bind, Exited, RetryBay
 from trainmover_executor.agent.state import AgentState, Worker
 from trainmover_executor.agent.turn import Turn
@@ -18,8 +19,10 @@ from trainmover_executor.control import Warmed
 
 __all__ = ["on_bound", "on_lost", "on_retry", "on_warm", "on_warmed", "start_bay", "start_next"]
 
-_RETRIES: Final = 2
 _FIRST_BACKOFF_S: Final = 1.0
+_LONGEST_BACKOFF_S: Final = 300.0
+_LONGEST_LINE: Final = 300
+_SIGNALS: Final = {int(one): one.name for one in signal.Signals}
 
 
 def on_warm(turn: Turn, command: Warm) -> None:
@@ -118,7 +121,7 @@ def on_warmed(turn: Turn, worker: Worker, message: Warmed) -> None:
     warmed = [report for report in reports if report is not None]
     if len(warmed) < len(reports):
         return
-    turn.bay(worker.slot, phase="ready")
+    turn.bay(worker.slot, phase="ready", failures=0)
     turn.set(crashes=0)
     turn.publish(
         MachineReady(
@@ -133,32 +136,52 @@ def on_warmed(turn: Turn, worker: Worker, message: Warmed) -> None:
 
 
 def on_lost(turn: Turn, worker: Worker, event: Exited) -> None:
-    """A process of a bay died and no plan counted on it: try again, but not for ever."""
+    """A process of a bay died and no plan counted on it: say why, and try again later."""
     slot = worker.slot
     turn.end(turn.state.live_of(slot), grace_s=0.0)
     bay = turn.bay(slot, phase="down", failures=turn.state.bays[slot].failures + 1)
-    lost = {
-        "slot": slot,
-        "rank": worker.rank,
-        "exit_code": event.exit_code,
-        "signal": event.signal,
-        "last_words": event.last_words[-500:],
-    }
-    if bay.failures > _RETRIES:
-        turn.log(
-            "error",
-            "standby.slot_given_up",
-            **lost,
-            next_step=f"this machine cannot take slot {slot} before it registers again; read the "
-            "output of the rank",
-        )
-        turn.drop_bay(slot)
-    else:
-        delay_s = _FIRST_BACKOFF_S * 2 ** (bay.failures - 1)
-        turn.log("warning", "standby.worker_died", **lost, retry_in_s=delay_s)
-        turn.do(After(delay_s, RetryBay(turn.state.generation, slot)))
+    # Of a few attempts the doubling is worth computing, of a thousand not.
+    delay_s = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(bay.failures - 1, 16))
+    error, where = _reason(worker, event)
+    turn.log(
+        "warning",
+        "standby.worker_died",
+        slot=slot,
+        rank=worker.rank,
+        exit_code=event.exit_code,
+        signal=event.signal,
+        error=error,
+        where=where,
+        last_words=event.last_words[-500:],
+        retry_in_s=delay_s,
+    )
     _announce(turn)  # its old endpoints are dead: nobody should plan with them
+    turn.publish(
+        MachineWarmingFailed(
+            machine=turn.state.me.machine,
+            generation=turn.state.generation,
+            slot=slot,
+            rank=worker.rank,
+            attempts=bay.failures,
+            error=error,
+            where=where,
+            retry_in_s=delay_s,
+        )
+    )
+    turn.do(After(delay_s, RetryBay(turn.state.generation, slot)))
     start_next(turn)
+
+
+def _reason(worker: Worker, event: Exited) -> tuple[str, str]:
+    """Why a process ended, in a line, and ``file:line`` if it said so itself."""
+    if worker.broke is not None:
+        return worker.broke.error, worker.broke.where
+    if event.signal is not None:
+        name = _SIGNALS.get(event.signal, f"signal {event.signal}")
+        return f"its process was ended by {name}", ""
+    words = event.last_words.strip().splitlines()
+    said = f": {words[-1][:_LONGEST_LINE]}" if words else ""
+    return f"its process ended with exit code {event.exit_code}{said}", ""
 
 
 def on_retry(turn: Turn, event: RetryBay) -> None:

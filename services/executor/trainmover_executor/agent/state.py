@@ -9,7 +9,7 @@ from typing import Literal
 
 from trainmover.plan import Plan
 from trainmover.topology import Membership
-from trainmover_executor.control import Warmed
+from trainmover_executor.control import Broke, Warmed
 
 __all__ = ["AgentState", "Bay", "BayPhase", "Ending", "Identity", "Phase", "Worker"]
 
@@ -50,6 +50,7 @@ class Worker:
     Attributes:
         key: Names the process; never used twice.
         warmed: Its report, once a standby has run its shadow iterations.
+        broke: What its program said when it ended as a standby.
         done: The user's program ended normally; its exit is expected.
         ending: It was told to end; its exit is expected.
         left_at: Epoch of the switch in which it handed its slot over, else None.
@@ -60,6 +61,7 @@ class Worker:
     rank: int
     role: Literal["active", "standby"]
     warmed: Warmed | None = None
+    broke: Broke | None = None
     done: bool = False
     ending: bool = False
     left_at: int | None = None
@@ -72,7 +74,7 @@ class Bay:
     Attributes:
         endpoints: Where its processes listen, or will.
         phase: ``down`` between the death of its processes and the next attempt.
-        failures: How often its processes died before they were warm.
+        failures: How often its processes died since it was ready last.
     """
 
     endpoints: tuple[str, ...] = ()

@@ -65,14 +65,6 @@ class Turn:
         self.set(bays=MappingProxyType({**self.state.bays, slot: changed}))
         return changed
 
-    def drop_bay(self, slot: int) -> None:
-        """Be a standby for ``slot`` no more."""
-        left = {key: bay for key, bay in self.state.bays.items() if key != slot}
-        self.set(
-            bays=MappingProxyType(left),
-            queue=tuple(queued for queued in self.state.queue if queued != slot),
-        )
-
     def forget(self, key: str) -> Worker:
         """Take a worker off the books, as its process is gone."""
         worker = self.state.workers[key]

@@ -1,29 +1,51 @@
-"""Results of a job's first step, recorded by active ranks and replayed by standbys.
+"""Results of a job's first steps, recorded by active ranks for standbys.
 
-Most collectives can be faked in the sandbox. Metadata cannot: a pipeline stage learns the shapes of
-its inputs from its neighbour in the first step, and programs broadcast objects. So an active rank
-keeps every small result up to its first committed step, and the standby process of the same rank
-gets them in the order in which they came (TrainMover section 4.2: record and replay).
+Most collectives can be faked in the sandbox. What a program looks at cannot: a pipeline stage
+learns the shapes of its inputs from its neighbour, and programs broadcast objects and compare what
+they gathered. So an active rank keeps every small result of its set-up, which is part 0 of the
+recording, and of its first steps, parts 1 to 3. The standby process of the same rank replays one
+part in each shadow iteration (TrainMover section 4.2: record and replay).
 """
 
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 import torch
 
 from trainmover_executor.communicator.base import Communicator
 from trainmover_executor.communicator.reduction import Reduction
-from trainmover_executor.communicator.sandbox import SandboxCommunicator
 
-__all__ = ["Entry", "Recording", "RecordingCommunicator", "ReplayingCommunicator"]
+__all__ = ["RECORDED_STEPS", "Entry", "Mark", "Recording", "RecordingCommunicator", "key_of"]
+
+RECORDED_STEPS: Final = 3
+"""As many as a standby runs shadow iterations: DDP's second step has other collectives than its
+first, and programs compare what depends on the number of the step."""
 
 _RESULT_LIMIT_BYTES: Final = 64 * 1024
-_TOTAL_LIMIT_BYTES: Final = 16 * 1024 * 1024
+_PART_LIMIT_BYTES: Final = 4 * 1024 * 1024
+_HASTE_S: Final = 1.0
+"""How long a standby that a job waits for waits for the recording."""
+
+Results = tuple[torch.Tensor, ...] | None
+
+
+class Mark(StrEnum):
+    """What divides the entries of a recording."""
+
+    BEGIN = "begin"
+    """A step begins, and with it a part."""
+
+    COMMIT = "commit"
+    """The step is committed."""
+
+    VOID = "void"
+    """Communication broke: what came since the last mark does not count, most comes again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,31 +53,46 @@ class Entry:
     """The result of one operation.
 
     Attributes:
-        key: Group, operation and peer.
-        tensors: Copies; None where the result was too large to keep.
+        key: Which operation; see ``key_of``.
+        tensors: Copies in host memory; None where the result was too large to keep.
     """
 
     key: str
-    tensors: tuple[torch.Tensor, ...] | None
+    tensors: Results
+
+
+def key_of(group: str, op: str, peer: int | str, results: Sequence[torch.Tensor]) -> str:
+    """Names operations that are told apart by their order only.
+
+    Types and shapes are part of it: a program that issues other collectives in its standby, because
+    DDP has rebuilt its buckets, say, does not shift the results of those that are the same.
+    """
+    kinds = dict.fromkeys(f"{result.dtype}{list(result.shape)}" for result in results)
+    return f"{group}|{op}|{peer}|{len(results)}|{','.join(kinds)}"
 
 
 class Recording:
-    """Results in the order in which they came; written by one side, read by any thread.
+    """Results in the order in which they came; written by one thread, read by any.
 
     Attributes:
         nbytes: Bytes kept.
         dropped: Results that were too large.
+        committed: Steps that are recorded as a whole.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._entries: list[Entry] = []
-        self._by_key: defaultdict[str, list[Entry]] = defaultdict(list)
-        self._listeners: list[Callable[[], object]] = []
-        self._patient = True
+        self._log: list[Entry | Mark] = []
+        self._parts: list[dict[str, list[Results]]] = [{}]
+        self._loose: list[str] = []
+        self._room = _PART_LIMIT_BYTES
+        self._heard_at = time.monotonic()
+        self._hurried = False
         self._complete = False
+        self._listeners: list[Callable[[], object]] = []
         self.nbytes = 0
         self.dropped = 0
+        self.committed = 0
 
     @property
     def complete(self) -> bool:
@@ -67,24 +104,36 @@ class Recording:
         with self._changed:
             self._listeners.append(listener)
 
+    # -- written by an active rank, or by what a standby hears from it ----------------------------
+
     def keep(self, key: str, results: Sequence[torch.Tensor]) -> None:
         """Copy what an operation has just produced, unless it is too large."""
-        size = sum(result.numel() * result.element_size() for result in results)
-        small = size <= _RESULT_LIMIT_BYTES and self.nbytes + size <= _TOTAL_LIMIT_BYTES
-        copies = tuple(result.detach().clone() for result in results) if small else None
+        size = _bytes_of(results)
+        # Numbers may not take the room of what programs look at: sizes and objects.
+        room = self._room - _PART_LIMIT_BYTES // 2 * any(map(torch.is_floating_point, results))
+        copies = None
+        if size <= min(_RESULT_LIMIT_BYTES, room):
+            copies = tuple(result.detach().to("cpu", copy=True) for result in results)
         self.add(Entry(key, copies))
 
-    def add(self, entry: Entry) -> None:
-        """Append an entry."""
+    def begin_step(self) -> None:
+        """A step of the job begins; the one after the last recorded step closes the recording."""
+        if len(self._parts) > RECORDED_STEPS:
+            self.close()
+        else:
+            self.add(Mark.BEGIN)
+
+    def add(self, item: Entry | Mark) -> None:
+        """Append an entry or a mark; nothing once the recording is complete."""
         with self._changed:
             if self._complete:
                 return
-            self._entries.append(entry)
-            self._by_key[entry.key].append(entry)
-            if entry.tensors is None:
-                self.dropped += 1
+            self._log.append(item)
+            self._heard_at = time.monotonic()
+            if isinstance(item, Mark):
+                self._divide(item)
             else:
-                self.nbytes += sum(t.numel() * t.element_size() for t in entry.tensors)
+                self._append(item)
         self._notify()
 
     def close(self) -> None:
@@ -93,32 +142,27 @@ class Recording:
             self._complete = True
         self._notify()
 
-    def wait_no_more(self) -> None:
-        """From now on ``find`` returns at once: metadata is exchanged in the first step only."""
-        with self._changed:
-            self._patient = False
-            self._changed.notify_all()
+    def _append(self, entry: Entry) -> None:
+        self._parts[-1].setdefault(entry.key, []).append(entry.tensors)
+        self._loose.append(entry.key)
+        if entry.tensors is None:
+            self.dropped += 1
+        else:
+            size = _bytes_of(entry.tensors)
+            self.nbytes += size
+            self._room -= size
 
-    def since(self, count: int) -> list[Entry]:
-        """All entries but the first ``count``."""
-        with self._changed:
-            return self._entries[count:]
-
-    def find(self, key: str, index: int, *, wait: bool) -> tuple[torch.Tensor, ...] | None:
-        """The result of the ``index``-th operation with this key; None when it was not kept.
-
-        Args:
-            key: Group, operation and peer.
-            index: From 0.
-            wait: Wait until it has come, or will not come any more.
-        """
-        with self._changed:
-            if wait:
-                self._changed.wait_for(
-                    lambda: self._complete or not self._patient or len(self._by_key[key]) > index
-                )
-            found = self._by_key[key]
-            return found[index].tensors if index < len(found) else None
+    def _divide(self, mark: Mark) -> None:
+        match mark:
+            case Mark.BEGIN:
+                self._parts.append({})
+                self._room = _PART_LIMIT_BYTES
+            case Mark.COMMIT:
+                self.committed = len(self._parts) - 1
+            case Mark.VOID:
+                for key in self._loose:
+                    self._parts[-1][key].pop()
+        self._loose.clear()
 
     def _notify(self) -> None:
         with self._changed:
@@ -127,13 +171,58 @@ class Recording:
         for listener in listeners:
             listener()
 
+    # -- read ------------------------------------------------------------------------------------
 
-def _key(group: str, op: str, peer: int | None = None) -> str:
-    return f"{group}|{op}" if peer is None else f"{group}|{op}|{peer}"
+    def since(self, count: int) -> list[Entry | Mark]:
+        """Everything in its order, but the first ``count``."""
+        with self._changed:
+            return self._log[count:]
+
+    def hurry(self) -> None:
+        """The job waits for this standby: nobody waits long for a result from now on."""
+        with self._changed:
+            self._hurried = True
+            self._changed.notify_all()
+
+    def find(self, part: int, key: str, index: int, *, patience_s: float | None) -> Results:
+        """The result of the ``index``-th operation with this key in a part.
+
+        Waits until it has come or cannot come any more. In place of a step that was not recorded as
+        a whole, the last one that was is looked at.
+
+        Args:
+            part: 0 is what came before the first step.
+            key: See ``key_of``.
+            index: From 0.
+            patience_s: Longest wait without a sign of life of the active rank; None: no limit.
+
+        Returns:
+            None when it is not known: it was too large, or never came.
+        """
+        with self._changed:
+            while not self._is_settled(part, key, index):
+                limit_s = _HASTE_S if self._hurried else patience_s
+                left_s = None if limit_s is None else self._heard_at + limit_s - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    break
+                self._changed.wait(left_s)
+            if self._complete and part > self.committed > 0:
+                part = self.committed
+            found = self._parts[part].get(key, []) if part < len(self._parts) else []
+            return found[index] if index < len(found) else None
+
+    def _is_settled(self, part: int, key: str, index: int) -> bool:
+        if self._complete or part < len(self._parts) - 1:
+            return True
+        return part < len(self._parts) and len(self._parts[part].get(key, ())) > index
+
+
+def _bytes_of(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 class RecordingCommunicator:
-    """Records what others sent, and passes everything on.
+    """Records results, and passes everything on.
 
     Args:
         real: What does the work.
@@ -149,41 +238,44 @@ class RecordingCommunicator:
     def allreduce(self, tensor: torch.Tensor, reduction: Reduction) -> None:
         """See ``Communicator.allreduce``."""
         self._real.allreduce(tensor, reduction)
+        self._keep("allreduce", "", [tensor])
 
     def reduce_scatter(
         self, out: torch.Tensor, inputs: Sequence[torch.Tensor], reduction: Reduction
     ) -> None:
         """See ``Communicator.reduce_scatter``."""
         self._real.reduce_scatter(out, inputs, reduction)
+        self._keep("reduce_scatter", "", [out])
 
     def all_gather(self, outs: Sequence[torch.Tensor], tensor: torch.Tensor) -> None:
         """See ``Communicator.all_gather``."""
         self._real.all_gather(outs, tensor)
-        self._recording.keep(_key(self._group, "all_gather"), outs)
+        self._keep("all_gather", "", outs)
 
     def broadcast(self, tensor: torch.Tensor, *, root: int) -> None:
         """See ``Communicator.broadcast``."""
         self._real.broadcast(tensor, root=root)
-        self._recording.keep(_key(self._group, "broadcast", root), [tensor])
+        self._keep("broadcast", root, [tensor])
 
     def reduce(self, tensor: torch.Tensor, reduction: Reduction, *, root: int) -> None:
         """See ``Communicator.reduce``."""
         self._real.reduce(tensor, reduction, root=root)
+        self._keep("reduce", root, [tensor])
 
     def gather(self, outs: Sequence[torch.Tensor], tensor: torch.Tensor, *, root: int) -> None:
         """See ``Communicator.gather``."""
         self._real.gather(outs, tensor, root=root)
-        self._recording.keep(_key(self._group, "gather", root), outs)
+        self._keep("gather", root, outs)
 
     def scatter(self, out: torch.Tensor, inputs: Sequence[torch.Tensor], *, root: int) -> None:
         """See ``Communicator.scatter``."""
         self._real.scatter(out, inputs, root=root)
-        self._recording.keep(_key(self._group, "scatter", root), [out])
+        self._keep("scatter", root, [out])
 
     def all_to_all(self, outs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
         """See ``Communicator.all_to_all``."""
         self._real.all_to_all(outs, inputs)
-        self._recording.keep(_key(self._group, "all_to_all"), outs)
+        self._keep("all_to_all", "", outs)
 
     def send(self, tensor: torch.Tensor, *, to: int, tag: int) -> None:
         """See ``Communicator.send``."""
@@ -192,75 +284,11 @@ class RecordingCommunicator:
     def recv(self, tensor: torch.Tensor, *, source: int, tag: int) -> None:
         """See ``Communicator.recv``."""
         self._real.recv(tensor, source=source, tag=tag)
-        self._recording.keep(_key(self._group, "recv", source), [tensor])
+        self._keep("recv", f"{source}:{tag}", [tensor])
 
     def barrier(self) -> None:
         """See ``Communicator.barrier``."""
         self._real.barrier()
 
-
-class ReplayingCommunicator(SandboxCommunicator):
-    """The sandbox of a standby: recorded results where there are some, stand-ins elsewhere.
-
-    What only another rank can know (messages, objects) is waited for; everything else takes the
-    recorded result if it has come already.
-
-    Args:
-        rank: Rank within the group.
-        group: Name of the group.
-        recording: What the active rank sends.
-    """
-
-    def __init__(self, *, rank: int, group: str, recording: Recording) -> None:
-        super().__init__(rank=rank)
-        self._group = group
-        self._recording = recording
-        self._taken: defaultdict[str, int] = defaultdict(int)
-
-    def all_gather(self, outs: Sequence[torch.Tensor], tensor: torch.Tensor) -> None:
-        """The recorded result, else one's own tensor everywhere."""
-        if not self._replay("all_gather", None, outs, wait=False):
-            super().all_gather(outs, tensor)
-
-    def broadcast(self, tensor: torch.Tensor, *, root: int) -> None:
-        """The recorded result, else keep ``tensor``."""
-        self._replay("broadcast", root, [tensor], wait=self._tells(tensor, root))
-
-    def gather(self, outs: Sequence[torch.Tensor], tensor: torch.Tensor, *, root: int) -> None:
-        """The recorded result, else one's own tensor everywhere."""
-        if not self._replay("gather", root, outs, wait=False):
-            super().gather(outs, tensor, root=root)
-
-    def scatter(self, out: torch.Tensor, inputs: Sequence[torch.Tensor], *, root: int) -> None:
-        """The recorded result, else one's own piece or zeros."""
-        if not self._replay("scatter", root, [out], wait=self._tells(out, root)):
-            super().scatter(out, inputs, root=root)
-
-    def all_to_all(self, outs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
-        """The recorded result, else zeros."""
-        if not self._replay("all_to_all", None, outs, wait=False):
-            super().all_to_all(outs, inputs)
-
-    def recv(self, tensor: torch.Tensor, *, source: int, tag: int) -> None:
-        """The recorded message, else zeros."""
-        if not self._replay("recv", source, [tensor], wait=True):
-            super().recv(tensor, source=source, tag=tag)
-
-    def _tells(self, tensor: torch.Tensor, root: int) -> bool:
-        """Whether the root tells something about sizes or objects, not numbers to compute with."""
-        return root != self._rank and not tensor.is_floating_point()
-
-    def _replay(
-        self, op: str, peer: int | None, outs: Sequence[torch.Tensor], *, wait: bool
-    ) -> bool:
-        key = _key(self._group, op, peer)
-        index = self._taken[key]
-        self._taken[key] += 1
-        found = self._recording.find(key, index, wait=wait)
-        if found is None or len(found) != len(outs):
-            return False
-        if any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(found, outs, strict=True)):
-            return False
-        for out, kept in zip(outs, found, strict=True):
-            out.detach().copy_(kept)
-        return True
+    def _keep(self, op: str, peer: int | str, results: Sequence[torch.Tensor]) -> None:
+        self._recording.keep(key_of(self._group, op, peer, results), results)

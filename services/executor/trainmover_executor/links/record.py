@@ -8,14 +8,15 @@ from typing import Final
 
 import structlog
 
-from trainmover.errors import TrainMoverError
-from trainmover_executor.communicator.recording import Entry, Recording
+from trainmover.errors import ProtocolError, TrainMoverError
+from trainmover_executor.communicator.recording import Entry, Mark, Recording
 from trainmover_executor.links.endpoint import dial
 from trainmover_executor.links.frames import next_frame, send_frame
 from trainmover_executor.links.handshake import ANY_EPOCH, RECORD_GROUP, Hail
+from trainmover_executor.state.codec import is_portable
 from trainmover_executor.state.portable import pack_tree, unpack_tree
 
-__all__ = ["fetch_recording", "serve_recording"]
+__all__ = ["fetch_recording", "serve_recording", "take_in"]
 
 log = structlog.get_logger(__name__)
 
@@ -23,7 +24,7 @@ _FRAME_LIMIT_BYTES: Final = 1024 * 1024
 
 
 async def serve_recording(sock: socket.socket, recording: Recording) -> None:
-    """Send every entry, those to come included; ends when the recording does."""
+    """Send everything, what is to come included; ends when the recording does."""
     loop = asyncio.get_running_loop()
     more = asyncio.Event()
     recording.listen(lambda: loop.call_soon_threadsafe(more.set))
@@ -32,12 +33,11 @@ async def serve_recording(sock: socket.socket, recording: Recording) -> None:
         while True:
             more.clear()
             complete = recording.complete
-            entries = recording.since(sent)
-            for entry in entries:
-                tensors = None if entry.tensors is None else list(entry.tensors)
-                await send_frame(sock, pack_tree({"key": entry.key, "tensors": tensors}))
-            sent += len(entries)
-            if complete and not entries:
+            news = recording.since(sent)
+            for item in news:
+                await send_frame(sock, _pack(item))
+            sent += len(news)
+            if complete and not news:
                 return
             if not complete:
                 await more.wait()
@@ -55,8 +55,7 @@ async def fetch_recording(
         hail = Hail(job=job, epoch=ANY_EPOCH, group=RECORD_GROUP, source=rank, target=rank)
         sock = await dial(endpoint, hail, secret=secret)
         try:
-            while (entry := await _next(sock)) is not None:
-                recording.add(entry)
+            await take_in(sock, recording)
         finally:
             sock.close()
     except (OSError, TrainMoverError) as error:
@@ -67,10 +66,31 @@ async def fetch_recording(
         log.debug("recording", kept_bytes=recording.nbytes, too_large=recording.dropped)
 
 
-async def _next(sock: socket.socket) -> Entry | None:
-    data = await next_frame(sock, limit_bytes=_FRAME_LIMIT_BYTES)
-    if data is None:
-        return None
+async def take_in(sock: socket.socket, recording: Recording) -> None:
+    """Fill ``recording`` with what ``serve_recording`` sends, until the other side closes.
+
+    Raises:
+        ProtocolError: It does not parse.
+    """
+    while (data := await next_frame(sock, limit_bytes=_FRAME_LIMIT_BYTES)) is not None:
+        recording.add(_unpack(data))
+
+
+def _pack(item: Entry | Mark) -> bytes:
+    if isinstance(item, Mark):
+        return pack_tree({"mark": str(item)})
+    tensors = None
+    if item.tensors is not None and all(map(is_portable, item.tensors)):
+        tensors = list(item.tensors)
+    return pack_tree({"key": item.key, "tensors": tensors})
+
+
+def _unpack(data: bytes) -> Entry | Mark:
     tree = unpack_tree(data)
-    tensors = None if tree["tensors"] is None else tuple(tree["tensors"])
-    return Entry(str(tree["key"]), tensors)
+    try:
+        if "mark" in tree:
+            return Mark(tree["mark"])
+        tensors = None if tree["tensors"] is None else tuple(tree["tensors"])
+        return Entry(str(tree["key"]), tensors)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ProtocolError(f"an entry of a recording does not parse: {error}") from error

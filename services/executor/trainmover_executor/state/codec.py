@@ -18,7 +18,7 @@ import torch
 
 from trainmover.errors import TrainMoverError
 
-__all__ = ["StateNotPortableError", "TensorSpec", "decode", "encode"]
+__all__ = ["StateNotPortableError", "TensorSpec", "decode", "encode", "is_portable"]
 
 _DTYPES: Final = {
     str(dtype).removeprefix("torch."): dtype
@@ -50,6 +50,11 @@ _TENSOR_LIMIT_BYTES: Final = 1 << 42
 
 class StateNotPortableError(TrainMoverError):
     """A piece of state cannot be described without pickling it."""
+
+
+def is_portable(tensor: torch.Tensor) -> bool:
+    """Whether tensors of this type can be carried."""
+    return tensor.dtype in _DTYPES.values()
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,13 @@ function attention(data) {
   if (data.automation === "paused") {
     lines.push(make("p", {}, make("span", {}, `Automation is paused ${data.automation_words}. The dead are replaced all the same.`)));
   }
+  for (const one of data.machines) {
+    for (const why of one.not_ready) {
+      const place = why.where ? ` at ${why.where.split("/").pop()}` : "";
+      const tried = why.attempts === 1 ? "once" : `${why.attempts} times`;
+      lines.push(make("p", { class: "warn" }, `${one.machine} is not ready for ${why.slots.length > 1 ? "slots" : "slot"} ${why.slots.join(", ")}: ${why.error}${place}, tried ${tried}, next try at ${clock(why.next_try)}.`));
+    }
+  }
   for (const move of data.migrations.filter(waits)) {
     const text = `${move.id} waits for you: move ${move.moves.map((one) => one.leaver).join(", ")} away? ${move.cause}`;
     const hint = ACTS ? null : make("code", {}, `trainmover approve ${move.id}`);

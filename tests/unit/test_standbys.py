@@ -1,0 +1,181 @@
+"""A standby that cannot get warm is seen, wherever somebody looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from rich.console import Console
+from tests.unit import factories as make
+
+from trainmover.cli import run
+from trainmover.cli.look import _status_table
+from trainmover.doctor import machines
+from trainmover.events import machine
+from trainmover.exporter import JobCollector
+from trainmover.local.spec import ClusterSpec
+from trainmover.picture import not_ready, picture
+from trainmover.summary import summarise, worth_showing
+from trainmover.topology import Frozen
+from trainmover.view import JobView
+from trainmover.watching import Watched
+
+SEATED = make.seats("worker-0", "worker-1")
+LINE = (
+    "worker-2 is not ready for slots 0, 1: AssertionError: odd at train.py:19, tried 3 times, "
+    "next try in 3 s"
+)
+
+
+def failed(
+    slot: int,
+    *,
+    attempts: int = 1,
+    retry_in_s: float = 4.0,
+    error: str = "AssertionError: odd",
+    name: str = "worker-2",
+) -> machine.MachineWarmingFailed:
+    return machine.MachineWarmingFailed(
+        machine=name,
+        generation=0,
+        slot=slot,
+        rank=slot,
+        attempts=attempts,
+        error=error,
+        where="/home/ada/train.py:19",
+        retry_in_s=retry_in_s,
+    )
+
+
+FORMED = [
+    *(make.registered(f"worker-{index}") for index in range(3)),
+    make.migration.JobFormed(membership=SEATED, standbys=("worker-2",)),
+]
+
+
+def watched(*more: Frozen) -> Watched:
+    seen = Watched("j")
+    for index, payload in enumerate([*FORMED, *more]):
+        seen.apply(make.said(payload, at_s=float(index)))
+    return seen
+
+
+def view_of(*more: Frozen) -> JobView:
+    return watched(*more).view
+
+
+BOTH = (failed(0), failed(1, attempts=3))  # said in second 4 and second 5
+NOW = make.at(5.0)
+
+
+def test_the_same_error_is_one_line_for_all_its_slots() -> None:
+    assert list(not_ready(view_of(*BOTH), now=NOW)) == [LINE]
+
+
+def test_other_errors_have_lines_of_their_own() -> None:
+    view = view_of(failed(0), failed(1, error="its process was ended by SIGKILL"))
+    assert len(list(not_ready(view, now=NOW))) == 2
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        [make.ready("worker-2", 0), make.ready("worker-2", 1)],
+        [make.registered("worker-2", generation=1)],
+        [machine.MachineLost(machine="worker-2", reason="gone")],
+        [machine.MachineQuarantined(machine="worker-2", reason="slow")],
+        [
+            make.Move(
+                id="m-1",
+                slot=1,
+                leaver="worker-1",
+                joiner="worker-2",
+                after=make.seats("worker-0", "worker-2", epoch=2),
+            ).committed()
+        ],
+    ],
+)
+def test_it_is_forgotten_when_the_standby_is_ready_or_gone(event: list[Frozen]) -> None:
+    view = JobView("j")
+    for index, payload in enumerate([*FORMED, *BOTH, *event]):
+        told = payload if isinstance(payload, make.Envelope) else make.said(payload, at_s=index)
+        view.apply(told)
+    assert list(not_ready(view, now=NOW)) == []
+    assert view.machines["worker-2"].failures == {}
+
+
+def test_a_ready_standby_that_dies_is_not_ready() -> None:
+    view = view_of(make.ready("worker-2", 0), failed(0))
+    assert view.machines["worker-2"].ready_slots == set()
+
+
+def test_status_says_it_to_people_and_to_programs() -> None:
+    view = view_of(*BOTH)
+    (standby,) = (one for one in view.as_data()["machines"] if one["machine"] == "worker-2")
+    assert standby["not_ready"] == [
+        {
+            "slots": [0, 1],
+            "rank": 0,
+            "error": "AssertionError: odd",
+            "where": "/home/ada/train.py:19",
+            "attempts": 3,
+            "next_try": make.at(8.0).isoformat(),
+        }
+    ]
+    assert "AssertionError: odd at train.py:19, tried 3 times" in text_of(
+        _status_table(view, {"redundancy": ""})
+    )
+
+
+def test_watch_shows_it_and_tells_only_the_first_attempt() -> None:
+    seen = watched(*BOTH)
+    assert LINE in text_of(picture(seen, now=NOW))
+    assert [line.text for line in seen.lines if line.bad] == [
+        "machine.warming_failed worker-2 is not ready for slot 0: AssertionError: odd at "
+        "train.py:19, next try in 4 s"
+    ]
+    assert not worth_showing(make.said(failed(0, attempts=2)))
+    assert "next try in 4 s" in summarise(make.said(failed(0, attempts=2)))
+
+
+def test_when_the_next_try_is_due_it_says_so() -> None:
+    (line,) = not_ready(view_of(*BOTH), now=make.at(60))
+    assert line.endswith("tried 3 times, tried again now")
+
+
+def test_the_doctor_calls_it_a_problem() -> None:
+    (found,) = machines.judge_standbys(view_of(*BOTH), now=NOW)
+    assert (found.check, found.level, found.text) == ("standbys", "problem", LINE)
+    assert "rank 0 on worker-2" in found.cure
+
+
+def test_a_metric_for_each_standby_and_slot() -> None:
+    registry = CollectorRegistry()
+    seen = watched(make.ready("worker-2", 1), failed(0))
+    registry.register(JobCollector(seen, clock=lambda: NOW))
+    text = generate_latest(registry).decode()
+    labels = 'machine="worker-2",slot="{}",training_job="j"'
+    name = "trainmover_standby_slot_ready"
+    assert f"{name}{{{labels.format(0)}}} 0.0" in text
+    assert f"{name}{{{labels.format(1)}}} 1.0" in text
+
+
+def test_the_launcher_says_each_error_once(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = ClusterSpec(
+        job="j", nnodes_min=2, nnodes_max=3, program=("train.py",), log_dir=Path("/logs")
+    )
+    known: set[tuple[str, str]] = set()
+    for fact in (*BOTH, failed(0, attempts=2), failed(0, attempts=3, error="ValueError: new")):
+        run._warn_once(fact, spec, known)
+    told = capsys.readouterr().err
+    assert told.count("AssertionError: odd at train.py:19") == 1
+    assert told.count("ValueError: new at train.py:19") == 1
+    assert "/logs/rank0-worker-2-*.log" in told
+
+
+def text_of(page: object) -> str:
+    console = Console(width=300)
+    with console.capture() as said:
+        console.print(page)
+    return said.get()
