@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import optim
 from torch.distributed.tensor import DTensor
 
 from trainmover.errors import ProtocolError
 from trainmover_executor.communicator.memory import bytes_of, flat_of
+from trainmover_executor.state.checksum import sum_of_words
 from trainmover_executor.state.codec import TensorSpec
 from trainmover_executor.state.training import TrainingState, like_parameter, load_entries, local_of
 
@@ -199,7 +199,7 @@ class StateUnits:
         ]
         total = 0
         for position, tensor in enumerate(tensors, start=1):
-            words = _sum_of_words(bytes_of(flat_of(local_of(tensor))))
+            words = sum_of_words(bytes_of(flat_of(local_of(tensor))))
             total = (total * 31 + position * words) % 2**64
         return total
 
@@ -213,10 +213,4 @@ def sample_of(tensor: torch.Tensor) -> int:
     """The sum of the first words of a tensor: what an optimizer does wrong it does everywhere."""
     # Cut first: what lies on a device is copied to the host, and this is asked in every step.
     beginning = tensor.reshape(-1)[: _SAMPLE_BYTES // tensor.element_size()]
-    return _sum_of_words(bytes_of(flat_of(beginning))) % 2**64
-
-
-def _sum_of_words(data: memoryview) -> int:
-    raw = np.frombuffer(data, np.uint8)
-    whole = len(raw) // 8 * 8
-    return int(raw[:whole].view(np.uint64).sum()) + int.from_bytes(raw[whole:], "little")
+    return sum_of_words(bytes_of(flat_of(beginning))) % 2**64
