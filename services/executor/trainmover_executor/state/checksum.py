@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-__all__ = ["Checksum", "sum_of_words"]
+__all__ = ["Checksum", "checksum_of", "sum_of_words"]
 
 _BLOCK_BYTES: Final = 256 * 1024
 """Small enough for the cache that the copy has just been through."""
@@ -51,6 +51,14 @@ class Checksum:
             words = sum_of_words(self._data[self._done : end])
             self.value = (self.value * _FACTOR + words + 1) % _MODULUS
             self._done = end
+
+
+def checksum_of(data: memoryview) -> int:
+    """The checksum of a single message."""
+    checksum = Checksum()
+    checksum.begin(data)
+    checksum.reached(len(data))
+    return checksum.value
 
 
 def sum_of_words(data: memoryview) -> int:

@@ -20,7 +20,7 @@ from trainmover.errors import ProtocolError
 from trainmover_executor.communicator.memory import bytes_of, flat_of, on_host
 from trainmover_executor.links.link import Link
 from trainmover_executor.links.pump import Watch, pump
-from trainmover_executor.state.checksum import Checksum
+from trainmover_executor.state.checksum import Checksum, checksum_of
 from trainmover_executor.state.codec import TensorSpec, decode, encode
 
 __all__ = [
@@ -95,13 +95,13 @@ class _Channel:
             stall_timeout_s=self._stall_timeout_s if timeout_s is None else timeout_s,
         )
 
-    def send_int(self, tag: int, value: int) -> None:
-        self.send(tag, memoryview(value.to_bytes(8, "little")))
+    def send_ints(self, tag: int, *values: int) -> None:
+        self.send(tag, memoryview(b"".join(value.to_bytes(8, "little") for value in values)))
 
-    def receive_int(self, tag: int, *, timeout_s: float | None = None) -> int:
-        data = bytearray(8)
+    def receive_ints(self, tag: int, count: int, *, timeout_s: float | None = None) -> list[int]:
+        data = bytearray(8 * count)
         self.receive(tag, memoryview(data), timeout_s=timeout_s)
-        return int.from_bytes(data, "little")
+        return [int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8)]
 
 
 class _Bytes:
@@ -187,13 +187,13 @@ def send_tree(
     described = [spec.to_json() for spec in specs]
     head = json.dumps({"tree": skeleton, "tensors": described, "checked": checked})
     data = memoryview(head.encode())
-    channel.send_int(_TAG_SIZE, len(data))
+    channel.send_ints(_TAG_SIZE, len(data), checksum_of(data))
     channel.send(_TAG_HEAD, data)
     content = _Bytes(channel, checked=checked)
     for indices in _messages(specs):
         content.send([bytes_of(flat_of(tensors[index][1])) for index in indices])
-    channel.send_int(_TAG_CHECK, content.checksum)
-    if channel.receive_int(_TAG_VERDICT) != content.checksum:
+    channel.send_ints(_TAG_CHECK, content.checksum)
+    if channel.receive_ints(_TAG_VERDICT, 1) != [content.checksum]:
         raise StateCorruptError(f"rank {link.peer} received other bytes than were sent")
     return Transferred(nbytes=sum(spec.nbytes for spec in specs), checksum=content.checksum)
 
@@ -211,7 +211,7 @@ def receive_tree(
 
     Raises:
         LinkBrokenError: The sender went away.
-        StateCorruptError: The checksum does not hold; the live tensors are garbage now.
+        StateCorruptError: A checksum does not hold; the live tensors are garbage now.
         ProtocolError: The sender's description does not parse.
     """
     channel = _Channel(link, epoch=epoch, stall_timeout_s=HAND_OVER_TIMEOUT_S)
@@ -221,8 +221,8 @@ def receive_tree(
     content = _Bytes(channel, checked=checked)
     for indices in _messages(specs):
         content.receive([bytes_of(tensors[index].view(-1)) for index in indices])
-    expected = channel.receive_int(_TAG_CHECK)
-    channel.send_int(_TAG_VERDICT, content.checksum)
+    (expected,) = channel.receive_ints(_TAG_CHECK, 1)
+    channel.send_ints(_TAG_VERDICT, content.checksum)
     if content.checksum != expected:
         raise StateCorruptError(f"state from rank {link.peer} arrived damaged: checksums differ")
     received = Transferred(
@@ -237,11 +237,14 @@ def _receive_head(
     link: Link, channel: _Channel, *, first_timeout_s: float
 ) -> tuple[Any, list[TensorSpec], bool]:
     """Skeleton, tensors, and whether there will be a checksum."""
-    size = channel.receive_int(_TAG_SIZE, timeout_s=first_timeout_s)
+    size, checksum = channel.receive_ints(_TAG_SIZE, 2, timeout_s=first_timeout_s)
     if size > _HEAD_LIMIT_BYTES:
-        raise ProtocolError(f"rank {link.peer} describes its state in {size} bytes")
+        raise StateCorruptError(f"rank {link.peer} describes its state in {size} bytes")
     data = bytearray(size)
     channel.receive(_TAG_HEAD, memoryview(data))
+    if checksum_of(memoryview(data)) != checksum:
+        link.shutdown()  # or the sender would wait until somebody takes the rest
+        raise StateCorruptError(f"what rank {link.peer} says of its state arrived damaged")
     try:
         head = json.loads(data)
         specs = [TensorSpec.from_json(value) for value in head["tensors"]]
