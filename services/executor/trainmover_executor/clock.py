@@ -68,12 +68,11 @@ class CollectiveClock:
 
     Attributes:
         memory: The same.
-        nonfinite: NaN and Inf seen in this step's samples of what was about to be reduced.
     """
 
     def __init__(self, *, rank: int, memory: ClockMemory | None = None) -> None:
         self.memory = ClockMemory.private() if memory is None else memory
-        self.nonfinite = 0
+        self._nonfinite: deque[int] = deque()  # appended to by many threads, each at its own pace
         self._rank = rank
         self._step = 0
         self._words = self.memory.words
@@ -97,6 +96,11 @@ class CollectiveClock:
     @step.setter
     def step(self, step: int) -> None:
         self._step = self._words[STEP_NUMBER] = step
+
+    def note_nonfinite(self, count: int) -> None:
+        """So many NaN and Inf were in a sample of what is about to be reduced; from any thread."""
+        if count:
+            self._nonfinite.append(count)
 
     def enter_epoch(self, epoch: int) -> None:
         """New records belong to this epoch."""
@@ -156,7 +160,7 @@ class CollectiveClock:
         checksum: int,
     ) -> None:
         """A step is complete; its waits are added up when it is read."""
-        nonfinite, self.nonfinite = self.nonfinite, 0
+        nonfinite = sum(self._nonfinite.popleft() for _ in range(len(self._nonfinite)))
         self._steps.write(
             *(self._rank, flags, step, duration_ns, 0, loader_ns, outside_ns, cpu_ns),
             *(0, min(nonfinite, 1 << 30), 0, loss, checksum),

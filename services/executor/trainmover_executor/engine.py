@@ -143,7 +143,7 @@ class GroupEngine:
                 if wait_for_device is not None:
                     wait_for_device()
                 if reduces:
-                    self._vitals.nonfinite += nonfinite_in(reduces)
+                    self._vitals.note_nonfinite(nonfinite_in(reduces))
                 self._execute(operation)
             except BaseException as error:  # noqa: BLE001 - the program's: the next call raises it
                 # Not the future: it would hand the error to C++, where DDP takes it for tensors,

@@ -43,7 +43,12 @@ from trainmover_executor.role.state import WorkerState
 from trainmover_executor.runtime import Runtime
 from trainmover_executor.state.arrival import await_arrival, say_arrived
 from trainmover_executor.state.training import TrainingState
-from trainmover_executor.state.transfer import HAND_OVER_TIMEOUT_S, receive_tree, send_tree
+from trainmover_executor.state.transfer import (
+    HAND_OVER_TIMEOUT_S,
+    StateCorruptError,
+    receive_tree,
+    send_tree,
+)
 
 __all__ = ["Handover"]
 
@@ -111,7 +116,8 @@ class Handover:
         """Run ``action``; a communication error trips the latch instead of being raised."""
         try:
             action()
-        except (LinkBrokenError, StaleEpochError) as error:
+        except (LinkBrokenError, StaleEpochError, StateCorruptError) as error:
+            # Damage included: the joiner says that it could not join, and a newer plan comes.
             self._runtime.latch.trip(str(error))
             return False
         return True

@@ -62,7 +62,12 @@ class Leaver:
             return
         plan, lead = self._leading
         self._leading = None
-        self._paused = (plan, lead.pause())
+        link = lead.pause()
+        if link is None:
+            reason = "the call of session.steps() ended before the joiner's program was there"
+            self._runtime.role.take(LeadFailed(plan, reason))
+            return
+        self._paused = (plan, link)
         self._runtime.role.take(LeadPaused(plan))
 
     def end(self) -> None:

@@ -218,7 +218,7 @@ def test_a_step_adds_up_its_waits_once() -> None:
         found.append(reader.read()[0].steps)  # half a step may be read
         for slot in slots:
             group.leave(slot)
-        clock.nonfinite = step
+        clock.note_nonfinite(step)
         clock.committed(step=step, flags=Flag.LOSS, loss=0.5, checksum=1 << 63, **NUMBERS)
     elapsed = time.perf_counter_ns() - before
     steps = np.concatenate([*found, reader.read()[0].steps])

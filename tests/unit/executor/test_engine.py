@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from tests.unit.executor.roles import active, plan
@@ -9,7 +11,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainmover.errors import ProtocolError
+from trainmover.telemetry import Flag
 from trainmover_executor.clock import CollectiveClock
+from trainmover_executor.clock_reader import ClockReader
 from trainmover_executor.communicator.reduction import Reduction
 from trainmover_executor.communicator.sandbox import SandboxCommunicator
 from trainmover_executor.engine import GroupEngine
@@ -70,6 +74,26 @@ def test_an_error_of_the_program_reaches_it_through_ddp(group, communicator):
         group.engine.drain()
     with pytest.raises(ProtocolError, match="in another collective"):
         group.barrier()
+
+
+def test_what_several_lanes_find_at_the_same_time_is_added_up(group, monkeypatch):
+    both = threading.Barrier(2, timeout=20)
+
+    def found_by_both(tensors):
+        both.wait()
+        return len(tensors)
+
+    monkeypatch.setattr("trainmover_executor.engine.nonfinite_in", found_by_both)
+    clock = group.engine._vitals
+    for lane in ("one", "other"):
+        tensor = torch.zeros(2)
+        reduces = [tensor] * 3
+        group.engine.run("allreduce", lambda _: None, [tensor], lane=lane, reduces=reduces)
+    group.engine.drain()
+    reader = ClockReader(rank=0, memory=clock.memory)
+    times = dict.fromkeys(("duration_ns", "loader_ns", "outside_ns", "cpu_ns"), 0)
+    clock.committed(step=0, flags=Flag.LOSS, loss=0.5, checksum=0, **times)
+    assert reader.read()[0].steps["nonfinite"].tolist() == [6]
 
 
 def test_what_follows_a_step_that_recovery_found_committed_is_not_sent(group, communicator, role):

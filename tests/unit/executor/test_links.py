@@ -11,6 +11,7 @@ from tests.support.fabric import Fabric, everywhere, membership, socket_pair
 
 from trainmover.errors import ConfigError, ProtocolError, StaleEpochError
 from trainmover.local.secret import LEAST_BYTES, SECRET_VARIABLE, make_secret
+from trainmover_executor.links.book import LinkBook
 from trainmover_executor.links.endpoint import Endpoint, dial
 from trainmover_executor.links.handshake import (
     REPLY_SIZE,
@@ -303,6 +304,44 @@ class TestBook:
         assert book.link("g", 1, timeout_s=1).socket is mine
         theirs.close()
 
+    @pytest.mark.parametrize(
+        "answer", [Answer(Reply.WRONG_JOB), Answer(Reply.WRONG_RANK), Answer(Reply.WRONG_SECRET)]
+    )
+    async def test_somebody_else_behind_a_reused_port_is_an_unreachable_peer(self, answer):
+        async def stranger(reader, writer):
+            await reader.readexactly(REQUEST_SIZE)
+            writer.write(answer.pack())
+            await writer.drain()
+            writer.close()
+
+        await self.call(stranger, match="cannot reach rank 1 for group 'g': .* refused the link")
+
+    async def test_another_program_behind_a_reused_port_is_an_unreachable_peer(self):
+        async def stranger(reader, writer):
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n".ljust(REPLY_SIZE))
+            await writer.drain()
+            writer.close()
+
+        await self.call(stranger, match="cannot reach rank 1 .*not a TrainMover rank")
+
+    @staticmethod
+    async def call(stranger, *, match: str) -> None:
+        """Rank 0 calls rank 1, whose port ``stranger`` has by now."""
+        server = await asyncio.start_server(stranger, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        loop = asyncio.get_running_loop()
+        book = LinkBook(
+            job="test",
+            rank=0,
+            membership=membership(2),
+            dial=lambda _, hail: asyncio.run_coroutine_threadsafe(
+                dial(f"127.0.0.1:{port}", hail, secret=b"s" * 32), loop
+            ),
+        )
+        async with server:
+            with pytest.raises(LinkBrokenError, match=match):
+                await asyncio.to_thread(book.link, "g", 1, timeout_s=20)
+
 
 class TestFrames:
     def test_a_message_of_another_epoch_is_never_taken_for_ours(self):
@@ -346,6 +385,20 @@ class TestWatch:
         await listening
         assert heard == [abort]
         return heard, lost
+
+    async def test_a_link_that_we_closed_is_not_listened_to_any_more(self):
+        one, other = socket_pair()
+        one.setblocking(False)
+        lost: list[WatchLink] = []
+        watch = WatchLink(one, peer=3, epoch=7, heard=lambda _: None, lost=lost.append)
+        listening = asyncio.ensure_future(watch.listen())
+        await asyncio.sleep(0)  # it waits for the first notice now
+        watch.close()
+        await asyncio.wait_for(listening, 20)
+        assert one.fileno() == -1
+        assert not lost
+        assert other.recv(1) == b""
+        other.close()
 
     async def test_an_end_without_goodbye_is_a_death(self):
         assert (await self.watch(goodbye=False))[1] == [3]

@@ -6,21 +6,20 @@ import collections
 import json
 import math
 import random
-import threading
-import zlib
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.fabric import everywhere, socket_pair
+from tests.support.fabric import everywhere, shared_pair, socket_pair
 from torch import nn
 
 from trainmover.errors import ConfigError, ProtocolError
 from trainmover_executor.capsule import open_capsule
-from trainmover_executor.links.link import Link
+from trainmover_executor.links.link import Link, LinkBrokenError
+from trainmover_executor.links.shared import SlotRing
+from trainmover_executor.state.checksum import Checksum, checksum_of
 from trainmover_executor.state.codec import StateNotPortableError, TensorSpec, decode, encode
 from trainmover_executor.state.portable import pack_tree
 from trainmover_executor.state.rng import capture_rng, restore_rng
@@ -137,16 +136,31 @@ def program(*, steps: int, optimizer=torch.optim.AdamW, **options) -> TrainingSt
     return TrainingState(models=[model], optimizers=[trained], others={"scheduler": scheduler})
 
 
-def hand_over(giver: TrainingState, taker: TrainingState):
-    one, other = socket_pair()
-    links = [Link(one, peer=1, group="s"), Link(other, peer=0, group="s")]
+def large(*, seed: int) -> TrainingState:
+    """Tensors of a few bytes, of several slots of shared memory, and of no whole word."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(1031, 1279), nn.Linear(3, 5), nn.LayerNorm(70_001))
+    model.register_buffer("odd", torch.randint(256, (300_007,), dtype=torch.uint8))
+    trained = torch.optim.Adam(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    trained.step()
+    return TrainingState(models=[model], optimizers=[trained], others={})
+
+
+def hand_over(giver: TrainingState, taker: TrainingState, *, pair=socket_pair, link_of=Link):
+    one, other = pair()
+    links = [link_of(one, peer=1, group="s"), Link(other, peer=0, group="s")]
 
     def act(rank, link):
-        if rank == 0:
-            return send_tree(link, {"state": giver.tree()}, epoch=3)
-        tree, received = receive_tree(
-            link, epoch=3, live=live_tensors({"state": taker.tree()}), first_timeout_s=5
-        )
+        try:
+            if rank == 0:
+                return send_tree(link, {"state": giver.tree()}, epoch=3)
+            tree, received = receive_tree(
+                link, epoch=3, live=live_tensors({"state": taker.tree()}), first_timeout_s=5
+            )
+        except (StateCorruptError, LinkBrokenError) as error:
+            return error
         taker.load(tree["state"])
         return received
 
@@ -155,6 +169,35 @@ def hand_over(giver: TrainingState, taker: TrainingState):
     finally:
         for link in links:
             link.close()
+
+
+class TestChecksum:
+    @staticmethod
+    def over(data: bytes, *reached: int) -> int:
+        if not reached:
+            return checksum_of(memoryview(data))
+        checksum = Checksum()
+        checksum.begin(memoryview(data))
+        for count in (*reached, len(data)):
+            checksum.reached(count)
+        return checksum.value
+
+    @given(st.lists(st.integers(min_value=0, max_value=1_000_003)))
+    def test_it_does_not_depend_on_how_the_bytes_come(self, counts):
+        data = bytes(range(251)) * 3985
+        assert self.over(data, *sorted(min(c, len(data)) for c in counts)) == self.over(data)
+
+    @given(st.integers(min_value=0, max_value=1_000_002), st.integers(min_value=0, max_value=7))
+    def test_every_bit_counts(self, at, bit):
+        data = bytearray(bytes(range(251)) * 3985)[:1_000_003]
+        before = self.over(bytes(data))
+        data[at] ^= 1 << bit
+        assert self.over(bytes(data)) != before
+
+    def test_blocks_that_changed_places_are_noticed(self):
+        one, other = bytes([1]) * 262_144, bytes([2]) * 262_144
+        assert self.over(one + other) != self.over(other + one)
+        assert self.over(b"") != self.over(bytes(262_144)) != self.over(bytes(524_288))
 
 
 class TestHandOver:
@@ -195,18 +238,58 @@ class TestHandOver:
         with pytest.raises(ConfigError, match=r"the models differ: parameters \['0\.bias'"):
             taker.load(giver.tree())
 
-    def test_damage_on_the_way_is_noticed_by_both(self, monkeypatch):
-        giver, taker = program(steps=2), program(steps=2)
-        honest = zlib.crc32
+    @pytest.mark.parametrize("pair", [socket_pair, shared_pair])
+    def test_tensors_of_every_size_arrive_over_every_link(self, pair):
+        giver, taker = large(seed=1), large(seed=2)
+        sent, received = hand_over(giver, taker, pair=pair)
+        assert giver.digest() == taker.digest()
+        assert sent.checksum == received.checksum != 0
+        assert sent.nbytes == received.nbytes == sum(s.nbytes for s, _ in encode(giver.tree())[1])
+        assert received.in_place == len(encode(giver.tree())[1])
 
-        def differs_by_thread(view, old=0):
-            return honest(view, old) ^ (threading.get_ident() & 0xFFFFFFFF)
+    def test_a_damaged_description_is_noticed_before_it_is_believed(self):
+        class Damages(Link):
+            def send_some(self, data):
+                if (at := bytes(data).find(b"momentum")) > 0:
+                    data = memoryview(bytearray(data))
+                    data[at] ^= 1
+                return super().send_some(data)
 
-        monkeypatch.setattr(
-            "trainmover_executor.state.transfer.zlib", SimpleNamespace(crc32=differs_by_thread)
-        )
-        with pytest.raises(StateCorruptError):
-            hand_over(giver, taker)
+        giver = program(steps=2, optimizer=torch.optim.SGD)
+        taker = program(steps=2, optimizer=torch.optim.SGD)
+        before = taker.digest()
+        at_giver, at_taker = hand_over(giver, taker, link_of=Damages)
+        assert isinstance(at_giver, LinkBrokenError)
+        assert isinstance(at_taker, StateCorruptError)
+        assert taker.digest() == before
+
+    def test_damage_on_the_way_is_noticed_by_both(self):
+        noticed = []
+
+        class Damages(Link):
+            def send_some(self, data):
+                if len(data) > 1_000_000 and not noticed:
+                    noticed.append(data)
+                    data = memoryview(bytearray(data))
+                    data[777_777] ^= 16
+                return super().send_some(data)
+
+        at_giver, at_taker = hand_over(large(seed=1), large(seed=2), link_of=Damages)
+        assert noticed
+        assert isinstance(at_giver, StateCorruptError)
+        assert isinstance(at_taker, StateCorruptError)
+
+    def test_damage_in_shared_memory_is_noticed(self, monkeypatch):
+        honest = SlotRing.take
+
+        def damaged(ring, count):
+            if (piece := honest(ring, count)) is not None and count > 1_000_000:
+                piece[count - 1] ^= 1
+            return piece
+
+        monkeypatch.setattr(SlotRing, "take", damaged)
+        found = hand_over(large(seed=1), large(seed=2), pair=shared_pair)
+        assert [type(one) for one in found] == [StateCorruptError] * 2
 
     def test_what_cannot_be_handed_over_is_refused_at_once(self):
         with pytest.raises(ConfigError, match=r"'ema' .* has no"):

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trainmover.errors import StaleEpochError
+from trainmover.errors import ProtocolError, StaleEpochError
 from trainmover.telemetry import LINK
 from trainmover.topology import Membership
 from trainmover_executor.links.handshake import Hail
@@ -166,7 +166,10 @@ class LinkBook:
         _, group, peer = key
         try:
             sock = calling.result(timeout=timeout_s)
-        except (TimeoutError, OSError, StaleEpochError, concurrent.futures.CancelledError) as error:
+        except (
+            *(TimeoutError, OSError, concurrent.futures.CancelledError),
+            *(StaleEpochError, ProtocolError),  # somebody else listens there by now
+        ) as error:
             calling.cancel()
             raise LinkBrokenError(
                 self._broken or f"cannot reach rank {peer} for group {group!r}: {error}"

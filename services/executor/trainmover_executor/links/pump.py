@@ -12,6 +12,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -31,9 +32,9 @@ from trainmover_executor.links.link import (
     Link,
     LinkBrokenError,
 )
-from trainmover_executor.links.shared import SLOT_BYTES, SlotRing
+from trainmover_executor.links.shared import SLOT_BYTES, SlotRing, copy_bytes
 
-__all__ = ["PIECE_BYTES", "Consume", "pump", "swap"]
+__all__ = ["PIECE_BYTES", "Consume", "Watch", "pump", "swap"]
 
 PIECE_BYTES: Final = 512 * 1024
 """Largest staging piece; it stays in the cache (bigger pieces cost 20 % of the bandwidth)."""
@@ -44,15 +45,21 @@ _INLINE_BYTES: Final = 32 * 1024
 Consume = Callable[[int, memoryview], None]
 """Takes in a piece of a message: its offset in the message and its bytes, valid during the call."""
 
+Watch = Callable[[int], None]
+"""Told how many bytes of a message have moved so far, while they are still in the cache."""
+
 
 class _Outbound:
     """Sending side of one message."""
 
-    __slots__ = ("_data", "_queue", "_ring", "link")
+    __slots__ = ("_data", "_queue", "_ring", "_size", "_watch", "link")
 
-    def __init__(self, link: Link, frame: Frame, data: memoryview) -> None:
+    def __init__(
+        self, link: Link, frame: Frame, data: memoryview, watch: Watch | None = None
+    ) -> None:
         self.link = link
-        size = len(data)
+        self._watch = watch
+        self._size = size = len(data)
         header = HEADER.pack(*frame, size)
         self._ring: SlotRing | None = None
         self._data = memoryview(b"")  # what goes through shared slots, after the queue is empty
@@ -71,18 +78,30 @@ class _Outbound:
 
     def advance(self) -> bool:
         """Send what can be sent now; True when something was."""
-        if self._queue:
-            sent = self.link.send_some(self._queue[0])
-            self.link.counters[SENT_BYTES] += sent
-            if sent == len(self._queue[0]):
-                del self._queue[0]
-            elif sent:
-                self._queue[0] = self._queue[0][sent:]
-            return sent > 0
-        put = self._ring.put(self._data) if self._ring is not None else 0
+        sent = self._advance_queue() if self._queue else self._advance_ring()
+        self.link.counters[SENT_BYTES] += sent
+        return sent > 0
+
+    def _advance_queue(self) -> int:
+        sent = self.link.send_some(self._queue[0])
+        if sent == len(self._queue[0]):
+            del self._queue[0]
+        elif sent:
+            self._queue[0] = self._queue[0][sent:]
+        if self._watch is not None and self._ring is None:
+            # Less than nothing while the header is on its way.
+            self._watch(max(0, self._size - sum(map(len, self._queue))))
+        return sent
+
+    def _advance_ring(self) -> int:
+        if self._ring is None:
+            return 0
+        watch = None
+        if self._watch is not None:
+            watch = partial(_from, self._size - len(self._data), self._watch)
+        put = self._ring.put(self._data, watch)
         self._data = self._data[put:]
-        self.link.counters[SENT_BYTES] += put
-        return put > 0
+        return put
 
     def wants(self) -> tuple[int, int]:
         """(descriptor, poll events) that let it go on."""
@@ -102,6 +121,7 @@ class _Inbound:
         "_limit",
         "_ring",
         "_started_ns",
+        "_watch",
         "done",
         "link",
         "size",
@@ -118,6 +138,7 @@ class _Inbound:
         consume: Consume | None = None,
         *,
         limit: int = 0,
+        watch: Watch | None = None,
     ) -> None:
         self.link = link
         self.size = size
@@ -130,6 +151,7 @@ class _Inbound:
         self._got_header = 0
         self._started_ns = 0
         self._limit = limit
+        self._watch = watch
         self._ring: SlotRing | None = None
 
     @property
@@ -151,6 +173,8 @@ class _Inbound:
             return self._advance_header()
         moved = self._advance_body()
         self.link.counters[RECEIVED_BYTES] += self.done - before
+        if self._watch is not None and self._ring is None:
+            self._watch(self.done)
         return moved
 
     def _advance_body(self) -> bool:
@@ -177,7 +201,8 @@ class _Inbound:
             self._consume(self.done, piece)
         else:
             target = np.frombuffer(self.staging[self.done : self.done + len(piece)], np.uint8)
-            np.copyto(target, np.frombuffer(piece, np.uint8))
+            watch = partial(_from, self.done, self._watch) if self._watch is not None else None
+            copy_bytes(target, piece, watch)
         self.done += len(piece)
         ring.give_back()
         return True
@@ -213,12 +238,17 @@ class _Inbound:
         return self._ring.wake_fd, select.POLLIN
 
 
+def _from(begin: int, watch: Watch, count: int) -> None:
+    watch(begin + count)
+
+
 def pump(
     *,
     frame: Frame,
     out: tuple[Link, memoryview] | None = None,
     into: tuple[Link, int, memoryview] | None = None,
     consume: Consume | None = None,
+    watch: Watch | None = None,
     stall_timeout_s: float,
 ) -> None:
     """Send one message and receive another at the same time.
@@ -229,6 +259,7 @@ def pump(
         into: Link, size in bytes, and where to receive: the whole destination when ``consume`` is
             None, else a staging buffer of at least min(size, ``PIECE_BYTES``) bytes.
         consume: Called with each piece as it is complete; pieces begin at multiples of 16 bytes.
+        watch: Called after each piece; for a message one way.
         stall_timeout_s: Give up when nothing moved for so long.
 
     Raises:
@@ -236,8 +267,11 @@ def pump(
         StaleEpochError: The peer is at another epoch.
         ProtocolError: The peer is in another collective.
     """
-    outbound = _Outbound(out[0], frame, out[1]) if out is not None else None
-    inbound = _Inbound(into[0], frame, into[1], into[2], consume) if into is not None else None
+    outbound = inbound = None
+    if out is not None:
+        outbound = _Outbound(out[0], frame, out[1], watch)
+    if into is not None:
+        inbound = _Inbound(into[0], frame, into[1], into[2], consume, watch=watch)
     _run(outbound, inbound, stall_timeout_s)
 
 

@@ -14,6 +14,7 @@ import fcntl
 import mmap
 import os
 import socket
+from collections.abc import Callable
 from typing import Final, Self
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy.typing as npt
 
 from trainmover.errors import ProtocolError
 
-__all__ = ["FD_COUNT", "SLOT_BYTES", "SharedMemory", "SharedSocket", "SlotRing"]
+__all__ = ["FD_COUNT", "SLOT_BYTES", "SharedMemory", "SharedSocket", "SlotRing", "copy_bytes"]
 
 SLOT_BYTES: Final = 2 * 1024 * 1024
 """One slot: smaller ones cost more doorbells, each a change of processes where ranks share cores;
@@ -29,6 +30,9 @@ larger ones show in a stayer's peak memory over a move (ADR 5)."""
 
 _SLOTS: Final = 2
 _RING_BYTES: Final = SLOT_BYTES * _SLOTS
+_CACHED_BYTES: Final = 256 * 1024
+"""What a core still has in its cache after it copied it."""
+
 FD_COUNT: Final = 5
 """The memory file, then (filled, freed) of the caller's and of the callee's direction."""
 
@@ -67,13 +71,17 @@ class SlotRing:
             self._available += os.eventfd_read(self.wake_fd)
         return self._available
 
-    def put(self, data: memoryview) -> int:
-        """Copy the beginning of ``data`` into the next slot; its length, 0 when none is free."""
+    def put(self, data: memoryview, watch: Callable[[int], None] | None = None) -> int:
+        """Copy the beginning of ``data`` into the next slot; its length, 0 when none is free.
+
+        Args:
+            data: What is to be sent.
+            watch: Told how many bytes of ``data`` were copied so far.
+        """
         if not self._ready():
             return 0
         count = min(len(data), SLOT_BYTES)
-        # numpy's copy lets other threads run meanwhile; a memoryview's would not.
-        np.copyto(self._slots[self._next][:count], np.frombuffer(data[:count], np.uint8))
+        copy_bytes(self._slots[self._next][:count], data[:count], watch)
         self._advance()
         return count
 
@@ -177,6 +185,19 @@ class SharedSocket(socket.socket):
         """Close the socket and give the memory back."""
         super().close()
         self.shared.close()
+
+
+def copy_bytes(into: Bytes, data: memoryview, watch: Callable[[int], None] | None = None) -> None:
+    """Copy ``data``; ``watch`` is told how much is copied, while it is in the cache."""
+    # numpy's copy lets other threads run meanwhile; a memoryview's would not.
+    source = np.frombuffer(data, np.uint8)
+    if watch is None:
+        np.copyto(into, source)
+        return
+    for start in range(0, len(source), _CACHED_BYTES):
+        end = min(start + _CACHED_BYTES, len(source))
+        np.copyto(into[start:end], source[start:end])
+        watch(end)
 
 
 def _close_all(fds: list[int]) -> None:

@@ -8,6 +8,7 @@ the end of a data link is not.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import socket
 import struct
@@ -94,12 +95,14 @@ class WatchLink:
         self._heard = heard
         self._lost = lost
         self._closed = False
+        self._listening = False
         self._said_goodbye = False
 
     async def listen(self) -> None:
         """Hear notices until the link ends."""
         loop = asyncio.get_running_loop()
         data = b""
+        self._listening = True
         try:
             while piece := await loop.sock_recv(self.socket, _NOTICE.size - len(data)):
                 data += piece
@@ -112,9 +115,11 @@ class WatchLink:
         except (OSError, ProtocolError):
             pass
         finally:
+            self._listening = False
             if not self._closed and not self._said_goodbye:
                 self._lost(self)
-            self.close()
+            self._closed = True
+            self.socket.close()
 
     def tell(self, notice: Notice) -> None:
         """Send a notice at once; a link that cannot take it is ending anyway."""
@@ -125,7 +130,11 @@ class WatchLink:
 
     def close(self) -> None:
         """End the link without anybody being blamed on this side."""
-        if not self._closed:
-            self._closed = True
-            asyncio.get_running_loop().remove_reader(self.socket)
+        if self._closed:
+            return
+        self._closed = True
+        if self._listening:  # it hears the end, and closes the socket: nobody else would wake it
+            with contextlib.suppress(OSError):
+                self.socket.shutdown(socket.SHUT_RDWR)
+        else:
             self.socket.close()

@@ -54,12 +54,32 @@ class StateFollower:
     def follow(self) -> tuple[dict[str, Any], Transferred]:
         """Follow until the switch; the message that ended it, and what went over the link with it.
 
+        It ends before that, with a message of where the job stands now, when the job's program has
+        gone on to another call of ``session.steps``.
+
         Raises:
             LinkBrokenError: The leaver is gone, or the migration was aborted.
             StateCorruptError: The state that arrived is not the leaver's.
             ProtocolError: The leaver sent something unknown.
         """
         had = [parameter.grad for parameter in self._state.parameters()]
+        try:
+            message, received = self._take_all()
+        finally:
+            for parameter, gradient in zip(self._state.parameters(), had, strict=True):
+                parameter.grad = gradient
+        kind = message.get("kind")
+        if kind == "copy":
+            self.copied = True
+            self._state.load(message["state"])
+        elif kind == "rest":
+            self._state.load_rest(message["rest"])
+        elif kind != "place":
+            raise ProtocolError(f"the leaver sent a message of kind {kind!r}")
+        return message, received
+
+    def _take_all(self) -> tuple[dict[str, Any], Transferred]:
+        """Units and steps, until a message comes that is neither."""
         live = self._live()
         apply: Mapping[str, Callable[[dict[str, Any]], None]] = {
             "unit": self._take_units,
@@ -70,22 +90,10 @@ class StateFollower:
             message, received = receive_tree(
                 self._link, epoch=self._epoch, live=live, first_timeout_s=self._patience_s
             )
-            kind = message.get("kind")
-            if kind in apply:
-                apply[kind](message)
-                continue
-            for parameter, gradient in zip(self._state.parameters(), had, strict=True):
-                parameter.grad = gradient
-            if kind == "place":
+            take = apply.get(message.get("kind"))
+            if take is None:
                 return message, received
-            if kind == "copy":
-                self.copied = True
-                self._state.load(message["state"])
-            elif kind == "rest":
-                self._state.load_rest(message["rest"])
-            else:
-                raise ProtocolError(f"the leaver sent a message of kind {kind!r}")
-            return message, received
+            take(message)
 
     def begin_proof(self) -> None:
         """Compare with the leaver's fingerprints while the first step runs forward and backward.

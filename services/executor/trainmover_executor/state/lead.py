@@ -22,12 +22,7 @@ from trainmover_executor.links.link import Link, LinkBrokenError
 from trainmover_executor.moment import Moment
 from trainmover_executor.state.arrival import await_arrival
 from trainmover_executor.state.training import TrainingState, settings_of
-from trainmover_executor.state.transfer import (
-    StateCorruptError,
-    Transferred,
-    receive_tree,
-    send_tree,
-)
+from trainmover_executor.state.transfer import Transferred, receive_tree, send_tree
 from trainmover_executor.state.units import StateUnits
 
 __all__ = ["StateLead"]
@@ -43,11 +38,9 @@ _STALL_TIMEOUT_S: Final = 10.0
 _LOOK_S: Final = 0.5
 """How often a wait asks whether the migration is still on: nobody announces that it is not."""
 
-_BROKEN: Final = (LinkBrokenError, StaleEpochError, StateCorruptError, ProtocolError)
 
-
-class _NotEqualError(ProtocolError):
-    """The joiner's state is not this rank's."""
+class _NotFollowedError(ProtocolError):
+    """State is to be copied at the switch, for this reason."""
 
 
 class StateLead:
@@ -88,9 +81,10 @@ class StateLead:
         self._current = current
         self._lost = lost
         self._sent: set[str] = set()
-        self._turn = threading.Lock()
         self._changed = threading.Condition()
         self._stepping = False
+        self._handing = False
+        self._met = False
         self._steps_followed = 0
         self._over = threading.Event()
         self.obstacle = self._units.obstacle()
@@ -105,20 +99,21 @@ class StateLead:
 
     def before_optimizer(self, index: int) -> None:
         """Optimizer ``index`` is about to take a step that was voted for."""
-        if self._over.is_set() or self.obstacle:
+        if self._over.is_set() or self.obstacle or not self._met:
             return
-        self._stepping = True
-        self._turn.acquire()
+        with self._changed:
+            if self._stepping:  # nobody said that the last one was taken
+                self.obstacle = "a step of an optimizer raised an error"
+            self._stepping = True
+            self._changed.wait_for(lambda: not self._handing)
         if not self._over.is_set() and not self.obstacle:
             self._hand_gradients(index)
 
     def after_optimizer(self) -> None:
         """The step has been taken."""
-        if self._turn.locked() and self._stepping:
-            self._turn.release()
-            with self._changed:
-                self._stepping = False
-                self._changed.notify_all()
+        with self._changed:
+            self._stepping = False
+            self._changed.notify_all()
 
     def finish(self, tree: dict[str, Any]) -> Transferred:
         """Hand over what is left at the switch: everything where following did not work.
@@ -130,12 +125,12 @@ class StateLead:
             LinkBrokenError: The joiner is gone.
             StateCorruptError: What arrived is not what was sent.
         """
-        with self._turn:
-            if self.obstacle:
-                content = {"kind": "copy", "state": self._state.tree(), **tree}
-            else:
-                content = {"kind": "rest", "rest": self._state.rest(), **tree}
-            return send_tree(self._link, content, epoch=self._epoch)
+        self._await_thread()
+        if self.obstacle:
+            content = {"kind": "copy", "state": self._state.tree(), **tree}
+        else:
+            content = {"kind": "rest", "rest": self._state.rest(), **tree}
+        return send_tree(self._link, content, epoch=self._epoch)
 
     def prove(self) -> None:
         """After ``finish``: tell the joiner what its state must look like.
@@ -143,12 +138,19 @@ class StateLead:
         Raises:
             LinkBrokenError: The joiner is gone.
         """
-        with self._turn:
-            prints = {name: self._units.fingerprint(name) for name in self._units.names}
-            self._send({"kind": "prints", "prints": prints})
+        self._await_thread()
+        prints = {name: self._units.fingerprint(name) for name in self._units.names}
+        self._send({"kind": "prints", "prints": prints})
 
-    def pause(self) -> Link:
-        """End it, and give the link back: the joiner waits there for whoever goes on."""
+    def pause(self) -> Link | None:
+        """End it, and give the link back: the joiner waits there for whoever goes on.
+
+        Returns:
+            The link; None when the joiner is still on its way: it is closed then.
+        """
+        if self._over.is_set() or not self._met:
+            self.cancel()
+            return None
         self._over.set()
         with self._changed:
             self._changed.notify_all()
@@ -163,52 +165,71 @@ class StateLead:
         """
         self._send({"kind": "place", **self._moment.common()})
         await_arrival(self._link, epoch=self._epoch)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._stepping or self._over.is_set())
+            self._met = True
 
     def cancel(self) -> None:
         """End it; the link is closed. Again does nothing."""
         self._stop()
         self._join()
-        self._link.close()
+        if self._thread.is_alive():
+            log.warning("following is over, but its thread is not: its link stays open")
+        else:
+            self._link.close()
 
     def _join(self) -> None:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(timeout=_STALL_TIMEOUT_S)
+
+    def _await_thread(self) -> None:
+        """Return when the thread hands nothing over."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._handing)
 
     def _hand_gradients(self, index: int) -> None:
+        """Never raises: that would be an error of the optimizer's step."""
         try:
-            gradients = self._units.gradients(index, self._sent)
-            settings = settings_of(self._state.optimizers[index])
-            self._send(
-                {"kind": "step", "optimizer": index, "settings": settings, "gradients": gradients}
-            )
-        except (LinkBrokenError, StaleEpochError) as error:
-            self._give_up(str(error))
-            return
-        except ProtocolError as error:
+            self._send(self._step_of(index))
+        except _NotFollowedError as error:
             self.obstacle = str(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends the move
+            self._break(error)
+            return
         with self._changed:
             self._steps_followed += len(self._sent) == len(self._units.names)
             self._changed.notify_all()
+
+    def _step_of(self, index: int) -> dict[str, Any]:
+        try:
+            gradients = self._units.gradients(index, self._sent)
+        except ProtocolError as error:
+            raise _NotFollowedError(str(error)) from error
+        settings = settings_of(self._state.optimizers[index])
+        return {"kind": "step", "optimizer": index, "settings": settings, "gradients": gradients}
 
     # -- the thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
-            self.meet()
-            if not self.obstacle:
-                self._hand_units()
-                self._await_followed_step()
-                self._compare()
-        except _NotEqualError as error:
+            self._bring_up_to_date()
+            if self._over.is_set():
+                return
+            if self.obstacle:
+                log.warning("state is copied at the switch, not followed", reason=self.obstacle)
+            self._current()
+        except Exception as error:  # noqa: BLE001 - a thread that ends silently is waited for
+            self._break(error)
+
+    def _bring_up_to_date(self) -> None:
+        self.meet()
+        try:
+            self._check_followed()
+            self._hand_units()
+            self._await_followed_step()
+            self._compare()
+        except _NotFollowedError as error:
             self.obstacle = str(error)
-        except _BROKEN as error:
-            self._give_up(str(error))
-            return
-        if self._over.is_set():
-            return
-        if self.obstacle:
-            log.warning("state is copied at the switch, not followed", reason=self.obstacle)
-        self._current()
 
     def _hand_units(self) -> None:
         for name in self._units.names:
@@ -222,8 +243,9 @@ class StateLead:
     def _await_followed_step(self) -> None:
         """Wait until one step has been followed by every unit, so that a comparison means it."""
         with self._changed:
-            while self._steps_followed == 0 and not self.obstacle:
+            while self._steps_followed == 0:
                 self._check_wanted()
+                self._check_followed()
                 self._changed.wait(timeout=_LOOK_S)
 
     def _compare(self) -> None:
@@ -237,20 +259,32 @@ class StateLead:
                 )
                 took = time.perf_counter() - started
             if answer != {"fingerprint": own}:
-                raise _NotEqualError(f"{name} differs after a followed step")
+                raise _NotFollowedError(f"{name} differs after a followed step")
             self._over.wait(took * (1 / _DUTY - 1))
 
     @contextlib.contextmanager
     def _between_steps(self) -> Iterator[None]:
-        with self._changed:  # the training thread goes first; a lock alone is not fair
-            self._changed.wait_for(lambda: not self._stepping or self._over.is_set())
-        with self._turn:
+        with self._changed:
+            while self._stepping:  # the training thread goes first
+                self._check_wanted()
+                self._changed.wait(timeout=_LOOK_S)
             self._check_wanted()
+            self._check_followed()
+            self._handing = True
+        try:
             yield
+        finally:
+            with self._changed:
+                self._handing = False
+                self._changed.notify_all()
 
     def _check_wanted(self) -> None:
         if self._over.is_set() or not self._wanted():
             raise LinkBrokenError("the migration is off")
+
+    def _check_followed(self) -> None:
+        if self.obstacle:
+            raise _NotFollowedError(self.obstacle)
 
     def _send(self, tree: dict[str, Any]) -> None:
         sent = send_tree(
@@ -258,9 +292,14 @@ class StateLead:
         )
         self.nbytes += sent.nbytes
 
-    def _give_up(self, reason: str) -> None:
+    def _break(self, error: Exception) -> None:
+        """Call the migration off: what the joiner has got so far is not known, or of no use."""
         if self._over.is_set():
             return
+        reason = str(error)
+        if not isinstance(error, ProtocolError | StaleEpochError):  # of our making, or the state's
+            log.exception("following the state broke", exc_info=error)
+            reason = f"{type(error).__name__} while following the state: {error}"
         self._stop()
         if self._wanted():
             self._lost(reason)

@@ -1,15 +1,16 @@
-"""Handing a state tree from one rank to another over a link, tensor by tensor, checksummed.
+"""Handing a state tree from one rank to another over a link, checksummed.
 
-The sender describes the tree (JSON: skeleton and tensor specs), then sends the bytes of each tensor
-straight from its live storage, then a CRC-32 over all of them. The receiver receives into its own
-live tensors where path, dtype and shape agree, and answers whether the checksum held.
+The sender describes the tree (JSON: skeleton and tensor specs), then sends the bytes: small tensors
+together, each large one by itself and straight from its live storage. The receiver receives large
+ones into its own live tensors where path, dtype and shape agree, and answers whether the checksum
+held. Both sides take the checksum of each piece just after it has moved: both cores are busy at the
+same time, and no byte is fetched from memory twice.
 """
 
 from __future__ import annotations
 
 import json
-import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +19,8 @@ import torch
 from trainmover.errors import ProtocolError
 from trainmover_executor.communicator.memory import bytes_of, flat_of, on_host
 from trainmover_executor.links.link import Link
-from trainmover_executor.links.pump import pump
+from trainmover_executor.links.pump import Watch, pump
+from trainmover_executor.state.checksum import Checksum, checksum_of
 from trainmover_executor.state.codec import TensorSpec, decode, encode
 
 __all__ = [
@@ -34,6 +36,9 @@ HAND_OVER_TIMEOUT_S: Final = 60.0
 """How long the other side of a hand-over may take to come, or to move anything."""
 
 _HEAD_LIMIT_BYTES: Final = 256 * 1024 * 1024
+_SMALL_BYTES: Final = 64 * 1024
+"""Up to here a message of its own costs a tensor more than a copy of it."""
+_BUNDLE_BYTES: Final = 1024 * 1024
 _TAG_SIZE, _TAG_HEAD, _TAG_TENSOR, _TAG_CHECK, _TAG_VERDICT = range(900, 905)
 
 
@@ -47,7 +52,7 @@ class Transferred:
 
     Attributes:
         nbytes: Bytes of tensors.
-        checksum: CRC-32 over all tensors in order.
+        checksum: Over all tensors, in the order in which they moved; 0 when unchecked.
         in_place: Number of tensors received without a copy.
     """
 
@@ -65,29 +70,89 @@ class _Channel:
         self._stall_timeout_s = stall_timeout_s
         self._count = 0
 
-    def send(self, tag: int, data: memoryview) -> None:
+    def send(self, tag: int, data: memoryview, *, watch: Watch | None = None) -> None:
         self._count += 1
         pump(
             frame=(self._epoch, tag, self._count),
             out=(self._link, data),
+            watch=watch,
             stall_timeout_s=self._stall_timeout_s,
         )
 
-    def receive(self, tag: int, into: memoryview, *, timeout_s: float | None = None) -> None:
+    def receive(
+        self,
+        tag: int,
+        into: memoryview,
+        *,
+        timeout_s: float | None = None,
+        watch: Watch | None = None,
+    ) -> None:
         self._count += 1
         pump(
             frame=(self._epoch, tag, self._count),
             into=(self._link, len(into), into),
+            watch=watch,
             stall_timeout_s=self._stall_timeout_s if timeout_s is None else timeout_s,
         )
 
-    def send_int(self, tag: int, value: int) -> None:
-        self.send(tag, memoryview(value.to_bytes(8, "little")))
+    def send_ints(self, tag: int, *values: int) -> None:
+        self.send(tag, memoryview(b"".join(value.to_bytes(8, "little") for value in values)))
 
-    def receive_int(self, tag: int, *, timeout_s: float | None = None) -> int:
-        data = bytearray(8)
+    def receive_ints(self, tag: int, count: int, *, timeout_s: float | None = None) -> list[int]:
+        data = bytearray(8 * count)
         self.receive(tag, memoryview(data), timeout_s=timeout_s)
-        return int.from_bytes(data, "little")
+        return [int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8)]
+
+
+class _Bytes:
+    """The bytes of all tensors of one transfer, with the checksum over them."""
+
+    def __init__(self, channel: _Channel, *, checked: bool) -> None:
+        self._channel = channel
+        self._checked = checked
+        self._checksum = Checksum()
+
+    @property
+    def checksum(self) -> int:
+        return self._checksum.value
+
+    def send(self, views: Sequence[memoryview]) -> None:
+        data = views[0] if len(views) == 1 else memoryview(b"".join(views))
+        self._channel.send(_TAG_TENSOR, data, watch=self._watching(data))
+
+    def receive(self, views: Sequence[memoryview]) -> None:
+        if len(views) == 1:
+            (data,) = views
+        else:
+            data = memoryview(bytearray(sum(map(len, views))))
+        self._channel.receive(_TAG_TENSOR, data, watch=self._watching(data))
+        if len(views) == 1:
+            return
+        for view in views:
+            view[:], data = data[: len(view)], data[len(view) :]
+
+    def _watching(self, data: memoryview) -> Watch | None:
+        if not self._checked:
+            return None
+        self._checksum.begin(data)
+        return self._checksum.reached
+
+
+def _messages(specs: Sequence[TensorSpec]) -> Iterator[list[int]]:
+    """Which tensors go in one message: bundles of small ones first, then each large one."""
+    bundle: list[int] = []
+    size = 0
+    for index, spec in enumerate(specs):
+        if spec.nbytes > _SMALL_BYTES:
+            continue
+        bundle.append(index)
+        size += spec.nbytes
+        if size > _BUNDLE_BYTES:
+            yield bundle
+            bundle, size = [], 0
+    if bundle:
+        yield bundle
+    yield from ([index] for index, spec in enumerate(specs) if spec.nbytes > _SMALL_BYTES)
 
 
 def live_tensors(tree: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -109,7 +174,7 @@ def send_tree(
         link: Link to the receiver.
         tree: What to send, straight from its live tensors.
         epoch: Epoch both sides are at or about to enter.
-        checked: Compute a CRC-32 over all tensors; without it the caller compares by other means.
+        checked: Take a checksum of all tensors; without it the caller compares by other means.
         stall_timeout_s: Give up when nothing moved for so long.
 
     Raises:
@@ -118,22 +183,19 @@ def send_tree(
     """
     channel = _Channel(link, epoch=epoch, stall_timeout_s=stall_timeout_s)
     skeleton, tensors = encode(dict(tree))
-    specs = [spec.to_json() for spec, _ in tensors]
-    head = json.dumps({"tree": skeleton, "tensors": specs, "checked": checked})
+    specs = [spec for spec, _ in tensors]
+    described = [spec.to_json() for spec in specs]
+    head = json.dumps({"tree": skeleton, "tensors": described, "checked": checked})
     data = memoryview(head.encode())
-    channel.send_int(_TAG_SIZE, len(data))
+    channel.send_ints(_TAG_SIZE, len(data), checksum_of(data))
     channel.send(_TAG_HEAD, data)
-    checksum = 0
-    nbytes = 0
-    for _, tensor in tensors:
-        view = bytes_of(flat_of(tensor))
-        channel.send(_TAG_TENSOR, view)
-        checksum = zlib.crc32(view, checksum) if checked else 0
-        nbytes += len(view)
-    channel.send_int(_TAG_CHECK, checksum)
-    if channel.receive_int(_TAG_VERDICT) != checksum:
+    content = _Bytes(channel, checked=checked)
+    for indices in _messages(specs):
+        content.send([bytes_of(flat_of(tensors[index][1])) for index in indices])
+    channel.send_ints(_TAG_CHECK, content.checksum)
+    if channel.receive_ints(_TAG_VERDICT, 1) != [content.checksum]:
         raise StateCorruptError(f"rank {link.peer} received other bytes than were sent")
-    return Transferred(nbytes=nbytes, checksum=checksum)
+    return Transferred(nbytes=sum(spec.nbytes for spec in specs), checksum=content.checksum)
 
 
 def receive_tree(
@@ -149,38 +211,46 @@ def receive_tree(
 
     Raises:
         LinkBrokenError: The sender went away.
-        StateCorruptError: The checksum does not hold; the live tensors are garbage now.
+        StateCorruptError: A checksum does not hold; the live tensors are garbage now.
         ProtocolError: The sender's description does not parse.
     """
     channel = _Channel(link, epoch=epoch, stall_timeout_s=HAND_OVER_TIMEOUT_S)
-    size = channel.receive_int(_TAG_SIZE, timeout_s=first_timeout_s)
+    skeleton, specs, checked = _receive_head(link, channel, first_timeout_s=first_timeout_s)
+    targets = [_target(live.get(spec.path), spec) for spec in specs]
+    tensors = [tensor for tensor, _ in targets]
+    content = _Bytes(channel, checked=checked)
+    for indices in _messages(specs):
+        content.receive([bytes_of(tensors[index].view(-1)) for index in indices])
+    (expected,) = channel.receive_ints(_TAG_CHECK, 1)
+    channel.send_ints(_TAG_VERDICT, content.checksum)
+    if content.checksum != expected:
+        raise StateCorruptError(f"state from rank {link.peer} arrived damaged: checksums differ")
+    received = Transferred(
+        nbytes=sum(spec.nbytes for spec in specs),
+        checksum=expected,
+        in_place=sum(reused for _, reused in targets),
+    )
+    return decode(skeleton, tensors), received
+
+
+def _receive_head(
+    link: Link, channel: _Channel, *, first_timeout_s: float
+) -> tuple[Any, list[TensorSpec], bool]:
+    """Skeleton, tensors, and whether there will be a checksum."""
+    size, checksum = channel.receive_ints(_TAG_SIZE, 2, timeout_s=first_timeout_s)
     if size > _HEAD_LIMIT_BYTES:
-        raise ProtocolError(f"rank {link.peer} describes its state in {size} bytes")
+        raise StateCorruptError(f"rank {link.peer} describes its state in {size} bytes")
     data = bytearray(size)
     channel.receive(_TAG_HEAD, memoryview(data))
+    if checksum_of(memoryview(data)) != checksum:
+        link.shutdown()  # or the sender would wait until somebody takes the rest
+        raise StateCorruptError(f"what rank {link.peer} says of its state arrived damaged")
     try:
         head = json.loads(data)
         specs = [TensorSpec.from_json(value) for value in head["tensors"]]
-        checked = bool(head["checked"])
+        return head["tree"], specs, bool(head["checked"])
     except (ValueError, KeyError, TypeError) as error:
         raise ProtocolError(f"state description of rank {link.peer}: {error}") from error
-    tensors = []
-    checksum = nbytes = in_place = 0
-    for spec in specs:
-        tensor, reused = _target(live.get(spec.path), spec)
-        view = bytes_of(tensor.view(-1))
-        if len(view) != spec.nbytes:
-            raise ProtocolError(f"tensor {spec.path}: {len(view)} bytes for {spec}")
-        channel.receive(_TAG_TENSOR, view)
-        checksum = zlib.crc32(view, checksum) if checked else 0
-        nbytes += len(view)
-        in_place += reused
-        tensors.append(tensor)
-    expected = channel.receive_int(_TAG_CHECK)
-    channel.send_int(_TAG_VERDICT, checksum)
-    if checksum != expected:
-        raise StateCorruptError(f"state from rank {link.peer} arrived damaged: CRC-32 differs")
-    return decode(head["tree"], tensors), Transferred(nbytes, checksum, in_place)
 
 
 def _target(live: torch.Tensor | None, spec: TensorSpec) -> tuple[torch.Tensor, bool]:

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from trainmover.errors import ProtocolError
 from trainmover_executor.communicator.memory import bytes_of, flat_of
+from trainmover_executor.state.checksum import sum_of_words
 from trainmover_executor.state.codec import TensorSpec
 from trainmover_executor.state.fingerprint import sum_of_words
 from trainmover_executor.state.training import TrainingState, like_parameter, load_entries, local_of

@@ -1,0 +1,181 @@
+"""Leaver and joiner, each with a real model, over real sockets: what is followed, what is not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from tests.support.fabric import socket_pair
+from torch import nn
+
+from trainmover.errors import ProtocolError
+from trainmover_executor.links.link import Link, LinkBrokenError
+from trainmover_executor.state.follow import StateFollower
+from trainmover_executor.state.lead import StateLead
+from trainmover_executor.state.training import TrainingState
+
+EPOCH = 4
+WAIT_S = 20.0
+
+
+class Program:
+    """A small training program whose optimizer may be told to fail."""
+
+    def __init__(self, *, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.model = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3))
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        self.state = TrainingState(models=[self.model], optimizers=[self.optimizer], others={})
+        self.backward(seed)
+        self.optimizer.step()
+
+    def backward(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.model.zero_grad()
+        self.model(torch.randn(2, 5, generator=generator)).sum().backward()
+
+
+class Pair:
+    """Leaver and joiner, and what they said."""
+
+    def __init__(self) -> None:
+        one, other = socket_pair()
+        self.leaver, self.joiner = Program(seed=1), Program(seed=2)
+        self.current, self.lost = threading.Event(), threading.Event()
+        self.reason = ""
+        self.lead = StateLead(
+            Link(one, peer=0, group="s"),
+            self.leaver.state,
+            epoch=EPOCH,
+            wanted=lambda: True,
+            current=self.current.set,
+            lost=self._lose,
+        )
+        self.link = Link(other, peer=0, group="s")
+        self.follower = StateFollower(self.link, self.joiner.state, epoch=EPOCH, patience_s=WAIT_S)
+        self._pool = ThreadPoolExecutor(2)
+
+    def _lose(self, reason: str) -> None:
+        self.reason = reason
+        self.lost.set()
+
+    def follow(self) -> Future[Any]:
+        return self._pool.submit(self.follower.follow)
+
+    def step(self, number: int) -> None:
+        self.leaver.backward(number)
+        self.lead.before_optimizer(0)
+        self.leaver.optimizer.step()
+        self.lead.after_optimizer()
+
+    def steps_until(self, reached: Callable[[], bool]) -> None:
+        for number in range(100_000):
+            if reached():
+                return
+            self.step(number)
+        raise AssertionError("it did not happen")
+
+    def within(self, action: Callable[[], Any]) -> Any:
+        """What ``action`` returns; it must not take for ever."""
+        return self._pool.submit(action).result(timeout=WAIT_S)
+
+    def close(self) -> None:
+        self.link.shutdown()
+        self.within(self.lead.cancel)
+        self._pool.shutdown()
+        self.link.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    pair = Pair()
+    yield pair
+    pair.close()
+
+
+def test_the_joiner_is_current_at_the_switch(pair):
+    following = pair.follow()
+    pair.lead.start()
+    pair.steps_until(pair.current.is_set)
+    pair.lead.finish({"committed": 7})
+    message, _ = following.result(timeout=WAIT_S)
+    assert message["committed"] == 7
+    assert not pair.follower.copied
+    assert pair.joiner.state.digest() == pair.leaver.state.digest()
+
+
+class TestAnOptimizerThatRaises:
+    def fail(self, pair: Pair) -> None:
+        """As where the program's own hook, or a step on bad values, raises."""
+        pair.leaver.backward(0)
+        pair.lead.before_optimizer(0)
+        with pytest.raises(RuntimeError):
+            raise RuntimeError("the optimizer's")
+
+    def test_the_move_can_be_ended_behind_it(self, pair):
+        following = pair.follow()
+        pair.lead.start()
+        self.fail(pair)
+        pair.within(pair.lead.cancel)
+        with pytest.raises(LinkBrokenError):
+            following.result(timeout=WAIT_S)
+
+    def test_a_program_that_goes_on_is_copied(self, pair):
+        following = pair.follow()
+        pair.lead.start()
+        self.fail(pair)
+        pair.within(lambda: pair.steps_until(pair.current.is_set))
+        assert "raised an error" in pair.lead.obstacle
+        pair.within(lambda: pair.lead.finish({}))
+        following.result(timeout=WAIT_S)
+        assert pair.follower.copied
+        assert pair.joiner.state.digest() == pair.leaver.state.digest()
+
+
+class TestAnErrorNobodyThoughtOf:
+    def test_in_the_thread_it_ends_the_move_with_its_reason(self, pair, monkeypatch):
+        def broken(name):
+            raise KeyError(f"no {name}")
+
+        monkeypatch.setattr(pair.lead._units, "tree", broken)
+        pair.follow()
+        pair.lead.start()
+        assert pair.lost.wait(WAIT_S)
+        assert pair.reason == "KeyError while following the state: 'no 0:0.weight'"
+
+    def test_in_front_of_a_step_it_is_no_error_of_training(self, pair, monkeypatch):
+        pair.leaver.optimizer.param_groups[0]["schedule"] = object()  # no way to hand it over
+        pair.follow()
+        pair.lead.start()
+        pair.within(lambda: pair.steps_until(pair.lost.is_set))
+        assert "StateNotPortableError while following" in pair.reason
+        assert "schedule" in pair.reason
+
+
+class TestGradientsOfTheJoiner:
+    def test_are_back_where_the_leaver_is_lost(self, pair):
+        had = [parameter.grad for parameter in pair.joiner.state.parameters()]
+        assert all(gradient is not None for gradient in had)
+        following = pair.follow()
+        pair.lead.start()
+        pair.steps_until(lambda: pair.follower.steps > 0)
+        pair.within(pair.lead.cancel)
+        with pytest.raises(LinkBrokenError):
+            following.result(timeout=WAIT_S)
+        now = [parameter.grad for parameter in pair.joiner.state.parameters()]
+        assert list(map(id, now)) == list(map(id, had))
+
+    def test_are_back_behind_a_message_that_nobody_knows(self, pair, monkeypatch):
+        had = [parameter.grad for parameter in pair.joiner.state.parameters()]
+        following = pair.follow()
+        pair.lead.start()
+        pair.steps_until(pair.current.is_set)
+        pair.within(lambda: pair.lead._send({"kind": "postcard"}))
+        with pytest.raises(ProtocolError, match="postcard"):
+            following.result(timeout=WAIT_S)
+        now = [parameter.grad for parameter in pair.joiner.state.parameters()]
+        assert list(map(id, now)) == list(map(id, had))
