@@ -21,6 +21,11 @@ REFUSED: Final = {
 }
 """What works over Gloo and is refused, and why."""
 
+MENDED: Final = {
+    "all_to_all_single_in_place": "Gloo overwrites what is still to be sent",
+}
+"""What comes out wrong over Gloo, and why."""
+
 
 def bits(value: Any) -> Any:
     """Something that is equal where every bit is."""
@@ -42,7 +47,7 @@ def wrong(name: str, ours: tuple[str, Any, Any], gloo: tuple[str, Any, Any]) -> 
         if gloo[0] == "raised" or name in REFUSED:
             return None
         return f"raises {out}: {expected}"
-    if gloo[0] == "value" and bits(gloo[1]) != bits(out):
+    if gloo[0] == "value" and name not in MENDED and bits(gloo[1]) != bits(out):
         return f"{out}, and over Gloo {gloo[1]}"
     if expected is not None and bits(expected) != bits(out):
         return f"{out}, and should be {expected}"

@@ -63,7 +63,7 @@ def combined(op: Any, values: list[torch.Tensor]) -> torch.Tensor:
         elif op == ReduceOp.BXOR:
             total = total ^ other
     if op == ReduceOp.AVG:
-        whole = not total.is_floating_point()
+        whole = not (total.is_floating_point() or total.is_complex())
         total = total.div(len(values), rounding_mode="trunc") if whole else total / len(values)
     return total.to(values[0].dtype)
 
@@ -140,7 +140,7 @@ def moves() -> Iterator[tuple[str, Case]]:
     for kind in kinds:
         for move in (
             *(broadcast, all_gather, all_gather_into_tensor, gather, scatter, all_to_all),
-            *(send_recv, everybody_to_everybody),
+            *(send_recv, everybody_to_everybody, all_gather_into_rows),
         ):
             yield f"{move.__name__} {kind}", functools.partial(move, kind)
 
@@ -161,6 +161,13 @@ def all_gather_into_tensor(kind: Tensors, rank: int, world: int) -> tuple[Any, A
     out = torch.empty((world, *kind.shape), dtype=kind.dtype)
     dist.all_gather_into_tensor(out, kind.of(rank))
     return out, torch.stack([kind.of(r) for r in range(world)])
+
+
+def all_gather_into_rows(kind: Tensors, rank: int, world: int) -> tuple[Any, Any]:
+    rows, *others = kind.shape or (1,)
+    out = torch.empty((world * rows, *others), dtype=kind.dtype)
+    dist.all_gather_into_tensor(out, kind.of(rank).reshape(rows, *others))
+    return out, torch.cat([kind.of(r).reshape(rows, *others) for r in range(world)])
 
 
 def gather(kind: Tensors, rank: int, world: int) -> tuple[Any, Any]:
@@ -454,6 +461,55 @@ def group_of_some(rank: int, world: int) -> tuple[Any, Any]:
     dist.all_reduce(mine, group=group)
     expected = ramp(rank, 3) if rank == 1 else ramp(0, 3) + ramp(2, 3)
     return [mine, dist.get_rank(group)], [expected, {0: 0, 1: -1, 2: 1}[rank]]
+
+
+@case
+def all_to_all_single_in_place(rank: int, world: int) -> tuple[Any, Any]:
+    mine = ramp(rank, world)
+    dist.all_to_all_single(mine, mine)
+    return mine, torch.tensor([ramp(r, world)[rank] for r in range(world)])
+
+
+@case
+def all_gather_in_place(rank: int, world: int) -> tuple[Any, Any]:
+    whole = torch.zeros(2 * world)
+    whole[2 * rank : 2 * rank + 2] = ramp(rank, 2)
+    dist.all_gather_into_tensor(whole, whole[2 * rank : 2 * rank + 2])
+    return whole, torch.cat([ramp(r, 2) for r in range(world)])
+
+
+@case
+def reduce_scatter_in_place(rank: int, world: int) -> tuple[Any, Any]:
+    whole = ramp(rank, 2 * world)
+    part = whole[2 * rank : 2 * rank + 2]
+    dist.reduce_scatter_tensor(part, whole)
+    return part, sum(ramp(r, 2 * world) for r in range(world))[2 * rank : 2 * rank + 2]
+
+
+@case
+def methods_of_the_group(rank: int, world: int) -> tuple[Any, Any]:
+    group = dist.group.WORLD
+    total, largest, root, reduced = (ramp(rank, 3) for _ in range(4))
+    outs = [torch.empty(3) for _ in range(world)]
+    found = [torch.empty(3) for _ in range(world)] if rank == 1 else []
+    piece, part = torch.empty(3), torch.empty(3)
+    for work in (
+        group.allreduce(total),
+        group.allreduce([largest], ReduceOp.MAX),
+        group.broadcast(root, 2),
+        group.reduce(reduced, 0, ReduceOp.MIN),
+        group.allgather(outs, ramp(rank, 3)),
+        group.gather(found, ramp(rank, 3), 1),
+        group.scatter(piece, [ramp(r, 3) for r in range(world)] if rank == 0 else [], 0),
+        group.reduce_scatter(part, [ramp(r, 3) for r in range(world)], ReduceOp.SUM),
+        group.barrier(),
+    ):
+        work.wait()
+    values = [ramp(r, 3) for r in range(world)]
+    return [total, largest, root, reduced if rank == 0 else None, outs, found, piece, part], [
+        *(sum(values), values[-1], values[2], values[0] if rank == 0 else None, values),
+        *([v for v in values if rank == 1], values[rank], world * values[rank]),
+    ]
 
 
 @case

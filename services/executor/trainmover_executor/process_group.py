@@ -332,6 +332,8 @@ class TrainMoverProcessGroup(dist.ProcessGroup):
         """All-to-all of rows of one tensor; empty sizes mean equal parts."""
         name = "all_to_all_single"
         check_contiguous(name, out)
+        if out.data_ptr() == source.data_ptr():
+            source = source.clone()  # what is still to be sent would be overwritten
         outs = self._rows(name, out, out_sizes)
         ins = self._rows(name, source, in_sizes)
         check_parts(name, outs, ins[self._rank], size=self._size, rank=self._rank)
