@@ -421,7 +421,7 @@ def batch_with_oneself(rank: int, world: int) -> tuple[Any, Any]:
 
 @case
 def recv_from_any_source(rank: int, world: int) -> tuple[Any, Any]:
-    if rank == 0:
+    if rank == 0 or dist.get_backend() != "gloo":  # where it is refused, nobody may send
         out = torch.empty(2)
         return [dist.recv(out), out], [1, torch.ones(2)]
     if rank == 1:
@@ -618,6 +618,38 @@ def autograd(rank: int, world: int) -> tuple[Any, Any]:
         torch.stack(values),
         torch.full((3,), 3.0 * world),
     ]
+
+
+@case
+def autograd_of_the_others(rank: int, world: int) -> tuple[Any, Any]:
+    seen = []
+    for count, move in (
+        (3, lambda t: dist_nn.broadcast(t, 1)),
+        (3, lambda t: dist_nn.reduce(t, 1)),
+        (3, lambda t: torch.stack(dist_nn.gather(t, 1))),
+        (3, lambda t: dist_nn.scatter([t + r for r in range(world)], 1)),
+        (6, lambda t: dist_nn.reduce_scatter(torch.empty(2), list(t.split(2)))),
+        (3, lambda t: torch.cat(dist_nn.all_to_all([torch.empty(1)] * world, list(t.split(1))))),
+        (3, lambda t: dist_nn.all_to_all_single(torch.empty(3), t)),
+    ):
+        mine = ramp(rank, count).requires_grad_()
+        out = move(mine)
+        (out * (rank + 1)).sum().backward()
+        seen.append((out.detach() if rank == 1 else None, mine.grad))
+    return seen, None
+
+
+@case
+def functional_of_several(rank: int, world: int) -> tuple[Any, Any]:
+    group = dist.group.WORLD
+    whole = funcol.all_gather_into_tensor_coalesced([ramp(rank, 2), ramp(rank, 3)], group)
+    parts = funcol.reduce_scatter_tensor_coalesced(
+        [ramp(rank, 2 * world), ramp(rank, world)], "sum", [0, 0], group
+    )
+    uneven = funcol.all_to_all_single(
+        ramp(rank, 6), [rank + 1] * world, [r + 1 for r in range(world)], group
+    )
+    return [[t + 0 for t in whole], [t + 0 for t in parts], uneven + 0], None
 
 
 @case

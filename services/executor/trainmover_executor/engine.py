@@ -37,19 +37,20 @@ Operation = Callable[[Communicator], None]
 
 
 class _Lane:
-    """One thread and its queue; started with its first task, ends with the process."""
+    """One thread and its queue; ends when it is told, or with the process."""
 
     def __init__(self, name: str) -> None:
-        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, task: Callable[[], None]) -> None:
+    def submit(self, task: Callable[[], None] | None) -> None:
+        """Have a task done after those before it; None ends the thread."""
         self._tasks.put(task)
 
     def _work(self) -> None:
-        while True:
-            self._tasks.get()()
+        while (task := self._tasks.get()) is not None:
+            task()
 
 
 class GroupEngine:
@@ -189,6 +190,13 @@ class GroupEngine:
         with self._idle:
             self._idle.wait_for(lambda: self._pending == 0)
         self._raise_failure()
+
+    def end(self) -> None:
+        """End the threads once what was issued is done: the program destroyed the group."""
+        with self._idle:
+            lanes, self._lanes = self._lanes, {}
+        for lane in lanes.values():
+            lane.submit(None)
 
     def enter_sandbox(self) -> None:
         """Run operations in the sandbox from now on; at a step boundary only."""

@@ -433,7 +433,8 @@ class TrainMoverProcessGroup(dist.ProcessGroup):
         """Nothing to abort: operations end with their links."""
 
     def shutdown(self) -> None:
-        """Nothing to shut down: links belong to the process."""
+        """End this group's threads; links belong to the process."""
+        self._engine.end()
 
     def _set_sequence_number_for_group(self) -> None:
         pass

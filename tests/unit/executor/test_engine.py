@@ -103,6 +103,16 @@ def test_a_wait_ends_at_its_timeout(group, communicator):
     assert slow.wait(timedelta(seconds=20))
 
 
+def test_a_destroyed_group_keeps_no_thread(group):
+    before = set(threading.enumerate())
+    group.allreduce([torch.ones(1)]).wait()
+    (working,) = set(threading.enumerate()) - before
+    group.shutdown()
+    working.join(timeout=20)
+    assert not working.is_alive()
+    group.allreduce([torch.ones(1)]).wait()  # and is still one
+
+
 def test_what_follows_a_step_that_recovery_found_committed_is_not_sent(group, communicator, role):
     recovery = plan(2, kind="failure")
     role.take(VoteBroke("rank 2 is gone", cast=True))
