@@ -4,7 +4,8 @@ Collectives of a group run one after the other on one thread; point-to-point mes
 for each peer and direction, because two large messages that cross must not wait for each other.
 After the first communication error the latch is set and everything completes at once on the
 sandbox: nothing is ever raised inside a backward pass. Any other error, such as ranks that issue
-different collectives, is raised at the next operation or at the vote.
+different collectives, is raised where the program waits for the operation, at the next one, and at
+the vote.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 import torch
-from torch._C import _distributed_c10d
-from torch._C._distributed_c10d import Work
 
 from trainmover.errors import StaleEpochError
 from trainmover_executor.clock import CollectiveClock
@@ -26,8 +26,9 @@ from trainmover_executor.communicator.sandbox import SandboxCommunicator
 from trainmover_executor.finite import nonfinite_in
 from trainmover_executor.latch import Latch
 from trainmover_executor.links.link import LinkBrokenError
+from trainmover_executor.work import OperationWork
 
-__all__ = ["COLLECTIVES", "GroupEngine", "Operation", "completed"]
+__all__ = ["COLLECTIVES", "GroupEngine", "Operation"]
 
 COLLECTIVES: Final = "collectives"
 """Lane on which all collectives of a group run."""
@@ -35,32 +36,21 @@ COLLECTIVES: Final = "collectives"
 Operation = Callable[[Communicator], None]
 
 
-def completed(result: list[torch.Tensor]) -> Work:
-    """A Work that is done already."""
-    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-    future.set_result(result)
-    return _work_of(future)
-
-
-def _work_of(future: Any) -> Work:
-    work: Work = _distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined]  # noqa: SLF001 - the one way to make a Work in Python
-    return work
-
-
 class _Lane:
-    """One thread and its queue; started with its first task, ends with the process."""
+    """One thread and its queue; ends when it is told, or with the process."""
 
     def __init__(self, name: str) -> None:
-        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, task: Callable[[], None]) -> None:
+    def submit(self, task: Callable[[], None] | None) -> None:
+        """Have a task done after those before it; None ends the thread."""
         self._tasks.put(task)
 
     def _work(self) -> None:
-        while True:
-            self._tasks.get()()
+        while (task := self._tasks.get()) is not None:
+            task()
 
 
 class GroupEngine:
@@ -109,7 +99,8 @@ class GroupEngine:
         lane: Hashable = COLLECTIVES,
         peer: int | None = None,
         reduces: Sequence[torch.Tensor] = (),
-    ) -> Work:
+        timeout: timedelta = timedelta(0),
+    ) -> OperationWork:
         """Queue ``operation``; the returned Work completes with ``result``.
 
         Args:
@@ -120,17 +111,21 @@ class GroupEngine:
             peer: The other rank within the group, of a message.
             reduces: What is about to be combined with other ranks' values: samples of it are
                 looked at, since afterwards nobody knows where a NaN came from.
+            timeout: How long the program waits for it; zero for as long as it takes.
         """
         self._raise_failure()
         self._latch.issued += 1
+        source = peer if op == "recv" and peer is not None else -1
+        work = OperationWork(op, result, source=source, timeout=timeout)
         if isinstance(self.communicator, SandboxCommunicator):
             operation(self.communicator)
-            return completed(result)
+            work.finish()
+            return work
         if self._latch.uses_stand_ins:
             self._latch.check_protected()
             operation(self._sandbox)
-            return completed(result)
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+            work.finish()
+            return work
         size = sum(tensor.numel() * tensor.element_size() for tensor in result)
         other = -1 if peer is None else self._ranks[peer]
         wait_for_device = fence(result)
@@ -145,18 +140,18 @@ class GroupEngine:
                 if reduces:
                     self._vitals.note_nonfinite(nonfinite_in(reduces))
                 self._execute(operation)
-            except BaseException as error:  # noqa: BLE001 - the program's: the next call raises it
-                # Not the future: it would hand the error to C++, where DDP takes it for tensors,
-                # and the process dies of it.
+            except BaseException as error:  # noqa: BLE001 - the program's: it is raised there
                 self._failed = self._failed or error
                 self._clock.leave(entered, complete=False)
+                failed: BaseException | None = error
             else:
                 self._clock.leave(entered)
+                failed = None
             self._left()
-            future.set_result(result)
+            work.finish(failed)
 
         self._lane(lane).submit(task)
-        return _work_of(future)
+        return work
 
     def _execute(self, operation: Operation) -> None:
         if not self._latch.is_set:
@@ -196,6 +191,13 @@ class GroupEngine:
         with self._idle:
             self._idle.wait_for(lambda: self._pending == 0)
         self._raise_failure()
+
+    def end(self) -> None:
+        """End the threads once what was issued is done: the program destroyed the group."""
+        with self._idle:
+            lanes, self._lanes = self._lanes, {}
+        for lane in lanes.values():
+            lane.submit(None)
 
     def enter_sandbox(self) -> None:
         """Run operations in the sandbox from now on; at a step boundary only."""

@@ -11,6 +11,7 @@ import torch
 
 from trainmover.errors import ConfigError, TrainMoverError
 from trainmover_executor.jump import go_back
+from trainmover_executor.microbatches import split
 
 __all__ = ["Attempts", "BatchChangedError", "Step", "VoidStep"]
 
@@ -116,11 +117,11 @@ class Step:
         return self.committed
 
     def microbatches(self, count: int) -> Iterator[Any]:
-        """The batch in ``count`` equal parts along its first dimension, for accumulation."""
-        parts = [tensor.chunk(count) for tensor in _tensors(self._batch)]
-        for index in range(count):
-            pieces = tuple(part[index] for part in parts)
-            yield pieces if len(pieces) > 1 else pieces[0]
+        """The batch in ``count`` parts as equal as possible, for accumulation.
+
+        See ``microbatches.split`` for what is cut and what is passed whole.
+        """
+        return split(self._batch, count)
 
     def check_batch(self) -> None:
         """Make sure that the batch is what it was before the aborted attempt.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import socket
 import struct
+import threading
 from collections import Counter
 from collections.abc import Iterator
 
@@ -16,6 +19,7 @@ from trainmover.errors import ProtocolError
 from trainmover_executor.communicator.doubling import rounds_of
 from trainmover_executor.communicator.link import SMALL_BYTES, LinkCommunicator
 from trainmover_executor.communicator.reduction import reduction_of
+from trainmover_executor.links.handshake import Hail
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.links.shared import SLOT_BYTES
 
@@ -381,4 +385,36 @@ def test_the_end_of_a_peer_unblocks_a_message_half_way(shared):
         book.reset(fabric.start.replace({}, epoch=2))
     with pytest.raises(LinkBrokenError, match=r"rank 0"):
         everywhere([0, 1], receive_or_die)
+    fabric.close()
+
+
+def test_the_first_messages_of_two_ranks_may_cross(shared):
+    """Sends and receives have threads of their own, and both need the link that is not there."""
+    fabric = Fabric(2, shared=shared)
+    dialled: list[str] = []
+
+    def dial_slowly(endpoint: str, hail: Hail) -> concurrent.futures.Future[socket.socket]:
+        dialled.append(hail.group)
+        answer: concurrent.futures.Future[socket.socket] = concurrent.futures.Future()
+        threading.Timer(0.1, lambda: answer.set_result(dial(endpoint, hail).result())).start()
+        return answer
+
+    dial, fabric.book(0)._dial = fabric.dial, dial_slowly
+
+    def both(rank: int, communicator: LinkCommunicator) -> torch.Tensor:
+        arrived = torch.empty(3)
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            mine = value(rank, 3)
+            done = [
+                pool.submit(communicator.send, mine, to=1 - rank, tag=0),
+                pool.submit(communicator.recv, arrived, source=1 - rank, tag=0),
+            ]
+            for each in done:
+                each.result(timeout=20)
+        return arrived
+
+    arrived = everywhere(fabric.communicators(), both)
+    assert torch.equal(arrived[0], value(1, 3))
+    assert torch.equal(arrived[1], value(0, 3))
+    assert dialled == ["g/p2p"]
     fabric.close()

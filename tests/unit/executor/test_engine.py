@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
 from tests.unit.executor.roles import active, plan
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -29,9 +31,12 @@ class Peerless:
     def __init__(self) -> None:
         self.calls = 0
         self.fails = False
+        self.blocks: threading.Event | None = None
 
     def allreduce(self, tensor: torch.Tensor, reduction: Reduction) -> None:
         self.calls += 1
+        if self.blocks is not None:
+            assert self.blocks.wait(20)
         if self.fails:
             raise ProtocolError("rank 1 is in another collective of group 'g'")
 
@@ -94,6 +99,40 @@ def test_what_several_lanes_find_at_the_same_time_is_added_up(group, monkeypatch
     times = dict.fromkeys(("duration_ns", "loader_ns", "outside_ns", "cpu_ns"), 0)
     clock.committed(step=0, flags=Flag.LOSS, loss=0.5, checksum=0, **times)
     assert reader.read()[0].steps["nonfinite"].tolist() == [6]
+
+
+def test_an_error_of_the_program_is_raised_where_it_waits(group, communicator):
+    communicator.fails = True
+    work = group.allreduce([torch.ones(1)])
+    with pytest.raises(ProtocolError, match="in another collective"):
+        work.wait()
+    assert work.is_completed()
+    assert not work.is_success()
+    assert isinstance(work.exception(), ProtocolError)
+
+
+def test_a_wait_ends_at_its_timeout(group, communicator):
+    """Whoever waits is told; what it waited for is not undone."""
+    options = dist.BarrierOptions()
+    options.timeout = timedelta(milliseconds=20)
+    communicator.blocks = threading.Event()
+    slow = group.allreduce([torch.ones(1)])
+    with pytest.raises(ProtocolError, match=r"allreduce is not complete after 0\.01 s"):
+        slow.wait(timedelta(milliseconds=10))
+    with pytest.raises(ProtocolError, match=r"barrier is not complete after 0\.02 s"):
+        group.barrier(options).wait()
+    communicator.blocks.set()
+    assert slow.wait(timedelta(seconds=20))
+
+
+def test_a_destroyed_group_keeps_no_thread(group):
+    before = set(threading.enumerate())
+    group.allreduce([torch.ones(1)]).wait()
+    (working,) = set(threading.enumerate()) - before
+    group.shutdown()
+    working.join(timeout=20)
+    assert not working.is_alive()
+    group.allreduce([torch.ones(1)]).wait()  # and is still one
 
 
 def test_what_follows_a_step_that_recovery_found_committed_is_not_sent(group, communicator, role):

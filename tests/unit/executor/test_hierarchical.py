@@ -15,6 +15,7 @@ from torch.distributed import ReduceOp
 
 from trainmover.errors import ConfigError
 from trainmover.topology import Layout
+from trainmover_executor.communicator.checks import CollectiveError
 from trainmover_executor.communicator.choice import choice_of
 from trainmover_executor.communicator.hierarchical import Grid, HierarchicalCommunicator
 from trainmover_executor.communicator.library import Gloo
@@ -270,3 +271,41 @@ def test_what_cannot_be_had_is_said_with_what_can(monkeypatch):
     monkeypatch.delattr(c10d, "ProcessGroupNCCL", raising=False)
     with pytest.raises(ConfigError, match=r"built without NCCL\. Install a CUDA build"):
         choice_of({"TRAINMOVER_COMMUNICATOR": "hierarchical-nccl"})
+
+
+def test_a_type_that_the_library_does_not_add_is_no_broken_link(fabric_of):
+    """As one, the step would be redone for ever."""
+    fabric = fabric_of(1, 2)
+
+    def add(rank: int, communicator: HierarchicalCommunicator) -> None:
+        with pytest.raises(CollectiveError, match=r"gloo cannot reduce torch\.int16"):
+            communicator.allreduce(torch.ones(3, dtype=torch.int16), SUM)
+
+    everywhere([hierarchy(fabric.book(rank)) for rank in range(2)], add)
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.complex64, torch.float8_e4m3fn])
+def test_every_type_is_moved(fabric_of, dtype):
+    fabric = fabric_of(1, 2)
+    values = [torch.tensor([1.0, 2.0]).add(rank).to(dtype) for rank in range(2)]
+    outs = [[torch.empty(2, dtype=dtype) for _ in range(2)] for _ in range(2)]
+    copies = [one.clone() for one in values]
+
+    def move(rank: int, communicator: HierarchicalCommunicator) -> None:
+        communicator.all_gather(outs[rank], values[rank])
+        communicator.broadcast(copies[rank], root=1)
+
+    everywhere([hierarchy(fabric.book(rank)) for rank in range(2)], move)
+    for rank in range(2):
+        assert [one.tolist() for one in outs[rank]] == [one.tolist() for one in values]
+        assert copies[rank].tolist() == values[1].tolist()
+
+
+def test_a_sum_of_booleans_is_one(fabric_of):
+    fabric = fabric_of(1, 2)
+    both = [torch.tensor([True, False]) for _ in range(2)]
+    everywhere(
+        [hierarchy(fabric.book(rank)) for rank in range(2)],
+        lambda rank, communicator: communicator.allreduce(both[rank], SUM),
+    )
+    assert [one.view(torch.uint8).tolist() for one in both] == [[1, 0]] * 2

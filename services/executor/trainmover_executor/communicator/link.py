@@ -9,6 +9,7 @@ share a host do what the ring does all at once.
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -24,10 +25,21 @@ from trainmover_executor.links.header import Frame
 from trainmover_executor.links.link import Link
 from trainmover_executor.links.pump import pump
 
-__all__ = ["SMALL_BYTES", "LinkCommunicator"]
+__all__ = ["SMALL_BYTES", "LinkCommunicator", "strand_of"]
 
 SMALL_BYTES: Final = 32 * 1024
 """Up to here fewer rounds beat fewer bytes (measured on loopback: the curves cross at 20-60 KB)."""
+
+_STRANDS: Final = 16
+
+
+def strand_of(tag: int) -> int:
+    """Which of the links between two ranks carries messages with this tag.
+
+    Messages of different strands overtake each other. There are few, because each is a socket and
+    two threads, and programs count steps in tags.
+    """
+    return tag % _STRANDS
 
 
 class LinkCommunicator(RingWire):
@@ -39,6 +51,7 @@ class LinkCommunicator(RingWire):
         super().__init__(book, group=group, ranks=ranks, timeout_s=timeout_s)
         self._rounds = rounds_of(self.rank, self._size)
         self._meshed = (-1, False)
+        self._making = [threading.Lock() for _ in ranks]
 
     # -- collectives ---------------------------------------------------------------------------
 
@@ -167,25 +180,35 @@ class LinkCommunicator(RingWire):
 
     def send(self, tensor: torch.Tensor, *, to: int, tag: int) -> None:
         """See ``Communicator.send``."""
-        count = self._sent[to] = self._sent.get(to, -1) + 1
-        link = self._link(to, lane="/p2p")
+        strand = strand_of(tag)
+        count = self._sent[to, strand] = self._sent.get((to, strand), -1) + 1
         pump(
             frame=(self.book.epoch, tag, count),
-            out=(link, bytes_of(flat_of(tensor))),
+            out=(self._message_link(to, strand), bytes_of(flat_of(tensor))),
             stall_timeout_s=self.timeout_s,
         )
 
     def recv(self, tensor: torch.Tensor, *, source: int, tag: int) -> None:
-        """See ``Communicator.recv``. Messages of one pair arrive in the order they were sent."""
-        count = self._received[source] = self._received.get(source, -1) + 1
+        """See ``Communicator.recv``.
+
+        Messages of one pair and one strand arrive in the order they were sent.
+        """
+        strand = strand_of(tag)
+        count = self._received[source, strand] = self._received.get((source, strand), -1) + 1
         flat = flat_of(tensor)
         view = bytes_of(flat)
         pump(
             frame=(self.book.epoch, tag, count),
-            into=(self._link(source, lane="/p2p"), len(view), view),
+            into=(self._message_link(source, strand), len(view), view),
             stall_timeout_s=self.timeout_s,
         )
         write_back(tensor, flat)
+
+    def _message_link(self, member: int, strand: int) -> Link:
+        # Sends and receives have threads of their own. Two that came here first at the same time
+        # would both dial, and the second link would end the first.
+        with self._making[member]:
+            return self._link(member, lane=f"/p2p{strand or ''}")
 
     # -- agreement ----------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import torch
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import ReduceOp
 
+from trainmover_executor.communicator.checks import CollectiveError
 from trainmover_executor.communicator.native_group import NativeGroup
 from trainmover_executor.communicator.reduction import Reduction
 
@@ -28,6 +29,19 @@ _OPS: Final[dict[str, Any]] = {
     "bor": ReduceOp.BOR,
     "bxor": ReduceOp.BXOR,
 }
+
+_REDUCED: Final = frozenset(
+    {
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+        *(torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool),
+    }
+)
+"""What both libraries combine."""
+
+
+def _raw(flat: torch.Tensor) -> torch.Tensor:
+    """Its bytes: moving them takes no library that knows the type."""
+    return flat.view(torch.uint8)
 
 
 class NativeCommunicator:
@@ -47,8 +61,24 @@ class NativeCommunicator:
     def allreduce_flat(self, flat: torch.Tensor, reduction: Reduction) -> None:
         """Combine what the library can work on, and nothing else."""
         options = c10d.AllreduceOptions()
-        options.reduceOp = _OPS[reduction.name]
+        options.reduceOp = self._op(flat, reduction)
         self._group.run("allreduce", [flat], options)
+
+    def _op(self, flat: torch.Tensor, reduction: Reduction) -> Any:
+        """Torch's name of ``reduction``.
+
+        Raises:
+            CollectiveError: The library cannot add this type. It would say so in the way in which
+                it says that a peer is gone, and the step would be redone for ever.
+        """
+        if flat.dtype not in _REDUCED:
+            raise CollectiveError(
+                f"{self._group.library.name} cannot reduce {flat.dtype}: convert it, or leave "
+                "TRAINMOVER_COMMUNICATOR at 'link'"
+            )
+        if flat.dtype is torch.bool and reduction.name == "sum":
+            return ReduceOp.MAX  # bytes would be added, and 2 is no boolean
+        return _OPS[reduction.name]
 
     def reduce_scatter(
         self, out: torch.Tensor, inputs: Sequence[torch.Tensor], reduction: Reduction
@@ -65,24 +95,24 @@ class NativeCommunicator:
     ) -> None:
         """``mine`` becomes the combination of this rank's part of ``whole``."""
         options = c10d.ReduceScatterOptions()
-        options.reduceOp = _OPS[reduction.name]
+        options.reduceOp = self._op(whole, reduction)
         self._group.run("_reduce_scatter_base", mine, whole, options)
 
     def all_gather(self, outs: Sequence[torch.Tensor], tensor: torch.Tensor) -> None:
         """See ``Communicator.all_gather``."""
         with self._flats(outs, [tensor]) as (flats, [mine]):
-            self._group.run("allgather", [flats], [mine])
+            self._group.run("allgather", [list(map(_raw, flats))], [_raw(mine)])
 
     def all_gather_flat(self, whole: torch.Tensor, mine: torch.Tensor) -> None:
         """``whole`` becomes every rank's ``mine``, one after the other."""
-        self._group.run("_allgather_base", whole, mine, c10d.AllgatherOptions())
+        self._group.run("_allgather_base", _raw(whole), _raw(mine), c10d.AllgatherOptions())
 
     def broadcast(self, tensor: torch.Tensor, *, root: int) -> None:
         """See ``Communicator.broadcast``."""
         options = c10d.BroadcastOptions()
         options.rootRank = root
         with self._flats([tensor]) as ([flat], _):
-            self._group.run("broadcast", [flat], options)
+            self._group.run("broadcast", [_raw(flat)], options)
 
     def reduce(self, tensor: torch.Tensor, reduction: Reduction, *, root: int) -> None:
         """See ``Communicator.reduce``."""
@@ -102,19 +132,19 @@ class NativeCommunicator:
         options = c10d.ScatterOptions()
         options.rootRank = root
         with self._flats([out], inputs) as ([mine], pieces):
-            self._group.run("scatter", [mine], [pieces] if pieces else [], options)
+            raw = [[_raw(piece) for piece in pieces]] if pieces else []
+            self._group.run("scatter", [_raw(mine)], raw, options)
 
     def all_to_all(self, outs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
         """See ``Communicator.all_to_all``."""
         with self._flats(outs, inputs) as (flats, pieces):
-            sizes = [flat.numel() for flat in flats]
-            sent = torch.cat(pieces)
+            outs, ins = list(map(_raw, flats)), list(map(_raw, pieces))
+            sizes = [out.numel() for out in outs]
+            sent = torch.cat(ins)
             received = sent.new_empty(sum(sizes))
-            self._group.run(
-                "alltoall_base", received, sent, sizes, [piece.numel() for piece in pieces]
-            )
-            for flat, piece in zip(flats, torch.split(received, sizes), strict=True):
-                flat.copy_(piece)
+            self._group.run("alltoall_base", received, sent, sizes, [each.numel() for each in ins])
+            for out, piece in zip(outs, torch.split(received, sizes), strict=True):
+                out.copy_(piece)
 
     def send(self, tensor: torch.Tensor, *, to: int, tag: int) -> None:
         """See ``Communicator.send``."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 from torch.distributed import ReduceOp
 
-from trainmover.errors import ProtocolError
+from trainmover_executor.communicator.checks import CollectiveError
 
 __all__ = ["Reduction", "reduction_of"]
 
@@ -42,6 +43,21 @@ class Reduction:
         self.averages = averages
         self.chooses = chooses
         self.factor = factor
+
+    def check(self, op: str, tensor: torch.Tensor) -> None:
+        """Refuse a type that cannot be combined like this.
+
+        Raises:
+            CollectiveError: This operation has no meaning for it, or torch cannot do it.
+        """
+        dtype = tensor.dtype
+        scales = self.factor is None or dtype.is_floating_point or dtype.is_complex
+        if not (scales and _combines(self.name, dtype)):
+            what = "premul_sum" if self.factor is not None else self.name
+            raise CollectiveError(
+                f"{op}: {dtype} cannot be reduced by {what}. Convert the tensor, or use another "
+                "reduce operation."
+            )
 
     def prepare(self, contribution: torch.Tensor) -> None:
         """Turn this rank's input into what is combined, in place."""
@@ -87,11 +103,27 @@ _KNOWN: Final = {
 }
 
 
+_BY_NAME: Final = {reduction.name: reduction for reduction in _KNOWN.values()}
+
+
+@functools.cache
+def _combines(name: str, dtype: torch.dtype) -> bool:
+    """Whether torch can do it with ``dtype``: tried, as it has no list of that."""
+    reduction = _BY_NAME[name]
+    try:
+        tried = torch.zeros(1, dtype=torch.uint8).repeat(dtype.itemsize).view(dtype)
+        reduction.combine(tried, tried.clone())
+        reduction.finish(tried, size=2)
+    except (NotImplementedError, RuntimeError, TypeError):
+        return False
+    return True
+
+
 def reduction_of(op: ReduceOp | ReduceOp.RedOpType) -> Reduction:
     """The reduction for torch's ``op``.
 
     Raises:
-        ProtocolError: The operation is not supported.
+        CollectiveError: The operation is not supported.
     """
     if op == ReduceOp.PREMUL_SUM:
         # torch hands the factor out by no other way than pickling's.
@@ -100,7 +132,7 @@ def reduction_of(op: ReduceOp | ReduceOp.RedOpType) -> Reduction:
     for known, reduction in _KNOWN.items():
         if op == known:
             return reduction
-    raise ProtocolError(
+    raise CollectiveError(
         f"reduce operation {op} is not supported by the trainmover backend; "
         f"use one of {', '.join(r.name for r in _KNOWN.values())}"
     )

@@ -47,8 +47,8 @@ class GroupWire:
         self.timeout_s = timeout_s
         self._piece = PieceBuffer()
         self._sequence = 0
-        self._sent: dict[int, int] = {}
-        self._received: dict[int, int] = {}
+        self._sent: dict[tuple[int, int], int] = {}
+        self._received: dict[tuple[int, int], int] = {}
 
     @property
     def epoch(self) -> int:

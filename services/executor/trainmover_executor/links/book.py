@@ -238,8 +238,8 @@ class LinkBook:
         """Counters of the active links of ``groups`` (name to id), dtype ``LINK``."""
         rows = []
         for (group, peer), link in list(self._active.items()):
-            # Lanes of a group ("/p2p") are links of that group.
-            if (id := groups.get(group.removesuffix("/p2p"))) is not None:
+            # Lanes of a group ("/p2p", "/p2p7") are links of that group.
+            if (id := groups.get(group.partition("/p2p")[0])) is not None:
                 round_trip_us, retransmits = link.kernel_view()
                 counters = link.counters
                 rows.append((self.rank, peer, id, round_trip_us, *counters, retransmits))
