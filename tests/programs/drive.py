@@ -42,6 +42,27 @@ class Left:
     results: list[dict[str, Any]]
     losses: list[dict[int, str]]
 
+    def same_as(self, other: Left, *, killed: int | None = None) -> None:
+        """Compare with an undisturbed run.
+
+        Args:
+            other: The undisturbed run's.
+            killed: A rank whose machine may have taken the line of a step along.
+        """
+        assert self.results == other.results
+        for rank, (mine, theirs) in enumerate(zip(self.losses, other.losses, strict=True)):
+            missing = theirs.keys() - mine.keys()
+            assert len(missing) <= (rank == killed), f"rank {rank} did not log steps {missing}"
+            assert mine == {step: theirs[step] for step in mine}, f"losses of rank {rank}"
+
+
+def _losses(folder: Path, rank: int) -> dict[int, str]:
+    lines = (folder / f"rank-{rank}.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    steps = [record["step"] for record in records]
+    assert len(steps) == len(set(steps)), f"rank {rank} logged a step twice: {steps}"
+    return {record["step"]: record["loss_hex"] for record in records}
+
 
 class Rules:
     """The file of fail-points that all ranks read."""
@@ -113,7 +134,7 @@ class Drive:
         results = [
             json.loads((job.folder / f"result-{rank}.json").read_text()) for rank in range(WORLD)
         ]
-        return Left(results, [job.losses(rank) for rank in range(WORLD)])
+        return Left(results, [_losses(job.folder, rank) for rank in range(WORLD)])
 
     def moved(self, script: str, *arguments: str, slot: int = 1, at: int = 4) -> Left:
         """With a planned move of ``slot`` that begins after ``at`` steps."""
@@ -130,7 +151,7 @@ class Drive:
             job.took(plan, standby)
             return self.left(job)
 
-    def killed(self, script: str, *arguments: str, spots: list[Spot], warm_at: int = 2) -> Left:
+    def killed(self, script: str, *arguments: str, spots: list[Spot], warm_at: int = 4) -> Left:
         """With machines killed at ``spots``, one after the other; each is replaced."""
         with self.job(script, *arguments) as job:
             held = self._rules.add(Spot("step.begin", warm_at, spots[0].rank), "hold", job.folder)

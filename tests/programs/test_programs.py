@@ -16,7 +16,7 @@ PROGRAMS = ["counter", "epochs"]
 
 @pytest.mark.parametrize("script", PROGRAMS)
 def test_a_planned_move_changes_no_bit(script: str, drive: Drive, undisturbed: Undisturbed) -> None:
-    assert drive.moved(script) == undisturbed(script)
+    drive.moved(script).same_as(undisturbed(script))
 
 
 @pytest.mark.parametrize("script", PROGRAMS)
@@ -26,4 +26,5 @@ def test_a_planned_move_changes_no_bit(script: str, drive: Drive, undisturbed: U
 def test_a_crash_changes_no_bit(
     script: str, point: str, step: int, drive: Drive, undisturbed: Undisturbed
 ) -> None:
-    assert drive.killed(script, spots=[Spot(point, step, 1)]) == undisturbed(script)
+    left = drive.killed(script, spots=[Spot(point, step, 1)])
+    left.same_as(undisturbed(script), killed=1)

@@ -9,6 +9,7 @@ it takes over what a leaver or a replica holds, and is a member from then on.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 import structlog
@@ -22,7 +23,16 @@ from trainmover_executor.capsule import (
     giver_of,
     open_capsule,
 )
-from trainmover_executor.course import Course, Lost, TakeOver, Way, way_to
+from trainmover_executor.course import (
+    Course,
+    EndCall,
+    Lost,
+    OneMoreStep,
+    Stay,
+    TakeOver,
+    Way,
+    way_to,
+)
 from trainmover_executor.links.link import Link, LinkBrokenError
 from trainmover_executor.moment import Moment
 from trainmover_executor.phase_one import STATE_GROUP
@@ -35,6 +45,7 @@ from trainmover_executor.role.effects import CouldNotJoin, Joined, Joins
 from trainmover_executor.runtime import Runtime
 from trainmover_executor.state.arrival import say_arrived
 from trainmover_executor.state.follow import StateFollower
+from trainmover_executor.state.rng import capture_rng
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.state.transfer import (
     HAND_OVER_TIMEOUT_S,
@@ -63,7 +74,10 @@ class _Coming:
         plan: The plan.
         link: To the leaver, or to the replica that gives the state.
         told: What the giver said of where the job stands; empty until it did.
-        position: What the dead rank alone knew; None for a planned move, until the switch.
+        position: What the dead rank alone knew at its last vote; None for a planned move.
+        now: The same at the place where the job stands, if it had shown that before it died.
+        ran_the_rest: Whether the program ran the code behind the dead rank's last vote, with its
+            variables.
         follower: Of a planned move.
     """
 
@@ -76,6 +90,13 @@ class _Coming:
         self.follower: StateFollower | None = None
         self.message: dict[str, Any] = {}
         self.nbytes = 0
+        self.now: Position | None = None
+        self.ran_the_rest = False
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the program's variables will be the dead rank's, bit for bit."""
+        return self.now is not None or self.position is None or self.ran_the_rest
 
 
 class Joiner:
@@ -105,6 +126,9 @@ class Joiner:
         self._reports = reports
         self._coming: _Coming | None = None
         self._follower: StateFollower | None = None
+        self._place: Place | None = None
+        self._approaching = False
+        self.approach: Callable[[list[dict[str, Any]]], bool] = lambda _: True
 
     @property
     def committed(self) -> int:
@@ -112,12 +136,9 @@ class Joiner:
         return int(self._coming.told["committed"]) if self._coming is not None else 0
 
     @property
-    def variables(self) -> dict[str, Any]:
-        """The program's variables of the rank that is replaced, at its last vote."""
-        coming = self._coming
-        if coming is None or coming.position is None:
-            return dict(coming.told.get("then", {})) if coming is not None else {}
-        return coming.position.variables
+    def voted(self) -> Position | None:
+        """Where the rank that is replaced was at its last vote, if this standby was told."""
+        return None if self._coming is None else self._coming.position
 
     def way(self, course: Course, *, between: bool) -> tuple[Way, Moment | None]:
         """How this standby's program gets to where the job stands; waits until a plan needs it.
@@ -131,8 +152,9 @@ class Joiner:
         """
         while True:
             try:
-                coming = self._coming or self._begin()
-                self._coming = coming
+                coming = self._coming or self._await_plan(course, between=between)
+                if not isinstance(coming, _Coming):
+                    return coming, None
                 way = self._way_of(coming, course, between=between)
                 if isinstance(way, Lost):
                     self._refuse(coming, way.reason)
@@ -142,9 +164,10 @@ class Joiner:
             except (LinkBrokenError, StaleEpochError, StateCorruptError) as error:
                 self._could_not(error)
 
-    def is_coming(self) -> bool:
-        """Whether a plan needs this standby now."""
-        return self._coming is not None
+    @property
+    def knows_the_place(self) -> bool:
+        """Whether this standby knows where the job is."""
+        return self._coming is not None or self._place is not None
 
     def check_proof(self) -> None:
         """Before a joiner's first vote: its state must be the leaver's.
@@ -158,9 +181,26 @@ class Joiner:
 
     # -- the way -----------------------------------------------------------------------------------
 
-    def _begin(self) -> _Coming:
+    def _await_plan(self, course: Course, *, between: bool) -> _Coming | Way:
+        """Wait until a plan needs this standby, or the job has left where its program is."""
         runtime = self._runtime
-        plan = runtime.role.wait_to_join()
+        while True:
+            plan = runtime.wait_for_news(timeout_s=0.0 if self._approaching else None)
+            if plan is not None:
+                self._approaching = False
+                return self._begin(plan)
+            seen = runtime.places.seen()
+            if seen is None:
+                continue
+            self._place = Place.from_tree(seen["place"])
+            way = way_to(self._place, course, between=between)
+            if isinstance(way, EndCall | Stay) or (between and isinstance(way, TakeOver)):
+                return way if not isinstance(way, TakeOver) else Stay(None)
+            here = isinstance(way, TakeOver) and not between
+            self._approaching = here and not self.approach(seen["position"]["feeds"])
+
+    def _begin(self, plan: Plan) -> _Coming:
+        runtime = self._runtime
         coming = self._coming = _Coming(plan)
         runtime.reach("join.begin")
         planned = plan.kind == "planned"
@@ -178,12 +218,22 @@ class Joiner:
         )
         if coming.told["committed"]:
             coming.position = Position.from_tree(self._receive_capsule(plan))
+        seen = runtime.places.seen()
+        if seen is not None and _same_place(seen["place"], coming.told["place"]):
+            coming.now = Position.from_tree(seen["position"])
         return coming
 
     def _way_of(self, coming: _Coming, course: Course, *, between: bool) -> Way:
         if coming.plan.kind == "planned":
             return self._followed(coming, course, between=between)
-        return way_to(Place.from_tree(coming.told["place"]), course, between=between)
+        place = Place.from_tree(coming.told["place"])
+        way = way_to(place, course, between=between)
+        ran_a_step = bool(place.open) and place.open[-1][1] > 0
+        if isinstance(way, TakeOver) and not coming.is_exact and ran_a_step and not between:
+            way = OneMoreStep(drawn=place.open[-1][1])
+        if isinstance(way, OneMoreStep):
+            coming.ran_the_rest = True
+        return way
 
     def _followed(self, coming: _Coming, course: Course, *, between: bool) -> Way:
         """Be kept current by the leaver, as long as its program is where this one is."""
@@ -271,13 +321,28 @@ class Joiner:
         told = coming.told
         if coming.position is None:  # an unborn job: this rank's own beginning is the dead rank's
             return Moment.from_trees(told, _NOWHERE)
-        variables = predicted(coming.position.variables, then=told["then"], now=told["now"])
-        position = {**coming.position.to_tree(), "variables": variables}
+        if coming.now is not None:
+            position = coming.now.to_tree()
+        else:
+            position = self._after_the_vote(coming, coming.position)
         if tree["gradients"] is not None:
             self._state.load_gradients(tree["gradients"])
             if self._state.gradient_print() != coming.position.gradients:
                 self._refuse(coming, _GRADIENTS_LOST.format(rank=self._runtime.rank))
         return Moment.from_trees(told, position)
+
+    def _after_the_vote(self, coming: _Coming, voted: Position) -> dict[str, Any]:
+        """The dead rank's position where the job stands, from the one at its last vote."""
+        told = coming.told
+        certain, unknown = predicted(voted.variables, then=told["then"], now=told["now"])
+        if coming.ran_the_rest:
+            return {**voted.to_tree(), "variables": certain, "rng": capture_rng()}
+        if unknown:
+            log.warning(
+                "variables that differ from rank to rank are as they were at the last vote",
+                variables=unknown,
+            )
+        return {**voted.to_tree(), "variables": {**voted.variables, **certain}}
 
     def _refuse(self, coming: _Coming, reason: str) -> NoReturn:
         self._reports.refuse(coming.plan, reason)
@@ -302,3 +367,8 @@ class Joiner:
 
 
 _NOWHERE: Final[dict[str, Any]] = Position([], {}, [], {}).to_tree()
+
+
+def _same_place(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two portable places are the same point of the program."""
+    return all(one[name] == other[name] for name in ("open", "committed", "between"))

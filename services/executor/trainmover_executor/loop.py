@@ -316,6 +316,9 @@ class TrainingLoop:
             placement=self.attempt.placement,
             accumulates=self.attempt.accumulates,
         )
+        places = self._runtime.places
+        if places.listeners:
+            places.show(self._moment.to_tree())
 
     def here(self, frame: FrameType) -> Position:
         """Where this rank is in its data, random numbers and variables."""

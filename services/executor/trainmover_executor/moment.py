@@ -36,6 +36,12 @@ class Moment:
             "accumulates": self.accumulates,
         }
 
+    def to_tree(self) -> dict[str, Any]:
+        """All of it, as a portable tree that nobody changes."""
+        position = self.position.to_tree()
+        position["buffers"] = [[index, value.clone()] for index, value in self.position.buffers]
+        return {**self.common(), "position": position}
+
     @staticmethod
     def from_trees(common: dict[str, Any], position: dict[str, Any]) -> Moment:
         """From what ``common`` and ``Position.to_tree`` returned."""

@@ -24,17 +24,23 @@ class Places:
         self._shown: _Numbered = (0, None)
         self._seen: _Numbered = (0, None)
         self._taken = 0
-        self._news: Callable[[], None] = lambda: None
+        self._news: Callable[[], None] = _nobody
+        self._on_show: Callable[[], None] = _nobody
 
     # -- at an active rank -----------------------------------------------------------------------
 
     def show(self, tree: Any) -> None:
-        """Show where this rank is now; takes no time, and is sent some time later, if at all.
+        """Show where this rank is now; takes no time: another thread packs and sends it.
 
         Args:
-            tree: A portable tree, which must not change any more: another thread packs it.
+            tree: A portable tree, which must not change any more.
         """
         self._shown = (self._shown[0] + 1, tree)
+        self._on_show()
+
+    def on_show(self, listener: Callable[[], None]) -> None:
+        """Have ``listener`` called by the thread that shows a place."""
+        self._on_show = listener
 
     @property
     def shown(self) -> tuple[int, Any]:
@@ -61,3 +67,7 @@ class Places:
     def on_news(self, listener: Callable[[], None]) -> None:
         """Have ``listener`` called when a place has come."""
         self._news = listener
+
+
+def _nobody() -> None:
+    """Nobody listens yet."""

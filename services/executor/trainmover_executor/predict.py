@@ -2,7 +2,7 @@
 
 Code behind the vote changes them: it counts steps, and averages losses. Ranks run one program, so a
 variable that was the same at the rank that gives the state is what that rank has now. One that
-differs from rank to rank keeps its value at the vote.
+differs from rank to rank is known by running that code only.
 """
 
 from __future__ import annotations
@@ -10,38 +10,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import structlog
-
 from trainmover_executor.values import equal
 
 __all__ = ["predicted"]
 
-log = structlog.get_logger(__name__)
-
 
 def predicted(
     theirs: Mapping[str, Any], *, then: Mapping[str, Any], now: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[str]]:
     """The dead rank's variables where the job stands.
 
     Args:
         theirs: At its last vote.
         then: Another rank's at that vote.
         now: That rank's now.
+
+    Returns:
+        Those that are certain, and the paths of those that are not.
     """
-    values = dict(theirs)
+    certain: dict[str, Any] = {}
     unknown = []
     for path, value in now.items():
-        before = then.get(path)
-        if (path not in theirs and path not in then) or (
-            path in theirs and path in then and equal(theirs[path], before)
-        ):
-            values[path] = value
-        elif path not in then or not equal(before, value):
+        known = path in theirs and path in then
+        if (known and equal(theirs[path], then[path])) or not (path in theirs or path in then):
+            certain[path] = value
+        elif known and equal(then[path], value):
+            certain[path] = theirs[path]
+        else:
             unknown.append(path)
-    if unknown:
-        log.warning(
-            "variables that differ from rank to rank are as they were at the last vote",
-            variables=unknown,
-        )
-    return values
+    return certain, unknown

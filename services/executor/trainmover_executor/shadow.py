@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["Shadow"]
 
 log = structlog.get_logger(__name__)
+
+_BUDGET_S: Final = 0.05
+"""How long a waiting standby draws batches before it looks for a plan again."""
 
 
 class Shadow:
@@ -66,7 +69,10 @@ class Shadow:
         self._is_warm = False
         self._beginning: tuple[dict[str, Any], dict[str, Any]] | None = None
         self._load: dict[str, Any] | None = None
+        self._load_rng: dict[str, Any] | None = None
         self._leaving: EndedCall | None = None
+        self._one_more = False
+        handover.joiner.approach = self._approach
         self.completed = 0
 
     # -- steps -------------------------------------------------------------------------------------
@@ -99,7 +105,9 @@ class Shadow:
                 case EndCall(ended=ended):
                     return self._leave(call, iterator, ended, frame)
                 case OneMoreStep(drawn=drawn):
-                    self._load = self._joiner.variables
+                    if (voted := self._joiner.voted) is not None:
+                        self._load, self._load_rng = voted.variables, voted.rng
+                    self._one_more = True
                     committed = self._joiner.committed
                     return self._step(call, iterator, drawn=drawn, index=committed - 1)
                 case TakeOver():
@@ -141,6 +149,7 @@ class Shadow:
         if ended.left and ended.drawn > call.level.drawn:
             # It left the loop behind the body of its last step: run that code.
             self._leaving, self._load = ended, ended.variables
+            self._one_more = True
             step = self._step(call, iterator, drawn=ended.drawn, index=ended.committed - 1)
             if step is not None:
                 return step
@@ -163,6 +172,16 @@ class Shadow:
         runtime.role.take(Warm())
         runtime.open_endpoint()
 
+    def _approach(self, feeds: list[dict[str, Any]]) -> bool:
+        """Get nearer to where the job is in its data; whether there is nothing left to do."""
+        pairs = zip(self._loop.calls, feeds, strict=False)
+        arrived = [
+            call.feed.approach(feed, budget_s=_BUDGET_S)
+            for call, feed in pairs
+            if call.feed is not None
+        ]
+        return all(arrived)
+
     # -- attempts ----------------------------------------------------------------------------------
 
     def begin(self, step: Step, frame: FrameType) -> None:
@@ -177,12 +196,16 @@ class Shadow:
         if self._load is not None:
             self._loop.variables.load(self._load, frame)
             self._load = None
+        if self._load_rng is not None:
+            restore_rng(self._load_rng)
+            self._load_rng = None
         return True
 
     def end(self, step: Step) -> bool:
         """Whether the body has to run again."""
         self.completed = step.index + 1
-        if self._joiner.is_coming() or self._leaving is not None:
+        if self._one_more:
+            self._one_more = False
             return False
         self._sites[self._site] = self._sites.get(self._site, 0) + 1
         return self._sites[self._site] < self._iterations
@@ -192,7 +215,7 @@ class Shadow:
     def between(self, work: Callable[[], Any], frame: FrameType) -> Any:
         """Work between steps in the sandbox, or what it returned in the job."""
         course = self._loop.course
-        if not self._is_warm or not self._joiner.is_coming():
+        if not self._is_warm or not self._joiner.knows_the_place:
             result = None if self._is_warm else work()
             course.results.append(None)
             return result

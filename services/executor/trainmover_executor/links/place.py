@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -28,6 +29,8 @@ __all__ = ["PlaceLinks", "packed"]
 log = structlog.get_logger(__name__)
 
 _PERIOD_S: Final = 0.5
+_LEAST_S: Final = 0.02
+"""Between two places that are sent: more of them would compete with training for the processor."""
 _QUIET_S: Final = 2.0
 _DEAD_S: Final = 10.0
 _CALL_S: Final = 5.0
@@ -63,6 +66,8 @@ class PlaceLinks:
         self._places = places
         self._membership = membership
         self._open: set[socket.socket] = set()
+        self._waiting: set[asyncio.Event] = set()
+        self._packed = (0, b"")
 
     def sockets(self) -> list[socket.socket]:
         """Those of all links."""
@@ -90,6 +95,7 @@ class PlaceLinks:
     async def _tell(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         epoch, shown, spoken = -1, 0, loop.time()
+        self._places.on_show(partial(self._wake_soon, loop))
         while True:
             membership = self._membership()
             number, tree = self._places.shown
@@ -100,11 +106,37 @@ class PlaceLinks:
                 spoken = loop.time()
             if number != shown:
                 shown = number
-                data = packed(tree)
+                data = self._packed_once(number, tree)
             if data or loop.time() - spoken > _QUIET_S:
                 await send_frame(sock, data)
                 spoken = loop.time()
-            await asyncio.sleep(_PERIOD_S)
+            await self._await_more(shown)
+
+    def _wake_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        for event in self._waiting:
+            event.set()
+
+    async def _await_more(self, shown: int) -> None:
+        """Return when there is another place, or for a sign of life."""
+        await asyncio.sleep(_LEAST_S)
+        event = asyncio.Event()
+        self._waiting.add(event)
+        try:
+            if self._places.shown[0] == shown:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_PERIOD_S):
+                        await event.wait()
+        finally:
+            self._waiting.discard(event)
+
+    def _packed_once(self, number: int, tree: Any) -> bytes:
+        """Packed for the first of all standbys that hear of it."""
+        if self._packed[0] != number:
+            self._packed = (number, packed(tree))
+        return self._packed[1]
 
     async def _say_membership(self, sock: socket.socket, membership: Membership) -> None:
         await send_frame(sock, pack_tree({"membership": membership.model_dump_json()}))
