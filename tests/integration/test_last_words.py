@@ -8,10 +8,12 @@ import pytest
 from tests.support.ranks import Nursery, RanksJob
 
 from trainmover.events.executor import StepProgress
+from trainmover_executor.control import Broke
 
 pytestmark = pytest.mark.job
 
 PROGRAM = str(Path(__file__).parents[1] / "jobs" / "last_words.py")
+LEAVES = str(Path(__file__).parents[1] / "programs" / "leaves_early.py")
 
 
 def test_a_program_that_fails_is_heard_to_the_end(nursery: Nursery, tmp_path: Path) -> None:
@@ -20,3 +22,22 @@ def test_a_program_that_fails_is_heard_to_the_end(nursery: Nursery, tmp_path: Pa
             for step in range(100):
                 assert rank.expect(StepProgress, timeout_s=20).step == step
             assert rank.process.wait(timeout_s=10).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("how", "exit_code", "error", "line"),
+    [
+        ("break", 0, "the program ended in its shadow iterations, before it took a slot", None),
+        ("exit", 3, "the program ended in its shadow iterations: sys.exit(3)", 29),
+        ("raise", 1, "RuntimeError: inconsistent tensor size", 30),
+    ],
+)
+def test_a_standby_whose_program_ends_says_why(
+    *, how: str, exit_code: int, error: str, line: int | None, nursery: Nursery, tmp_path: Path
+) -> None:
+    with RanksJob(nursery, [LEAVES, how], slots=2, folder=tmp_path) as job:
+        standby, _ = job.standby("spare", 1)
+        broke = standby.expect(Broke)
+        assert broke.error.startswith(error)
+        assert broke.where == ("" if line is None else f"{LEAVES}:{line}")
+        assert standby.process.wait(timeout_s=10).exit_code == exit_code

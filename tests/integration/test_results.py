@@ -24,8 +24,11 @@ def test_a_program_that_checks_results_is_moved_without_changing_a_bit(
     with RanksJob(nursery, command, slots=4, folder=tmp_path / "moved") as job:
         early, joiner = job.standby("early", 1)
         early.expect(Warmed)  # it heard the first steps as they were taken
+        saved = later.with_suffix(".pt")
+        saved.unlink()
         late, _ = job.standby("late", 2)
         late.expect(Warmed)  # long after
+        assert not saved.exists(), "a shadow saved"
         later.touch()
         plan = job.move(1, early, joiner)
         for rank in (0, 2, 3):

@@ -71,3 +71,5 @@ for step in session.steps(loader, max_steps=options.steps):
 
         session.log(loss=float(loss))
         optimizer.step()
+    if rank == 2 and step.index == 0:
+        torch.save(model.state_dict(), options.later.with_suffix(".pt"))

@@ -20,6 +20,7 @@ from trainmover_executor.backends import refuse_others
 from trainmover_executor.blame import error_line, place_of
 from trainmover_executor.control import Broke, WorkerSpec
 from trainmover_executor.runtime import Runtime, current_runtime
+from trainmover_executor.withhold import withhold_saves
 
 __all__ = ["main"]
 
@@ -40,6 +41,7 @@ def main(spec: WorkerSpec) -> NoReturn:
     runtime = Runtime(spec)
     if spec.role == "standby":
         runtime.on_promotion(_silence(spec))
+        runtime.on_promotion(withhold_saves())
     runtime.start()
     refuse_others()
     store = _private_store()

@@ -291,6 +291,15 @@ def test_a_bay_that_dies_is_retried_on_fresh_sockets_at_growing_intervals() -> N
     assert world.state.bays[0].failures == 0
 
 
+FAULT = """Fatal Python error: Segmentation fault
+
+Current thread 0x00007f (most recent call first):
+  File "/venv/lib/python3.12/site-packages/torch/nn/linear.py", line 125 in forward
+  File "/home/ada/train.py", line 19 in <module>
+  File "<frozen runpy>", line 88 in _run_code
+"""
+
+
 def test_a_standby_whose_program_says_what_broke_is_quoted() -> None:
     world = standby(warm=())
     (key,) = world.keys(0)
@@ -303,10 +312,11 @@ def test_a_standby_whose_program_says_what_broke_is_quoted() -> None:
 
 def test_a_ready_standby_that_dies_is_not_ready_any_more() -> None:
     world = standby()
-    world.feed(effects.Exited(world.keys(0)[0], None, 9, ""))
+    world.feed(effects.Exited(world.keys(0)[0], None, 11, FAULT))
     failed = world.last(MachineWarmingFailed)
     assert isinstance(failed, MachineWarmingFailed)
-    assert failed.error == "its process was ended by SIGKILL"
+    assert failed.error == "its process was ended by SIGSEGV"
+    assert failed.where == "/home/ada/train.py:19"
     assert failed.attempts == 1
     warming = world.last(MachineWarming)
     assert isinstance(warming, MachineWarming)

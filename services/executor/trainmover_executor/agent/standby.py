@@ -6,6 +6,7 @@ plan calls.
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping
 from typing import Final
@@ -22,6 +23,8 @@ __all__ = ["on_bound", "on_lost", "on_retry", "on_warm", "on_warmed", "start_bay
 _FIRST_BACKOFF_S: Final = 1.0
 _LONGEST_BACKOFF_S: Final = 300.0
 _LONGEST_LINE: Final = 300
+_FRAME: Final = re.compile(r'File "(.+)", line (\d+) in ')
+_LIBRARIES: Final = ("/site-packages/", "/lib/python", "/trainmover", "<")
 _SIGNALS: Final = {int(one): one.name for one in signal.Signals}
 
 
@@ -178,10 +181,19 @@ def _reason(worker: Worker, event: Exited) -> tuple[str, str]:
         return worker.broke.error, worker.broke.where
     if event.signal is not None:
         name = _SIGNALS.get(event.signal, f"signal {event.signal}")
-        return f"its process was ended by {name}", ""
+        return f"its process was ended by {name}", _crashed_at(event.last_words)
     words = event.last_words.strip().splitlines()
     said = f": {words[-1][:_LONGEST_LINE]}" if words else ""
     return f"its process ended with exit code {event.exit_code}{said}", ""
+
+
+def _crashed_at(words: str) -> str:
+    """Where native code died, from what ``faulthandler`` wrote: innermost call first."""
+    for match in _FRAME.finditer(words):
+        file, line = match.groups()
+        if not any(part in file for part in _LIBRARIES):
+            return f"{file}:{line}"
+    return ""
 
 
 def on_retry(turn: Turn, event: RetryBay) -> None:

@@ -1,0 +1,118 @@
+"""A shadow writes no checkpoints: the job's files are those of the rank that trains.
+
+A standby runs the program too, with states that nobody wants kept. What a program saves with torch
+while its process is a shadow is left out, and so are the collectives of a distributed checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import state_dict_saver
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
+
+__all__ = ["withhold_saves"]
+
+_NAMES: Final = (
+    (torch, "save"),
+    (torch.serialization, "save"),
+    (dcp, "save"),
+    (dcp, "async_save"),
+    (state_dict_saver, "save"),
+    (state_dict_saver, "async_save"),
+)
+
+
+class _Done(Future[None]):
+    """What ``async_save`` returns, in both of its forms: nothing is left to wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_result(None)
+        self.staging_completion = self.upload_completion = self
+
+
+class _Withholding:
+    """Whether saves are left out, and whether that was said.
+
+    A program that imported a name keeps our function for good: it asks here each time.
+    """
+
+    def __init__(self) -> None:
+        self.active = True
+        self._said = False
+
+    def say(self, what: str) -> None:
+        if not self._said:
+            self._said = True
+            print(  # noqa: T201 - into the shadow log
+                f"{what} writes nothing here, nor does any other save of torch: this process is a "
+                "shadow, a standby that warms up, until it takes a slot.",
+                flush=True,
+            )
+
+
+def withhold_saves() -> Callable[[], None]:
+    """Have ``torch.save`` and ``torch.distributed.checkpoint`` write no files.
+
+    Returns:
+        Ends that, for names that the program has imported, too.
+    """
+    state = _Withholding()
+    instead = {
+        torch.save: _to_memory_only(torch.save, state),
+        save: _left_out(save, state, lambda: Metadata(state_dict_metadata={})),
+        async_save: _left_out(async_save, state, _Done),
+    }
+    originals = [(module, name, getattr(module, name)) for module, name in _NAMES]
+    for module, name, original in originals:
+        setattr(module, name, instead[original])
+
+    def end() -> None:
+        state.active = False
+        for module, name, original in originals:
+            setattr(module, name, original)
+
+    return end
+
+
+def _to_memory_only(original: Callable[..., None], state: _Withholding) -> Callable[..., None]:
+    @functools.wraps(original)
+    def to_memory_only(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
+        if state.active and _is_file(f):
+            state.say(f"torch.save to {f}")
+        else:
+            original(obj, f, *args, **kwargs)
+
+    return to_memory_only
+
+
+def _left_out(
+    original: Callable[..., Any], state: _Withholding, result: Callable[[], object]
+) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def left_out(*args: Any, **kwargs: Any) -> Any:
+        if not state.active:
+            return original(*args, **kwargs)
+        state.say(f"torch.distributed.checkpoint.{original.__name__}")
+        return result()
+
+    return left_out
+
+
+def _is_file(target: object) -> bool:
+    """Memory may be written to: programs copy and measure that way."""
+    if isinstance(target, str | os.PathLike):
+        return True
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        target.fileno()  # type: ignore[attr-defined]
+        return True
+    return False
