@@ -416,14 +416,6 @@ class TrainMoverProcessGroup(dist.ProcessGroup):
             "device out"
         )
 
-    def split_group(self, *_: Any, **__: Any) -> None:
-        """Refused: a group is made by all ranks of the job."""
-        raise CollectiveError("split_group is not there: use new_group(ranks=...)")
-
-    def merge_remote_group(self, *_: Any, **__: Any) -> None:
-        """Refused: the ranks of a job are fixed."""
-        raise CollectiveError("merge_remote_group is not there: the ranks of a job are fixed")
-
     # -- what torch asks of every group ----------------------------------------------------------
 
     def set_timeout(self, timeout: timedelta) -> None:
