@@ -23,6 +23,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
     get_worker_info,
 )
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from trainmover_executor.feed import Feed
 from trainmover_executor.state.portable import pack_tree, unpack_tree
@@ -123,6 +124,27 @@ class Stream(IterableDataset):
         for index in order:
             own = self.rng.random()
             yield torch.tensor([index, torch.rand(()), np.random.rand(), own], dtype=torch.float64)
+
+
+class Shard(IterableDataset):
+    """Shards a range over workers, and has a state."""
+
+    def __init__(self) -> None:
+        self.at = self.start = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.at, self.start = self.start, 0
+        info = get_worker_info()
+        first, stride = (0, 1) if info is None else (info.id, info.num_workers)
+        while self.at * stride + first < SIZE:
+            self.at += 1
+            yield torch.tensor([(self.at - 1) * stride + first])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = self.start = state["at"]
 
 
 class Again:
@@ -228,6 +250,23 @@ DRAWN: dict[str, Callable[[], Any]] = {
     "iterable, persistent": lambda: DataLoader(Stream(), 2, **LONG),
     "iterable, generator": lambda: DataLoader(Stream(), 2, generator=g(), **WORKERS),
     "a plain iterable": Again,
+    "torchdata, no state": lambda: StatefulDataLoader(Stream(), 2),
+    "torchdata, no state, workers": lambda: StatefulDataLoader(Stream(), 2, **WORKERS),
+}
+
+STATEFUL: dict[str, Callable[[], Any]] = {
+    "torchdata": _with(lambda d: StatefulDataLoader(d, BATCH, shuffle=True)),
+    "torchdata, distributed": _with(lambda d: StatefulDataLoader(d, 2, sampler=distributed(d))),
+    "torchdata, workers": _with(lambda d: StatefulDataLoader(d, BATCH, shuffle=True, **WORKERS)),
+    "torchdata, init": _with(
+        lambda d: StatefulDataLoader(d, BATCH, worker_init_fn=seeding, **WORKERS), Offset
+    ),
+    "torchdata, persistent": _with(
+        lambda d: StatefulDataLoader(d, BATCH, shuffle=True, generator=g(), **LONG)
+    ),
+    "torchdata, iterable": lambda: StatefulDataLoader(Shard(), 2),
+    "torchdata, iterable, workers": lambda: StatefulDataLoader(Shard(), 2, **WORKERS),
+    "a loader of one's own": Shard,
 }
 
 SEQUENCES: dict[str, Callable[[], Any]] = {

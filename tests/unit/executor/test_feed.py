@@ -13,6 +13,7 @@ from tests.support.loaders import (
     MAP_STYLE,
     SEQUENCES,
     SIZE,
+    STATEFUL,
     Again,
     Numbers,
     go,
@@ -25,8 +26,9 @@ from trainmover.errors import ConfigError
 from trainmover_executor.feed import Feed
 from trainmover_executor.feed.source import DataEndedError
 from trainmover_executor.state.portable import pack_tree, unpack_tree
+from trainmover_executor.state.rng import capture_rng
 
-ALL = {**MAP_STYLE, **DRAWN, **SEQUENCES}
+ALL = {**MAP_STYLE, **DRAWN, **STATEFUL, **SEQUENCES}
 EPOCHS = 3
 MOST = 26  # of endless ones
 
@@ -44,18 +46,20 @@ def standby(make: Any, *, epochs: int | None = EPOCHS) -> Feed:
     return feed
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital':UserWarning")
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 @pytest.mark.parametrize("name", ALL)
 class TestSeek:
     def test_goes_on_with_the_same_bits_in_any_pass(self, name: str):
         beginning()
         calm = train(Feed(ALL[name](), epochs=EPOCHS), most=MOST)
-        for at in (0, 5, len(calm.batches) - 4):
+        for at in (4, len(calm.batches) - 4):
             joiner = standby(ALL[name])
             go(joiner, calm.places[at])
             rest = train(joiner, most=MOST - at - 1)
             assert rest.batches == calm.batches[at + 1 :]
-            assert rest.places == calm.places[at + 1 :]
+            if name not in STATEFUL:  # a state may be another one and mean the same
+                assert rest.places == calm.places[at + 1 :]
 
     def test_prepared_in_steps_it_is_the_same(self, name: str):
         beginning()
@@ -73,11 +77,10 @@ class TestSeek:
     def test_before_the_first_batch_it_begins_anew(self, name: str):
         beginning()
         feed = Feed(ALL[name](), epochs=EPOCHS)
-        position = pack_tree(feed.position())
+        place = pack_tree({"feed": feed.position(), "rng": capture_rng()})
         calm = train(feed, most=4)
         joiner = standby(ALL[name])
-        beginning()
-        joiner.seek(unpack_tree(position))
+        go(joiner, place)
         assert train(joiner, most=4).batches == calm.batches
 
 
@@ -217,6 +220,19 @@ class TestLimits:
         assert other.cost_s >= 0.02
         other.seek(position)
         assert other.draw() == (True, 40)
+
+    def test_a_state_that_only_pickle_could_carry_is_said(self):
+        class Odd(Again):
+            def state_dict(self):
+                return {"at": [object()]}
+
+            def load_state_dict(self, state):
+                pass
+
+        feed = Feed(Odd())
+        feed.draw()
+        with pytest.raises(ConfigError, match=r"position of a Odd .* state at /at/0 is a .*object"):
+            feed.position()
 
     def test_data_that_ends_too_early_is_said(self):
         position = unpack_tree(train(Feed(Again()), most=5).places[-1])["feed"]

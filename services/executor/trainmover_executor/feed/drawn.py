@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.dataloader import _DatasetKind
 
 from trainmover.errors import ConfigError
 from trainmover_executor.feed import owned
-from trainmover_executor.feed.seeds import mix
+from trainmover_executor.feed.seeds import mix, torch_state
 from trainmover_executor.feed.source import How
 from trainmover_executor.feed.stream import Stream
 from trainmover_executor.feed.workers import (
@@ -20,6 +18,7 @@ from trainmover_executor.feed.workers import (
     SeededIterable,
     WorkerInit,
     end_workers,
+    pass_seed_of,
     replaced,
 )
 from trainmover_executor.state.portable import pack_tree
@@ -36,27 +35,29 @@ class DrawnSource:
     """
 
     how: How = "draw"
+    follows = True
     drops = float("inf")
 
     def __init__(self, loader: Any, *, replay: int) -> None:
         self._loader = loader
-        self._workers = _Workers(loader) if _loads_in_workers(loader) else None
+        self._workers = (
+            _Workers(loader, pass_seed_of(loader)) if _loads_in_workers(loader) else None
+        )
         self._iterator: Iterator[Any] | None = None
         self._stream: Stream | None = None
         self._mark: dict[str, Any] = {}
         self._owned: dict[str, Any] = {}
-        self._passes = 0
+        self._seed = pass_seed_of(loader)
         self._tape = _Tape(loader, keep=replay) if _is_one_shot(loader) else None
 
     def begin(self) -> None:
         """See ``Source``."""
-        self._passes += 1
-        mark = {"passes": self._passes, "owned": owned.capture(self._find())}
+        self._seed.passes += 1
+        mark = {"passes": self._seed.passes, "owned": owned.capture(self._find())}
         if self._workers is None:
             self._stream = Stream.of_now()
             mark["stream"] = self._stream.seeds
-        now = torch.get_rng_state().numpy().tobytes()
-        mark["id"] = mix(now if self._workers else b"", pack_tree(mark))
+        mark["id"] = mix(torch_state() if self._workers else b"", pack_tree(mark))
         self._mark = mark
         self._open()
 
@@ -89,11 +90,11 @@ class DrawnSource:
     def rest_mark(self) -> dict[str, Any]:
         """See ``Source``."""
         running = self._workers is not None and self._workers.run
-        return {"passes": self._passes, "running": running, "now": owned.capture(self._find())}
+        return {"passes": self._seed.passes, "running": running, "now": owned.capture(self._find())}
 
     def rest(self, mark: dict[str, Any]) -> None:
         """See ``Source``."""
-        self._passes = mark["passes"]
+        self._seed.passes = mark["passes"]
         if self._workers is not None and not mark["running"]:
             self._workers.stop()
         owned.restore(self._find(), mark["now"])
@@ -115,7 +116,7 @@ class DrawnSource:
         if self._tape is not None:
             self._tape.rewind()
         self._mark = {key: value for key, value in mark.items() if key != "now"}
-        self._passes = mark["passes"]
+        self._seed.passes = mark["passes"]
         owned.restore(self._find(), mark["owned"])
         if self._tape is not None and self._tape.drawn > 0:
             self._check_stream(mark["stream"])
@@ -212,16 +213,12 @@ def _loads_in_workers(loader: Any) -> bool:
     )
 
 
-_pass_seeds: weakref.WeakKeyDictionary[DataLoader[Any], PassSeed] = weakref.WeakKeyDictionary()
-"""One for each loader: workers may outlive a call of ``session.steps``."""
-
-
 class _Workers:
     """An iterable-style DataLoader with workers, seeded anew for each pass."""
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
+    def __init__(self, loader: DataLoader[Any], seed: PassSeed) -> None:
         self._loader = loader
-        self._seed = _pass_seeds.setdefault(loader, PassSeed())
+        self._seed = seed
 
     def open(self, seed: int) -> Iterator[Any]:
         """A pass with ``seed``."""

@@ -11,9 +11,8 @@ from trainmover_executor.feed.drawn import DrawnSource
 from trainmover_executor.feed.map_style import MapSource, is_map_style
 from trainmover_executor.feed.sequence import SequenceSource, is_sequence
 from trainmover_executor.feed.source import DataEndedError, How, Source
-from trainmover_executor.feed.stateful import StatefulSource
+from trainmover_executor.feed.stateful import StatefulSource, resumes_itself
 from trainmover_executor.state.rng import capture_rng, restore_rng
-from trainmover_executor.state.training import Stateful
 
 __all__ = ["Feed"]
 
@@ -21,7 +20,7 @@ _NO_LIMIT: Final = float("inf")
 
 
 def _source_of(loader: Any, *, replay: int) -> Source:
-    if isinstance(loader, Stateful):
+    if resumes_itself(loader):
         return StatefulSource(loader)
     if is_map_style(loader):
         return MapSource(loader)
@@ -153,11 +152,12 @@ class Feed:
         if not position["begun"]:
             return True
         with _generators_kept():
-            if self.how != "index":
+            if self._source.follows:
                 return self._go(position, until=until)
-            self._source.end()
-            self._begun = False
-            self._set_epoch_of(position)
+            if self.how == "index":
+                self._source.end()
+                self._begun = False
+                self._set_epoch_of(position)
             return self._source.prepare(position["mark"], position["consumed"], until=until)
 
     def preload(self, position: dict[str, Any]) -> None:

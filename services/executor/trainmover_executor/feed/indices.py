@@ -20,7 +20,7 @@ from torch.utils.data import (
 )
 
 from trainmover_executor.feed import owned
-from trainmover_executor.feed.seeds import mix
+from trainmover_executor.feed.seeds import mix, torch_state
 from trainmover_executor.feed.stream import Stream
 from trainmover_executor.feed.workers import NOTHING, Seeded
 from trainmover_executor.state.portable import pack_tree
@@ -75,7 +75,7 @@ class Indices:
             worker_seed: That of workers which run already; None for new ones.
         """
         if worker_seed is None:
-            worker_seed = mix("workers", _torch_state(), self.passes)
+            worker_seed = mix("workers", torch_state(), self.passes)
         return IndexPass(self, seeded=self._seeded, worker_seed=worker_seed, ahead=ahead)
 
     def repeated(self, mark: dict[str, Any]) -> IndexPass:
@@ -119,10 +119,6 @@ class Indices:
             if hasattr(each, "__dict__"):
                 vars(each).update(numbers)
         self.passes = state["passes"]
-
-
-def _torch_state() -> bytes:
-    return torch.get_rng_state().numpy().tobytes()
 
 
 def _chain_of(sampler: Any) -> Iterator[Any]:
@@ -263,8 +259,7 @@ class IndexPass:
             mark["stream"] = self._stream.seeds
         elif indices.draws_once:
             mark["torch"] = torch.get_rng_state()
-        # Not a number drawn: training would draw others than without workers.
-        mark["id"] = mix(_torch_state(), pack_tree(mark))
+        mark["id"] = mix(torch_state(), pack_tree(mark))
         return mark
 
     def _open(self) -> None:

@@ -50,6 +50,7 @@ class MapSource:
     """
 
     how: How = "index"
+    follows = False
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._loader = loader

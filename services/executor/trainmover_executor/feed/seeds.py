@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import torch
 
-__all__ = ["mix", "seed_process"]
+__all__ = ["mix", "seed_process", "torch_state"]
 
 _BYTES: Final = 8
 _MASK: Final = 2**63 - 1  # of what torch takes as a seed and as an int64
@@ -23,6 +23,11 @@ def mix(*parts: int | str | bytes) -> int:
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return int.from_bytes(digest.digest(), "little") & _MASK
+
+
+def torch_state() -> bytes:
+    """State of torch's process-wide generator, to make seeds of: no number is drawn for them."""
+    return torch.get_rng_state().numpy().tobytes()
 
 
 def seed_process(seed: int) -> None:

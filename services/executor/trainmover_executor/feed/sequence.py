@@ -25,6 +25,7 @@ class SequenceSource:
     """
 
     how: How = "index"
+    follows = False
     drops = 0.0
 
     def __init__(self, batches: Any) -> None:

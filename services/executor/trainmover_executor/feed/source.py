@@ -32,11 +32,17 @@ class Source(Protocol):
 
     Attributes:
         how: How it reaches a place.
-        drops: Batches that are rather drawn and dropped than avoided by resuming anew.
     """
 
     how: How
-    drops: float
+
+    @property
+    def follows(self) -> bool:
+        """Whether a standby is to draw and drop what training has used, while it waits."""
+
+    @property
+    def drops(self) -> float:
+        """Batches that are rather drawn and dropped than avoided by resuming anew."""
 
     def begin(self) -> None:
         """Begin a new pass."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -25,10 +26,12 @@ __all__ = [
     "Nothing",
     "PassSeed",
     "Seeded",
+    "SeededItems",
     "SeededIterable",
     "SeededMap",
     "WorkerInit",
     "end_workers",
+    "pass_seed_of",
     "replaced",
 ]
 
@@ -107,9 +110,14 @@ class SeededMap(Dataset[Any]):
 
 
 class PassSeed:
-    """The seed of the pass under way, which workers that outlive a pass can read."""
+    """The seed of the pass under way, which workers that outlive a pass can read.
+
+    Attributes:
+        passes: Passes begun, here or where a mark came from. No two of a loader are seeded alike.
+    """
 
     def __init__(self) -> None:
+        self.passes = 0
         self._cell = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
 
     @property
@@ -120,6 +128,48 @@ class PassSeed:
     @value.setter
     def value(self, seed: int) -> None:
         self._cell.fill_(seed)
+
+
+_pass_seeds: weakref.WeakKeyDictionary[DataLoader[Any], PassSeed] = weakref.WeakKeyDictionary()
+
+
+def pass_seed_of(loader: Any) -> PassSeed:
+    """That of ``loader``: its workers may outlive a call of ``session.steps``."""
+    if not isinstance(loader, DataLoader):
+        return PassSeed()
+    return _pass_seeds.setdefault(loader, PassSeed())
+
+
+class SeededItems(Dataset[Any]):
+    """A map-style dataset whose items are loaded with seeds made of the pass and their indices.
+
+    For loaders that number no index batches, and keep the state of samplers themselves.
+
+    Args:
+        dataset: The user's.
+        seed: Of the pass.
+    """
+
+    def __init__(self, dataset: Any, seed: PassSeed) -> None:
+        self._seeding = _Seeding(dataset)
+        self._seed = seed
+        if hasattr(dataset, "state_dict"):
+            self.state_dict = dataset.state_dict
+            self.load_state_dict = dataset.load_state_dict
+
+    @property
+    def inner(self) -> Any:
+        """The user's dataset."""
+        return self._seeding.inner
+
+    def __getitem__(self, index: Any) -> Any:
+        self._seeding.seed(mix(self._seed.value, repr(index)))
+        return self.inner[index]
+
+    def __getitems__(self, indices: Any) -> Any:
+        self._seeding.seed(mix(self._seed.value, repr(indices)))
+        together = getattr(self.inner, "__getitems__", None)
+        return together(indices) if together else [self.inner[each] for each in indices]
 
 
 class SeededIterable(IterableDataset[Any]):
