@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -65,8 +65,12 @@ class Cluster:
             stdout=sys.stderr,
             start_new_session=True,
         )
-        self._bus = NatsBus((await self._record()).nats, name="benchmark")
-        await self._bus.__aenter__()
+        try:
+            self._bus = NatsBus((await self._record()).nats, name="benchmark")
+            await self._bus.__aenter__()
+        except BaseException:
+            self._end()
+            raise
         self._reading = asyncio.ensure_future(self._read())
         return self
 
@@ -78,6 +82,9 @@ class Cluster:
     ) -> None:
         self._reading.cancel()
         await self._bus.__aexit__(kind, error, traceback)
+        self._end()
+
+    def _end(self) -> None:
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(30)
@@ -119,6 +126,17 @@ class Cluster:
                 one.role == "standby" and slot in one.ready_slots for one in view.machines.values()
             )
         )
+
+    async def all_warm(self, *, standbys: int, slots: Iterable[int]) -> None:
+        """Wait until so many standbys are warm for all of ``slots``: nobody warms up any more."""
+        wanted = set(slots)
+
+        def warm(view: JobView) -> bool:
+            machines = view.machines.values()
+            ready = [wanted <= one.ready_slots for one in machines if one.role == "standby"]
+            return len(ready) >= standbys and all(ready)
+
+        await self.until(warm)
 
     def holder(self, slot: int) -> str:
         """The machine that fills ``slot`` now."""
