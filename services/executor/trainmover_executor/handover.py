@@ -231,6 +231,9 @@ class Handover:
         runtime.reach("recover.hand")
         started = time.perf_counter()
         nbytes = 0
+        for joiner in plan.sources:
+            if self._capsule_holder(plan, joiner) == runtime.rank:
+                runtime.book.call_ahead(CAPSULE_GROUP, joiner)
         for joiner, source in sorted(plan.sources.items()):
             if source == runtime.rank and joiner != runtime.rank:
                 link = runtime.book.link(STATE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S)

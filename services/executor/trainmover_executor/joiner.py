@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any, Final
 
@@ -144,7 +145,10 @@ class Joiner:
     def _inherit(self, plan: Plan, beginning: Position) -> tuple[Position, _Counts, int]:
         """Take the state from a replica, and what only the dead rank knew from its capsule."""
         runtime = self._runtime
-        runtime.agree([_UNBORN, _UNBORN], best=max)
+        committed, _ = runtime.agree([_UNBORN, _UNBORN], best=max)
+        if committed:
+            with contextlib.suppress(CapsuleLostError):  # which is said when it is asked for
+                runtime.book.call_ahead(CAPSULE_GROUP, giver_of(plan, runtime.rank))
         link = runtime.book.link(
             STATE_GROUP, plan.sources[runtime.rank], timeout_s=HAND_OVER_TIMEOUT_S
         )
