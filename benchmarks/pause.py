@@ -70,16 +70,16 @@ class Case:
 
 
 def cases(kinds: Sequence[str], millions: Sequence[int], ranks: Sequence[int]) -> list[Case]:
-    """In the order of what is wanted most: every size, then more ranks, then comparisons."""
+    """What is wanted most comes first: crashes by size, then by ranks, then the other kinds."""
     kinds = sorted(kinds, key=KINDS.index)
     first = [kind for kind in kinds if kind in {"crash", "planned"}]
     two = [Case(kind, size, 2) for kind in first for size in sorted(millions)]
-    small = [size for size in sorted(millions) if size <= 10][-1:]
-    more = [Case("crash", size, n) for n in sorted(ranks) if n > 2 for size in small]
+    more = [Case("crash", min(millions), n) for n in sorted(ranks) if n > 2]
     rest = [kind for kind in kinds if kind not in first]
     return [
-        *(two if 2 in ranks else []),
+        *(one for one in two if 2 in ranks and one.is_crash),
         *(more if "crash" in kinds else []),
+        *(one for one in two if 2 in ranks and not one.is_crash),
         *(Case(kind, size, 2) for kind in rest for size in sorted(millions) if 2 in ranks),
     ]
 
@@ -88,8 +88,9 @@ async def moves(case: Case, *, count: int, found: list[dict[str, Any]]) -> None:
     """Measure ``case`` so often; each result is added to ``found`` as it comes."""
     machines = case.ranks + (count if case.is_crash else 1)
     cold = case.kind.endswith("_cold")
-    # Of many ranks a standby keeps the one warm that is needed, or it would warm up for minutes.
-    frugal = ("--warm-limit", "1") if cold or case.ranks > 2 else ()
+    # Of many or large ranks a standby keeps the one warm that is needed: all take minutes here.
+    large = case.ranks > 2 or case.millions >= 100
+    frugal = ("--warm-limit", "1") if cold or large else ()
     shape = options_of(SHAPES[case.millions])
     program = ["-m", "trainmover_executor.programs.gpt", "--steps", "1000000", *shape]
     environment = {"TRAINMOVER_FOLLOW": "off"} if case.kind == "planned_direct" else {}
