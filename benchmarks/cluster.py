@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -127,16 +127,22 @@ class Cluster:
             )
         )
 
-    async def all_warm(self, *, standbys: int, slots: Iterable[int]) -> None:
-        """Wait until so many standbys are warm for all of ``slots``: nobody warms up any more."""
-        wanted = set(slots)
+    async def all_warm(self, *, standbys: int) -> list[int]:
+        """Wait until nobody warms up any more; the slots that a standby is warm for.
 
-        def warm(view: JobView) -> bool:
-            machines = view.machines.values()
-            ready = [wanted <= one.ready_slots for one in machines if one.role == "standby"]
-            return len(ready) >= standbys and all(ready)
+        Args:
+            standbys: So many there are.
+        """
 
-        await self.until(warm)
+        def warm(view: JobView) -> list[int]:
+            slots = view.membership.layout.slots if view.membership else 1
+            waiting = [one for one in view.machines.values() if one.role == "standby"]
+            done = [len(one.ready_slots) >= (one.warm_limit or slots) for one in waiting]
+            ready = sorted({slot for one in waiting for slot in one.ready_slots})
+            return ready if len(done) >= standbys and all(done) else []
+
+        found: list[int] = await self.until(warm)
+        return found
 
     def holder(self, slot: int) -> str:
         """The machine that fills ``slot`` now."""

@@ -12,7 +12,8 @@ with plain DDP on Gloo under torchrun, one worker killed, until it is past the s
 ``phases_s`` says where it went. ``notice``: from the kill to the planner's proposal. ``plan``:
 until the plan is on its way. ``stop_and_agree``: the broken step runs through, links are made anew,
 the ranks agree on the last committed step. ``state``: what the giver took to hand it over.
-``redo``: from then to the commit; only what it takes beyond a step is pause.
+``redo``: from then to the commit; only what it takes beyond a step is pause. Of more than two ranks,
+those that hand nothing over begin the redo at once and wait in it: it has the state in it then.
 """
 
 from __future__ import annotations
@@ -98,10 +99,11 @@ async def moves(case: Case, *, count: int, found: list[dict[str, Any]]) -> None:
         nnodes=f"{case.ranks}:{machines}", program=program, environment=environment, options=frugal
     ) as cluster:
         for index in range(count):
-            slot = 1 if cold else 0 if frugal else index % 2
-            standbys = count - index if case.is_crash else 1
-            wanted = [0] if frugal else range(case.ranks)
-            await cluster.all_warm(standbys=standbys, slots=wanted)
+            warm = await cluster.all_warm(standbys=count - index if case.is_crash else 1)
+            if cold:
+                slot = next(slot for slot in range(case.ranks) if slot not in warm)
+            else:
+                slot = warm[index % len(warm)]
             await cluster.steps(12)
             act = cluster.crash if case.is_crash else cluster.migrate
             began = time.time()
