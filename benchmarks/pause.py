@@ -12,8 +12,8 @@ with plain DDP on Gloo under torchrun, one worker killed, until it is past the s
 ``phases_s`` says where it went. ``notice``: from the kill to the planner's proposal. ``plan``:
 until the plan is on its way. ``stop_and_agree``: the broken step runs through, links are made anew,
 the ranks agree on the last committed step. ``state``: what the giver took to hand it over.
-``redo``: from then to the commit; only what it takes beyond a step is pause. Of more than two ranks,
-those that hand nothing over begin the redo at once and wait in it: it has the state in it then.
+``redo``: from then to the commit; only what it takes beyond a step is pause. Of more than two
+ranks, those that hand nothing over begin the redo at once: it has the state in it then.
 """
 
 from __future__ import annotations
