@@ -65,8 +65,12 @@ class Cluster:
             stdout=sys.stderr,
             start_new_session=True,
         )
-        self._bus = NatsBus((await self._record()).nats, name="benchmark")
-        await self._bus.__aenter__()
+        try:
+            self._bus = NatsBus((await self._record()).nats, name="benchmark")
+            await self._bus.__aenter__()
+        except BaseException:
+            self._end()
+            raise
         self._reading = asyncio.ensure_future(self._read())
         return self
 
@@ -78,6 +82,9 @@ class Cluster:
     ) -> None:
         self._reading.cancel()
         await self._bus.__aexit__(kind, error, traceback)
+        self._end()
+
+    def _end(self) -> None:
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(30)
@@ -119,6 +126,23 @@ class Cluster:
                 one.role == "standby" and slot in one.ready_slots for one in view.machines.values()
             )
         )
+
+    async def all_warm(self, *, standbys: int) -> list[int]:
+        """Wait until nobody warms up any more; the slots that a standby is warm for.
+
+        Args:
+            standbys: So many there are.
+        """
+
+        def warm(view: JobView) -> list[int]:
+            slots = view.membership.layout.slots if view.membership else 1
+            waiting = [one for one in view.machines.values() if one.role == "standby"]
+            done = [len(one.ready_slots) >= (one.warm_limit or slots) for one in waiting]
+            ready = sorted({slot for one in waiting for slot in one.ready_slots})
+            return ready if len(done) >= standbys and all(done) else []
+
+        found: list[int] = await self.until(warm)
+        return found
 
     def holder(self, slot: int) -> str:
         """The machine that fills ``slot`` now."""

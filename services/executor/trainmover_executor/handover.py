@@ -231,6 +231,9 @@ class Handover:
         runtime.reach("recover.hand")
         started = time.perf_counter()
         nbytes = 0
+        for joiner in plan.sources:
+            if self._capsule_holder(plan, joiner) == runtime.rank:
+                runtime.book.call_ahead(CAPSULE_GROUP, joiner)
         mine = [
             joiner
             for joiner, source in sorted(plan.sources.items())

@@ -8,6 +8,7 @@ it takes over what a leaver or a replica holds, and is a member from then on.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
@@ -210,7 +211,10 @@ class Joiner:
                 raise LinkBrokenError("the migration was aborted")
             coming.link = runtime.book.link(STATE_GROUP, runtime.rank, timeout_s=_PATIENCE_S)
             return coming
-        runtime.agree([_UNBORN, _UNBORN, 0], best=max)
+        committed, _, _ = runtime.agree([_UNBORN, _UNBORN, 0], best=max)
+        if committed:
+            with contextlib.suppress(CapsuleLostError):  # which is said when it is asked for
+                runtime.book.call_ahead(CAPSULE_GROUP, giver_of(plan, runtime.rank))
         source = plan.sources[runtime.rank]
         coming.link = runtime.book.link(STATE_GROUP, source, timeout_s=HAND_OVER_TIMEOUT_S)
         coming.told, _ = receive_tree(

@@ -22,7 +22,7 @@ from trainmover_executor.frames import signature_of
 from trainmover_executor.handover import Handover
 from trainmover_executor.journal import Journal
 from trainmover_executor.links.link import LinkBrokenError
-from trainmover_executor.loader import Feed
+from trainmover_executor.feed import Feed
 from trainmover_executor.metrics import StepLog
 from trainmover_executor.moment import Moment
 from trainmover_executor.placement import Placement
@@ -54,15 +54,19 @@ class Call:
     Attributes:
         open_feed: Makes its data.
         max_steps: Stop when the job has completed so many steps.
+        start_step: Steps that the job counts as completed before its first.
         level: Where it is in the course of the program; None before its first step is asked for.
         feed: Its data, from then on.
         iterator: What the program was given.
         over: Whether it has ended.
     """
 
-    def __init__(self, open_feed: Callable[[], Feed], *, max_steps: int | None) -> None:
+    def __init__(
+        self, open_feed: Callable[[], Feed], *, max_steps: int | None, start_step: int = 0
+    ) -> None:
         self.open_feed = open_feed
         self.max_steps = max_steps
+        self.start_step = start_step
         self.level: Level | None = None
         self.feed: Feed | None = None
         self.iterator: StepIterator | None = None

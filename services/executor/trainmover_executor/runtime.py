@@ -32,6 +32,7 @@ from trainmover_executor.control import Done, WorkerSpec
 from trainmover_executor.control_thread import ControlThread
 from trainmover_executor.engine import GroupEngine
 from trainmover_executor.latch import Latch
+from trainmover_executor.phase_one import STATE_GROUP
 from trainmover_executor.places import Places
 from trainmover_executor.process_group import TrainMoverProcessGroup, register_backend
 from trainmover_executor.role.effects import Joins, Recovers, Switched
@@ -307,6 +308,10 @@ class Runtime:
         self.book.reset(membership)
         self.role.take(event)
         self._rewind()
+        if event.plan.kind == "failure":  # the ranks agree while the link for state is made
+            for joiner, source in event.plan.sources.items():
+                if joiner != source and self.rank in {joiner, source}:
+                    self.book.call_ahead(STATE_GROUP, joiner + source - self.rank)
         if watch:
             self._control_thread.rewatch(changed)
 

@@ -18,7 +18,7 @@ from trainmover_executor.capsule import CapsuleKeeper
 from trainmover_executor.checkpoint import CheckpointHook, CheckpointKeeper
 from trainmover_executor.handover import Handover
 from trainmover_executor.journal import Journal
-from trainmover_executor.loader import Feed
+from trainmover_executor.feed import Feed
 from trainmover_executor.loop import SHADOW_ITERATIONS, Call, StepIterator, TrainingLoop
 from trainmover_executor.metrics import StepLog
 from trainmover_executor.process_group import BACKEND
@@ -200,20 +200,35 @@ class Session:
         *,
         epochs: int | None = None,
         max_steps: int | None = None,
+        start_step: int = 0,
     ) -> Iterator[Step]:
         """Steps over the data.
 
         Args:
-            loader: Batches; the session's loader when omitted. With ``state_dict`` it resumes by
-                its own state, else by position.
+            loader: Batches; the session's loader when omitted. With ``state_dict`` a joiner
+                resumes it by its own state; a map-style ``DataLoader`` by advancing the sampler;
+                anything else by drawing what was used, ahead of time.
             epochs: Passes over the data; one when omitted.
-            max_steps: Stop when the job has completed so many steps.
+            max_steps: Stop when the job has completed so many steps, those before ``start_step``
+                included.
+            start_step: The job's first step: those before it are in the checkpoint that the program
+                has loaded. The data begins that many batches in; a loader with ``state_dict`` is
+                left where the program has brought it. For the first call of ``steps``.
 
         Raises:
-            ConfigError: There is no loader, or the body did not use ``with step``.
+            ConfigError: There is no loader, the body did not use ``with step``, or ``start_step``
+                comes after the job's first step.
         """
         source = loader if loader is not None else self._loader
         if source is None:
             raise ConfigError("session.steps() has no data: pass a loader, or Session(loader=...)")
-        call = Call(lambda: Feed(source, epochs=epochs), max_steps=max_steps)
+        replay = SHADOW_ITERATIONS if self._runtime.sandboxed else 0
+
+        def open_feed() -> Feed:
+            feed = Feed(source, epochs=epochs, replay=replay)
+            if start_step:
+                feed.skip(start_step)
+            return feed
+
+        call = Call(open_feed, max_steps=max_steps, start_step=start_step)
         return StepIterator(self._loop, call)

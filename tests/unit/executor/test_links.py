@@ -290,6 +290,29 @@ class TestBook:
         book.break_off("a rank of epoch 1 is gone", epoch=1)
         assert book.broken is None
 
+    def test_a_call_ahead_is_the_link_that_is_asked_for_later(self, fabric):
+        calls = []
+        dial = fabric.dial
+        caller, callee = fabric.book(0), fabric.book(2)
+        caller._dial = lambda endpoint, hail: calls.append(hail) or dial(endpoint, hail)
+        for _ in range(2):
+            caller.call_ahead("state", 2)
+            callee.call_ahead("state", 0)  # the lower rank calls
+        link, other = caller.link("state", 2, timeout_s=5), callee.link("state", 0, timeout_s=5)
+        assert len(calls) == 1
+        assert link.send_some(memoryview(b"x")) == 1
+        assert other.socket.getpeername() == link.socket.getsockname()
+
+    def test_a_call_ahead_that_nobody_needed_is_hung_up(self, fabric):
+        caller, callee = fabric.book(0), fabric.book(2)
+        caller.call_ahead("state", 2)
+        there = callee.take_parked(epoch=1, group="state", peer=0)
+        caller.reset(fabric.start.replace({}, epoch=2))
+        assert there is not None
+        there.settimeout(5)
+        assert there.recv(1) == b""
+        there.close()
+
     def test_a_reset_closes_the_past_and_keeps_the_future(self, fabric):
         self.link_all(fabric)
         book = fabric.book(0)

@@ -6,6 +6,7 @@ import collections
 import json
 import math
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -246,6 +247,16 @@ class TestHandOver:
         assert sent.checksum == received.checksum != 0
         assert sent.nbytes == received.nbytes == sum(s.nbytes for s, _ in encode(giver.tree())[1])
         assert received.in_place == len(encode(giver.tree())[1])
+
+    def test_neither_side_needs_memory_for_the_state(self):
+        giver, taker = large(seed=1), large(seed=2)
+        tracemalloc.start()
+        try:
+            sent, _ = hand_over(giver, taker, pair=shared_pair)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < sent.nbytes / 4  # a few bundles of small tensors, and what describes it all
 
     def test_a_damaged_description_is_noticed_before_it_is_believed(self):
         class Damages(Link):

@@ -51,6 +51,7 @@ class LinkBook:
         self._retired: list[Link] = []
         self._seated_at: dict[int, int] = {}
         self._dialling: set[concurrent.futures.Future[socket.socket]] = set()
+        self._ahead: dict[tuple[int, str, int], concurrent.futures.Future[socket.socket]] = {}
         self._broken: str | None = None
         self._begun = membership.epoch
         self._on_break: list[Callable[[], None]] = []
@@ -117,14 +118,25 @@ class LinkBook:
             self._finish(group, peer, calling, timeout_s=timeout_s)
         return [self.link(group, peer, timeout_s=timeout_s) for peer in peers]
 
+    def call_ahead(self, group: str, peer: int) -> None:
+        """``link`` will be asked for: if it is this rank that calls, it does so meanwhile."""
+        with self._changed:
+            key = (self.epoch, group, peer)
+            known = key in self._parked or key in self._ahead or key[1:] in self._active
+            if self.rank < peer and not known and self._broken is None:
+                self._ahead[key] = self._call(group, peer)
+
     def _make(self, group: str, peer: int, *, timeout_s: float) -> Link:
         return self._finish(group, peer, self._begin(group, peer), timeout_s=timeout_s)
 
     def _begin(self, group: str, peer: int) -> concurrent.futures.Future[socket.socket] | None:
         """Call ``peer`` if it is this rank that has to."""
         with self._changed:
-            if (self.epoch, group, peer) in self._parked or self._broken is not None:
+            key = (self.epoch, group, peer)
+            if key in self._parked or self._broken is not None:
                 return None
+            if (calling := self._ahead.pop(key, None)) is not None:
+                return calling
             return self._call(group, peer) if self.rank < peer else None
 
     def _finish(
@@ -306,10 +318,16 @@ class LinkBook:
             self._retired = []
             for key in [key for key in self._parked if key[0] < membership.epoch]:
                 self._parked.pop(key).close()
+            unused = list(self._ahead.values())
+            self._ahead.clear()
+            self._dialling.difference_update(unused)
             self._broken = None
             self._changed.notify_all()
         for link in dropped:
             link.close()
+        for calling in unused:
+            calling.cancel()
+            calling.add_done_callback(_hang_up)
 
     def sockets(self) -> list[socket.socket]:
         """Every socket in the book, without waiting for a lock: for a child just after a fork."""
@@ -321,3 +339,8 @@ class LinkBook:
         with self._changed:
             for key in [key for key in self._parked if key[0] == epoch]:
                 self._parked.pop(key).close()
+
+
+def _hang_up(calling: concurrent.futures.Future[socket.socket]) -> None:
+    if not calling.cancelled() and calling.exception() is None:
+        calling.result().close()

@@ -1,5 +1,0 @@
-"""See ``trainmover_executor.feed``."""
-
-from trainmover_executor.feed import Feed
-
-__all__ = ["Feed"]
