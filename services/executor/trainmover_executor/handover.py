@@ -96,6 +96,11 @@ class Handover:
         return self._role.state.committed
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the job has completed a step of its own."""
+        return self._role.state.committed > self._role.state.origin
+
+    @property
     def pending(self) -> bool:
         """Whether a membership change waits for the step boundary."""
         return self._role.state.pending
@@ -259,7 +264,8 @@ class Handover:
 
     def _told(self, moment: Moment) -> dict[str, Any]:
         """What a joiner has to know before it can take over."""
-        counts = {"committed": self.committed, "between": self._role.state.between}
+        state = self._role.state
+        counts = {"committed": state.committed, "between": state.between, "begun": self.has_begun}
         then = self._capsules.own_variables(step=self.committed)
         return {**counts, **moment.common(), "then": then, "now": moment.position.variables}
 
@@ -276,7 +282,7 @@ class Handover:
 
     def _capsule_holder(self, plan: Plan, joiner: int) -> int | None:
         """Who hands ``joiner`` its capsule; None before the first step, or when it needs none."""
-        if not self.committed or plan.sources[joiner] == joiner:
+        if not self.has_begun or plan.sources[joiner] == joiner:
             return None
         try:
             return giver_of(plan, joiner)

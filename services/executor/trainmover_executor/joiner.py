@@ -212,7 +212,7 @@ class Joiner:
             coming.link = runtime.book.link(STATE_GROUP, runtime.rank, timeout_s=_PATIENCE_S)
             return coming
         committed, _, _ = runtime.agree([_UNBORN, _UNBORN, 0], best=max)
-        if committed:
+        if committed > runtime.role.state.origin:
             with contextlib.suppress(CapsuleLostError):  # which is said when it is asked for
                 runtime.book.call_ahead(CAPSULE_GROUP, giver_of(plan, runtime.rank))
         source = plan.sources[runtime.rank]
@@ -220,7 +220,7 @@ class Joiner:
         coming.told, _ = receive_tree(
             coming.link, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S
         )
-        if coming.told["committed"]:
+        if coming.told["begun"]:
             coming.position = Position.from_tree(self._receive_capsule(plan))
         seen = runtime.places.seen()
         if seen is not None and _same_place(seen["place"], coming.told["place"]):

@@ -29,7 +29,7 @@ from trainmover_executor.placement import Placement
 from trainmover_executor.position import Position
 from trainmover_executor.redo import StepStart
 from trainmover_executor.redundancy.service import FollowerService
-from trainmover_executor.role.effects import BetweenBroke, BetweenPassed
+from trainmover_executor.role.effects import BetweenBroke, BetweenPassed, Starts
 from trainmover_executor.runtime import Runtime
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import TrainingState
@@ -219,10 +219,21 @@ class TrainingLoop:
 
     def _begin(self, call: Call, iterator: StepIterator) -> None:
         del iterator
+        if call.start_step:
+            self._start_from(call.start_step)
         call.level = self.course.begin()
         call.feed = call.open_feed()
         self.calls.append(call)
         self._owner: Call | None = None
+
+    def _start_from(self, step: int) -> None:
+        """The program has loaded a checkpoint of ``step`` steps."""
+        if self.course.levels[0].ended or len(self.course.levels) > 1:
+            raise ConfigError(
+                f"session.steps(start_step={step}) comes after an earlier call of session.steps(): "
+                "start_step belongs to the first"
+            )
+        self._runtime.role.take(Starts(step))
 
     def _draw(self, call: Call, iterator: StepIterator, frame: FrameType) -> Step | None:
         assert call.feed is not None and call.level is not None  # noqa: S101, PT018 - begun

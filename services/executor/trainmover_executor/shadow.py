@@ -121,7 +121,7 @@ class Shadow:
         if self._began_s is None:
             self._began_s = time.monotonic()
             self._runtime.await_compiled()
-        if self._handover.committed == 0 and self._beginning is None:
+        if not self._is_warm and self._beginning is None:
             self._loop.variables.keep(frame)
             self._beginning = (self._loop.here(frame).to_tree(), self._loop.variables.kept)
 
@@ -236,7 +236,7 @@ class Shadow:
         if iterator is not None and place.open:
             mine = loop.course.levels[-1].drawn
             iterator.bring_wrappers_along(by=place.open[-1][1] - mine)
-        if place.committed == 0 and self._beginning is not None:
+        if not position.feeds and place.open and self._beginning is not None:
             tree, variables = self._beginning
             position = type(position).from_tree(tree)
             loop.variables.put(variables, frame)

@@ -34,6 +34,7 @@ from trainmover_executor.role.effects import (
     Publish,
     Recovers,
     SaveTaken,
+    Starts,
     Stopped,
     Switched,
     VoteBegun,
@@ -68,6 +69,8 @@ def step(state: WorkerState, event: Event) -> tuple[WorkerState, tuple[Action, .
             _on_order(turn, event)
         case VoteBegun() | VotePassed() | VoteBroke() | BetweenPassed() | BetweenBroke() | Noted():
             _on_vote(turn, event)
+        case Starts(committed=committed):
+            turn.set(committed=committed, origin=committed)
         case Warm() | Joins() | CouldNotJoin() | Joined():
             _on_joining(turn, event)
         case Led() | LeadFailed() | LeadPaused() | Switched() | Left():

@@ -36,6 +36,7 @@ __all__ = [
     "Publish",
     "Recovers",
     "SaveTaken",
+    "Starts",
     "Stopped",
     "Switched",
     "VoteBegun",
@@ -102,6 +103,13 @@ class Broke:
 
 
 # -- from the training thread --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """The job goes on from a checkpoint of so many steps."""
+
+    committed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +274,7 @@ class HandedOut:
 
 Event = (
     Heard | Abort | Parked | NotParked | Broke
-    | Warm | Joins | CouldNotJoin | Joined | Led | LeadFailed | LeadPaused
+    | Starts | Warm | Joins | CouldNotJoin | Joined | Led | LeadFailed | LeadPaused
     | VoteBegun | VotePassed | VoteBroke | BetweenPassed | BetweenBroke | Noted
     | Switched | Left | Stopped | SaveTaken | Recovers | Agreed | HandedOut
 )  # fmt: skip

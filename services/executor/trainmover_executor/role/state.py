@@ -36,6 +36,7 @@ class WorkerState:
         epoch: The epoch it is at.
         standby: Whether it waits to join; False once it has the state.
         committed: Steps completed by the job, as far as this rank knows.
+        origin: Steps that the checkpoint had completed from which the job started.
         between: Pieces of work between steps that the job completed, likewise.
         broken: Why the communication of an epoch is broken; None while it is whole.
         broken_at: That epoch. It may be the next one: whoever watches a neighbour may learn of it
@@ -62,6 +63,7 @@ class WorkerState:
     standby: bool
     phase: Phase
     committed: int = 0
+    origin: int = 0
     between: int = 0
     broken: str | None = None
     broken_at: int = 0
