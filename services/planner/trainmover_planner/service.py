@@ -36,6 +36,7 @@ __all__ = ["Planner", "steady_clock"]
 
 _log = observe.get_logger(__name__)
 _QUIET_S: Final = 1.0
+_COUNT_DIGITS: Final = 12
 
 
 def steady_clock() -> Callable[[], float]:
@@ -212,7 +213,8 @@ class Planner:
 def _count(known: Entry) -> int:
     """How many planners there were; never too few, whatever somebody put there instead."""
     # Each count was a revision of the bucket.
-    return int(known.value) if known.value.isdigit() else known.revision
+    digits = known.value.isdigit() and len(known.value) < _COUNT_DIGITS
+    return int(known.value) if digits else known.revision
 
 
 def _fact(event: Envelope) -> Fact:

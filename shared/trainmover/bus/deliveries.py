@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import nats.errors
 from nats.aio.msg import Msg
@@ -22,6 +22,7 @@ __all__ = ["Deliveries", "Received"]
 T = TypeVar("T")
 
 _log = observe.get_logger(__name__)
+_TOLD_CHARACTERS: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,8 @@ class Deliveries:
 
         Args:
             reader: Its messages are acknowledged where its position is durable.
-            parse: Raises ``MalformedEventError`` for a message that must not count.
+            parse: Raises ``MalformedEventError`` for a message that must not count; whatever else
+                it raises means the same, and nobody stops reading over it.
         """
         acknowledged = isinstance(reader, QueueReader)
         self._readers.add(reader)
@@ -131,7 +133,7 @@ class Deliveries:
             async with contextlib.aclosing(reader.messages()) as messages:
                 async for message in messages:
                     try:
-                        payload = parse(message)
+                        payload = dead.readable(parse, message)
                     except MalformedEventError as error:
                         await self.bury(message, error)
                         if acknowledged:
@@ -143,7 +145,8 @@ class Deliveries:
 
     async def bury(self, message: Msg, error: MalformedEventError) -> None:
         """Put a message that must not count where people look for such messages."""
-        _log.warning("bus.dead_letter", subject=message.subject, kind=error.kind, reason=str(error))
+        told = str(error)[:_TOLD_CHARACTERS]
+        _log.warning("bus.dead_letter", subject=message.subject, kind=error.kind, reason=told)
         stored: tuple[str, int] | None = None
         with contextlib.suppress(nats.errors.NotJSMessageError):
             here = message.metadata

@@ -17,6 +17,7 @@ from typing import Self, TypeVar
 from trainmover import observe, subjects
 from trainmover.bus import requests
 from trainmover.bus.broker import DeadLetter, Log, MemoryBroker, Position, Received, Stored
+from trainmover.bus.dead import readable
 from trainmover.bus.protocol import TELEMETRY_BACKLOG, Entry, RequestHandler
 from trainmover.bus.streams import BUCKETS, fact_subjects
 from trainmover.commands import Command, parse_command
@@ -256,7 +257,7 @@ class MemoryBus:
                 if not shared:
                     position.timers.pop(index).cancel()
                 try:
-                    payload = parse(message, attempt)
+                    payload = readable(parse, message, attempt)
                 except MalformedEventError as error:
                     if timer := position.timers.pop(index, None):
                         timer.cancel()
