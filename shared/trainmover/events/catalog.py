@@ -94,6 +94,7 @@ _TYPES: Final = (
     EventType("machine", "noticed", machine.MachineNoticed, "operator"),
     EventType("machine", "released", operator.MachineReleased, "planner"),
     EventType("automation", "changed", operator.AutomationChanged, "planner"),
+    EventType("service", "restarted", operator.ServiceRestarted, "operator"),
     EventType("worker", "exited", machine.WorkerExited, "machine"),
     EventType("worker", "finished", executor.WorkerFinished, "machine"),
     EventType("worker", "saved", executor.CheckpointSaved, "machine"),
