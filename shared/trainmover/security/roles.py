@@ -4,9 +4,8 @@ The server enforces these, so a subject must name whoever may write it: that is 
 telemetry of a machine end in its name. Reading stored facts goes through consumers; a consumer's
 name and filter are part of the subject that creates it, and the server holds the request to them.
 
-Nobody but the admin may make a direct get (``$JS.API.DIRECT.GET``). The server publishes its
-answer, a bare stored message, on whatever reply subject the asker names, unchecked: with it a
-machine could turn a value of its own into another's fact or command.
+Nobody may make a direct get (``$JS.API.DIRECT.GET``), whose answer is a bare stored message. Where
+the server's answers may go is decided in ``server_config``.
 """
 
 from __future__ import annotations
