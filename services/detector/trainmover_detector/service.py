@@ -25,7 +25,8 @@ __all__ = ["DetectorService"]
 
 SOURCE: Final = "/detector"
 TICK_S: Final = 0.2
-_QUIET_S: Final = 1.0
+_WAITED_S: Final = 5.0
+"""So often a detector says that it still reads what happened before."""
 
 _log = observe.get_logger(__name__)
 
@@ -57,7 +58,8 @@ class DetectorService:
         self._clock = clock
         self._lease = lease
         self._core = DetectorCore(detectors, alarm=alarm)
-        self._facts: asyncio.Queue[Envelope] = asyncio.Queue()
+        self._facts: asyncio.Queue[Envelope | None] = asyncio.Queue()
+        """None stands between what was stored when we began and what came since."""
         self._said: asyncio.Queue[Envelope] = asyncio.Queue()
         self._traces = observe.TraceBook()
         for guarded in detectors:
@@ -96,28 +98,34 @@ class DetectorService:
         def waits(error: BusUnavailableError) -> None:
             _log.warning("detector.bus_unavailable", reason=str(error))
 
-        async with aclosing(every_fact(self._bus, self._job, unavailable=waits)) as facts:
+        def caught_up() -> None:
+            self._facts.put_nowait(None)
+
+        facts = every_fact(self._bus, self._job, unavailable=waits, caught_up=caught_up)
+        async with aclosing(facts):
             async for fact in facts:
-                self._facts.put_nowait(fact)
+                self._facts.put_nowait(fact.payload)
 
     async def _catch_up(self) -> None:
         backlog = Backlog(self._core)
-        count = await self._bus.event_count(self._job)
-        for read in range(count):
+        read = 0
+        while True:
             try:
-                async with asyncio.timeout(_QUIET_S):
+                async with asyncio.timeout(_WAITED_S):
                     event = await self._facts.get()
             except TimeoutError:
-                # Malformed facts are counted but never delivered.
-                _log.warning("detector.facts_missing", expected=count, read=read)
+                _log.warning("detector.catching_up", read=read, reason="the bus is slow")
+                continue
+            if event is None:
                 break
+            read += 1
             backlog.take(event.payload, self._clock())
         self._say(backlog.rest())
 
     async def _judge_facts(self) -> None:
         while True:
             event = await self._facts.get()
-            if event.source == SOURCE:
+            if event is None or event.source == SOURCE:
                 continue
             with observe.span("detector.fact", parent=event.trace):
                 self._say(self._core.on_fact(event.payload, self._clock()))

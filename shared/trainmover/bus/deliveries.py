@@ -32,6 +32,7 @@ class Received(Generic[T]):
     payload: T
     stream_sequence: int
     attempt: int = 1
+    age_s: float = 0.0
     trace: Mapping[str, str] = field(default_factory=dict)
     connection: Connection | None = None
     reply: str = ""
@@ -78,10 +79,21 @@ class Deliveries:
         for reader in tuple(self._readers):
             reader.close()
 
-    def in_order(self, stream: str, filters: list[str], *, from_start: bool) -> OrderedReader:
+    def in_order(
+        self,
+        stream: str,
+        filters: list[str],
+        *,
+        from_start: bool,
+        caught_up: Callable[[], None] | None = None,
+    ) -> OrderedReader:
         """A reader of its own, from the first stored message or the next one on."""
         return OrderedReader(
-            self._connection, stream=stream, filters=filters, from_start=from_start
+            self._connection,
+            stream=stream,
+            filters=filters,
+            from_start=from_start,
+            caught_up=caught_up,
         )
 
     def queued(
@@ -139,7 +151,8 @@ class Deliveries:
                         if acknowledged:
                             await self._connection.send(message.reply, Msg.Ack.Term)
                         continue
-                    yield self._received(message, payload, acknowledged=acknowledged)
+                    age_s = reader.age_s(message.metadata.timestamp)
+                    yield self._received(message, payload, acknowledged=acknowledged, age_s=age_s)
         finally:
             self._readers.discard(reader)
 
@@ -160,11 +173,14 @@ class Deliveries:
         )
         await self._connection.send(subjects.DEAD_LETTER, letter.data, letter.headers)
 
-    def _received(self, message: Msg, payload: T, *, acknowledged: bool) -> Received[T]:
+    def _received(
+        self, message: Msg, payload: T, *, acknowledged: bool, age_s: float
+    ) -> Received[T]:
         return Received(
             payload=payload,
             stream_sequence=message.metadata.sequence.stream,
             attempt=message.metadata.num_delivered or 1,
+            age_s=age_s,
             trace=observe.trace_headers(message.headers),
             connection=self._connection if acknowledged else None,
             reply=message.reply,

@@ -102,6 +102,7 @@ class MemoryBus:
         durable: str | None = None,
         from_start: bool = True,
         one_by_one: bool = False,
+        caught_up: Callable[[], None] | None = None,
     ) -> AsyncIterator[Received[Envelope]]:
         """Facts of ``job`` in stream order; see ``Bus.events``."""
         await self._check("read facts")
@@ -122,7 +123,8 @@ class MemoryBus:
                 screen.check(event)
             return event
 
-        reading = self._read(log, position, wanted, parse, shared=durable is not None)
+        shared = durable is not None
+        reading = self._read(log, position, wanted, parse, shared=shared, caught_up=caught_up)
         async with contextlib.aclosing(reading):
             async for delivery in reading:
                 yield delivery
@@ -243,12 +245,18 @@ class MemoryBus:
         parse: Callable[[Stored, int], T],
         *,
         shared: bool,
+        caught_up: Callable[[], None] | None = None,
     ) -> AsyncGenerator[Received[T], None]:
         broker = self.broker
+        stored = len(log.messages)
         with self._waking() as changed:
             while self._open:
                 changed.clear()
                 due = broker.take(log, position, wanted) if broker.reachable else None
+                all_read = position.next > stored or (due is None and position.next >= stored)
+                if caught_up is not None and all_read:
+                    caught_up()
+                    caught_up = None
                 if due is None:
                     await changed.wait()
                     continue

@@ -166,13 +166,14 @@ class NatsBus:
         durable: str | None = None,
         from_start: bool = True,
         one_by_one: bool = False,
+        caught_up: Callable[[], None] | None = None,
     ) -> AsyncIterator[Received[Envelope]]:
         """Facts of ``job`` in stream order; see ``Bus.events``."""
         filters = streams.fact_subjects(job, entity=entity, fact=fact)
         reader: OrderedReader | QueueReader
         if durable is None:
             reader = self._deliveries.in_order(
-                subjects.EVENT_STREAM, filters, from_start=from_start
+                subjects.EVENT_STREAM, filters, from_start=from_start, caught_up=caught_up
             )
         else:
             policy = DeliverPolicy.ALL if from_start else DeliverPolicy.NEW

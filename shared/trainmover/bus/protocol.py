@@ -54,6 +54,11 @@ class Delivery(Protocol[T_co]):
         ...
 
     @property
+    def age_s(self) -> float:
+        """Seconds since it was stored, by the bus's own clock: no sender's clock is believed."""
+        ...
+
+    @property
     def trace(self) -> Mapping[str, str]:
         """W3C trace headers of the sender, may be empty; see ``observe.process``."""
         ...
@@ -114,6 +119,7 @@ class Bus(Protocol):
         durable: str | None = None,
         from_start: bool = True,
         one_by_one: bool = False,
+        caught_up: Callable[[], None] | None = None,
     ) -> AsyncIterator[Delivery[Envelope]]:
         """Facts of ``job`` in stream order, as an endless iterator.
 
@@ -128,6 +134,9 @@ class Bus(Protocol):
             from_start: Begin with the first stored fact, else with the next one published.
             one_by_one: At a durable position, nothing comes before the fact ahead of it is
                 acknowledged: order survives whoever dies over a fact.
+            caught_up: Called once when everything has been read that was stored at the beginning,
+                what could not be read and what has expired meanwhile included, however long the
+                bus takes over it. Not at a durable position.
         """
         ...
 
