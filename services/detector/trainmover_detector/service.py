@@ -15,6 +15,7 @@ from trainmover.detection.guard import Alarm, Guarded
 from trainmover.errors import BusUnavailableError, MalformedEventError
 from trainmover.events.envelope import Envelope
 from trainmover.lease import Lease
+from trainmover.seldom import Seldom
 from trainmover.telemetry import decode_batch
 from trainmover.timeline import bars_of
 from trainmover.topology import Frozen
@@ -27,6 +28,9 @@ SOURCE: Final = "/detector"
 TICK_S: Final = 0.2
 _WAITED_S: Final = 5.0
 """So often a detector says that it still reads what happened before."""
+
+_TOLD: Final = 400
+"""Characters of a reason."""
 
 _log = observe.get_logger(__name__)
 
@@ -61,6 +65,7 @@ class DetectorService:
         self._facts: asyncio.Queue[Envelope | None] = asyncio.Queue()
         """None stands between what was stored when we began and what came since."""
         self._said: asyncio.Queue[Envelope] = asyncio.Queue()
+        self._warn = Seldom(_log.warning)
         self._traces = observe.TraceBook()
         for guarded in detectors:
             if guarded.quarantined:
@@ -143,10 +148,10 @@ class DetectorService:
         try:
             batch = decode_batch(data)
         except MalformedEventError as error:
-            _log.warning("detector.batch_dropped", machine=machine, reason=str(error))
+            self._warn("detector.batch_dropped", machine=machine, reason=str(error)[:_TOLD])
             return
         if batch.machine != machine or batch.job != self._job:
-            _log.warning("detector.batch_dropped", machine=machine, reason="names another sender")
+            self._warn("detector.batch_dropped", machine=machine, reason="names another sender")
             return
         self._say(self._core.on_batch(batch, self._clock()))
 

@@ -23,6 +23,7 @@ import structlog
 from trainmover.endpoints import split_endpoint
 from trainmover.errors import StaleEpochError, TrainMoverError
 from trainmover.events.machine import LinkLost
+from trainmover.seldom import Seldom
 from trainmover.topology import Frozen
 from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.control import WorkerSpec
@@ -34,7 +35,7 @@ from trainmover_executor.links.watch import Notice, NoticeKind, WatchLink
 
 __all__ = ["Neighbours"]
 
-log = structlog.get_logger(__name__)
+warn = Seldom(structlog.get_logger(__name__).warning)
 
 _EARLY: Final = 4
 """Calls of later epochs that are kept until this rank gets there."""
@@ -143,7 +144,7 @@ class Neighbours:
             self._refuse(sock, hail, f"its machine announced {endpoint}")
 
     def _refuse(self, sock: socket.socket, hail: Hail, why: str) -> None:
-        log.warning("watch link refused", source=hail.source, epoch=hail.epoch, reason=why)
+        warn("watch link refused", source=hail.source, epoch=hail.epoch, reason=why)
         # Whoever it is, we are not dead to it.
         with contextlib.suppress(OSError):
             sock.send(Notice(NoticeKind.GOODBYE, self._book.epoch, self._spec.rank).pack())

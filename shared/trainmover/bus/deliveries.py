@@ -16,6 +16,7 @@ from trainmover.bus import dead
 from trainmover.bus.connection import Connection
 from trainmover.bus.reading import OrderedReader, QueueReader, filtered
 from trainmover.errors import MalformedEventError
+from trainmover.seldom import Seldom
 
 __all__ = ["Deliveries", "Received"]
 
@@ -72,6 +73,7 @@ class Deliveries:
     def __init__(self, connection: Connection, *, ack_wait_s: float) -> None:
         self._connection = connection
         self._ack_wait_s = ack_wait_s
+        self._warn = Seldom(_log.warning)
         self._readers: set[OrderedReader | QueueReader] = set()
 
     def close(self) -> None:
@@ -159,7 +161,7 @@ class Deliveries:
     async def bury(self, message: Msg, error: MalformedEventError) -> None:
         """Put a message that must not count where people look for such messages."""
         told = str(error)[:_TOLD_CHARACTERS]
-        _log.warning("bus.dead_letter", subject=message.subject, kind=error.kind, reason=told)
+        self._warn("bus.dead_letter", subject=message.subject, kind=error.kind, reason=told)
         stored: tuple[str, int] | None = None
         with contextlib.suppress(nats.errors.NotJSMessageError):
             here = message.metadata

@@ -19,7 +19,7 @@ from trainmover.bus.buckets import Buckets
 from trainmover.bus.connection import Connection
 from trainmover.bus.credentials import Credentials
 from trainmover.bus.deliveries import Deliveries, Received
-from trainmover.bus.protocol import TELEMETRY_BACKLOG, Entry, RequestHandler
+from trainmover.bus.protocol import TELEMETRY_BACKLOG, TELEMETRY_BYTES, Entry, RequestHandler
 from trainmover.bus.reading import OrderedReader, QueueReader
 from trainmover.commands import Command, parse_command
 from trainmover.errors import BusUnavailableError, MalformedEventError
@@ -241,10 +241,16 @@ class NatsBus:
     async def telemetry(self, job: str) -> AsyncIterator[tuple[str, bytes]]:
         """(machine, batch) of a job as they come; the oldest are dropped for a slow reader."""
         queue: asyncio.Queue[Msg | None] = asyncio.Queue()
+        waiting = 0
 
         async def receive(message: Msg) -> None:
-            if queue.qsize() >= TELEMETRY_BACKLOG:
-                queue.get_nowait()
+            nonlocal waiting
+            waiting += len(message.data)
+            while queue.qsize() >= TELEMETRY_BACKLOG or (
+                waiting > TELEMETRY_BYTES and not queue.empty()
+            ):
+                dropped = queue.get_nowait()
+                waiting -= len(dropped.data) if dropped is not None else 0
             queue.put_nowait(message)
 
         subscription = None
@@ -254,6 +260,7 @@ class NatsBus:
                 subjects.telemetry_all(job), receive
             )
             while (message := await queue.get()) is not None:
+                waiting -= len(message.data)
                 yield message.subject.rpartition(".")[2], message.data
         except BusUnavailableError:
             if not self._entered:

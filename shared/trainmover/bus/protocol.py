@@ -15,7 +15,7 @@ from trainmover.commands import Command
 from trainmover.events.envelope import Envelope
 from trainmover.topology import Frozen
 
-__all__ = ["TELEMETRY_BACKLOG", "Bus", "Delivery", "Entry", "RequestHandler"]
+__all__ = ["TELEMETRY_BACKLOG", "TELEMETRY_BYTES", "Bus", "Delivery", "Entry", "RequestHandler"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -24,6 +24,9 @@ RequestHandler = Callable[[str, bytes], Awaitable[bytes]]
 
 TELEMETRY_BACKLOG: Final = 4096
 """Batches kept for a reader that is slow; the oldest go first."""
+
+TELEMETRY_BYTES: Final = 64 * 1024**2
+"""And no more than so many bytes of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ _TYPES: Final = (
     EventType("step", "progress", executor.StepProgress, "machine", kept_s=60),
     EventType("step", "resumed", executor.StepResumed, "machine"),
     EventType("incident", "opened", incident.IncidentOpened, "detector"),
-    EventType("incident", "updated", incident.IncidentUpdated, "detector"),
+    EventType("incident", "updated", incident.IncidentUpdated, "detector", kept_s=600),
     EventType("incident", "closed", incident.IncidentClosed, "detector"),
     EventType("detector", "quarantined", incident.DetectorQuarantined, "detector"),
     EventType("migration", "proposed", migration.MigrationProposed, "planner"),

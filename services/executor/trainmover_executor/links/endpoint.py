@@ -15,6 +15,7 @@ import structlog
 from trainmover.endpoints import split_endpoint
 from trainmover.errors import ProtocolError, StaleEpochError
 from trainmover.local.secret import SECRET_VARIABLE
+from trainmover.seldom import Seldom
 from trainmover_executor.links import local
 from trainmover_executor.links.descriptors import room_for_strangers
 from trainmover_executor.links.frames import exactly
@@ -31,7 +32,7 @@ from trainmover_executor.links.secret import PROOF_SIZE, proof, proves
 
 __all__ = ["Endpoint", "dial"]
 
-log = structlog.get_logger(__name__)
+warn = Seldom(structlog.get_logger(__name__).warning)
 
 _HANDSHAKE_TIMEOUT_S: Final = 5.0
 _NO_ROOM_S: Final = 0.05
@@ -214,7 +215,7 @@ class Endpoint:
             try:
                 sock, _ = await loop.sock_accept(listener)
             except OSError as error:  # no descriptors left, or the caller has gone already
-                log.warning("a link was not accepted", error=str(error))
+                warn("a link was not accepted", error=str(error))
                 self._make_room()
                 await asyncio.sleep(_NO_ROOM_S)
                 continue
@@ -238,7 +239,7 @@ class Endpoint:
             sock.setblocking(False)
             await answer(sock)
         except (OSError, TimeoutError, ProtocolError) as error:
-            log.warning("link handshake failed", error=str(error) or type(error).__name__)
+            warn("link handshake failed", error=str(error) or type(error).__name__)
             sock.close()
         except BaseException:
             sock.close()
@@ -286,7 +287,7 @@ class Endpoint:
         said = request + challenge
         if proves(await _exactly(sock, PROOF_SIZE), self._secret, side="caller", said=said):
             return said
-        log.warning("link refused", reply="WRONG_SECRET", source=hail.source, epoch=hail.epoch)
+        warn("link refused", reply="WRONG_SECRET", source=hail.source, epoch=hail.epoch)
         await loop.sock_sendall(sock, Answer(Reply.WRONG_SECRET).pack())
         sock.close()
         return None
@@ -304,7 +305,7 @@ class Endpoint:
         if reply is Reply.OK:
             self._accept(hail, sock)
         else:
-            log.warning("link refused", reply=reply.name, source=hail.source, epoch=hail.epoch)
+            warn("link refused", reply=reply.name, source=hail.source, epoch=hail.epoch)
             sock.close()
 
     def _judge(self, hail: Hail, *, ours: bool) -> Reply:
