@@ -20,7 +20,7 @@ from trainmover.bus.broker import DeadLetter, Log, MemoryBroker, Position, Recei
 from trainmover.bus.dead import readable
 from trainmover.bus.protocol import TELEMETRY_BACKLOG, Entry, RequestHandler
 from trainmover.bus.streams import BUCKETS, fact_subjects
-from trainmover.commands import Command, parse_command
+from trainmover.commands import Command, DepartureRequest, parse_command
 from trainmover.errors import BusError, BusUnavailableError, ConflictError, MalformedEventError
 from trainmover.events.envelope import Envelope, decode, encode
 from trainmover.events.sequence import Numbering, Screen
@@ -195,6 +195,21 @@ class MemoryBus:
             async with asyncio.timeout(timeout_s):
                 with observe.publishing("tm.v1.{job}.request." + verb):
                     return await requests.answer(handler, verb, body.model_dump_json().encode())
+        except TimeoutError as error:
+            raise BusUnavailableError(f"cannot {what}: no answer in {timeout_s:g} s") from error
+
+    async def depart(self, job: str, machine: str, *, reason: str, timeout_s: float = 5.0) -> bytes:
+        """Ask that ``machine`` be replaced; the reply body."""
+        what = f"ask that {machine} be replaced in job {job!r}"
+        subjects.departure(job, machine)
+        await self._check(what)
+        handler = self.broker.handlers.get(job)
+        if handler is None:
+            raise BusUnavailableError(f"cannot {what}: nobody listens there; is its planner up?")
+        body = DepartureRequest(reason=reason).model_dump_json().encode()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await requests.answer_departure(handler, machine, body)
         except TimeoutError as error:
             raise BusUnavailableError(f"cannot {what}: no answer in {timeout_s:g} s") from error
 

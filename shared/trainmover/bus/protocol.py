@@ -167,10 +167,15 @@ class Bus(Protocol):
         """Ask the service that serves ``verb`` and return the reply body."""
         ...
 
+    async def depart(self, job: str, machine: str, *, reason: str, timeout_s: float = 5.0) -> bytes:
+        """Ask that ``machine`` be replaced, with its own key; the reply body."""
+        ...
+
     async def serve(self, job: str, handler: RequestHandler) -> None:
         """Answer requests of ``job`` with ``handler`` until the bus is closed.
 
-        Returns at once. What the handler raises reaches the asker as a ``Refusal``.
+        A machine that wants to depart comes as a ``migrate`` of that machine. Returns at once. What
+        the handler raises reaches the asker as a ``Refusal``.
         """
         ...
 

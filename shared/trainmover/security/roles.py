@@ -118,7 +118,8 @@ def _planner(_user: User, jobs: list[str]) -> _Subjects:
         publish.append(subjects.commands(job))
         for bucket in BUCKETS:
             publish += [f"$KV.{bucket}.{job}", f"$KV.{bucket}.{job}.>"]
-    return publish, [subjects.requests(job) for job in jobs]
+    asked = [*map(subjects.requests, jobs), *map(subjects.departures, jobs)]
+    return publish, asked
 
 
 def _detector(_user: User, jobs: list[str]) -> _Subjects:
@@ -136,6 +137,7 @@ def _machine(user: User, jobs: list[str]) -> _Subjects:
         (ends,) = fact_subjects(job, entity="job")
         publish += [
             subjects.telemetry(job, user.machine),
+            subjects.departure(job, user.machine),
             f"$KV.{MACHINES_BUCKET}.{job}.{user.machine}.>",
             f"{create}.{queue}.{subjects.command(job, user.machine)}",
             f"$JS.API.CONSUMER.MSG.NEXT.{queue}",
