@@ -7,19 +7,26 @@ import socket
 from typing import Final
 
 import structlog
+import torch
 
-from trainmover.errors import TrainMoverError
+from trainmover.errors import ProtocolError, TrainMoverError
 from trainmover_executor.communicator.recording import Entry, Recording
 from trainmover_executor.links.endpoint import dial
 from trainmover_executor.links.frames import next_frame, send_frame
 from trainmover_executor.links.handshake import ANY_EPOCH, RECORD_GROUP, Hail
 from trainmover_executor.state.portable import pack_tree, unpack_tree
 
-__all__ = ["fetch_recording", "serve_recording"]
+__all__ = ["entry_of", "fetch_recording", "serve_recording"]
 
 log = structlog.get_logger(__name__)
 
 _FRAME_LIMIT_BYTES: Final = 1024 * 1024
+_FIRST_STEP_S: Final = 3600.0
+"""An active rank keeps a connection no longer than that; a first step may compile for long."""
+_STALLED_S: Final = 30.0
+"""Whoever takes nothing for so long, with something to take, has gone."""
+_ENTRIES: Final = 1_000_000
+"""Operations of one step; more are no recording of ours."""
 
 
 async def serve_recording(sock: socket.socket, recording: Recording) -> None:
@@ -35,14 +42,16 @@ async def serve_recording(sock: socket.socket, recording: Recording) -> None:
             entries = recording.since(sent)
             for entry in entries:
                 tensors = None if entry.tensors is None else list(entry.tensors)
-                await send_frame(sock, pack_tree({"key": entry.key, "tensors": tensors}))
+                async with asyncio.timeout(_STALLED_S):
+                    await send_frame(sock, pack_tree({"key": entry.key, "tensors": tensors}))
             sent += len(entries)
             if complete and not entries:
                 return
             if not complete:
-                await more.wait()
-    except OSError:
-        return  # the standby has gone
+                async with asyncio.timeout(_FIRST_STEP_S):
+                    await more.wait()
+    except (OSError, TrainMoverError) as error:  # a timeout is an OSError
+        log.debug("the recording was not sent", error=repr(error))  # the standby has gone
     finally:
         sock.close()
 
@@ -55,7 +64,11 @@ async def fetch_recording(
         hail = Hail(job=job, epoch=ANY_EPOCH, group=RECORD_GROUP, source=rank, target=rank)
         sock = await dial(endpoint, hail, secret=secret)
         try:
-            while (entry := await _next(sock)) is not None:
+            for _ in range(_ENTRIES):
+                async with asyncio.timeout(_FIRST_STEP_S):
+                    entry = await _next(sock)
+                if entry is None:
+                    break
                 recording.add(entry)
         finally:
             sock.close()
@@ -71,6 +84,21 @@ async def _next(sock: socket.socket) -> Entry | None:
     data = await next_frame(sock, limit_bytes=_FRAME_LIMIT_BYTES)
     if data is None:
         return None
-    tree = unpack_tree(data)
-    tensors = None if tree["tensors"] is None else tuple(tree["tensors"])
-    return Entry(str(tree["key"]), tensors)
+    return entry_of(data)
+
+
+def entry_of(data: bytes) -> Entry:
+    """One entry of a recording.
+
+    Raises:
+        ProtocolError: It is none.
+    """
+    try:
+        tree = unpack_tree(data)
+        key, tensors = tree["key"], tree["tensors"]
+        known = None if tensors is None else tuple(tensors)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ProtocolError(f"an entry of a recording does not parse: {error}") from error
+    if known is not None and not all(isinstance(each, torch.Tensor) for each in known):
+        raise ProtocolError("an entry of a recording holds something else than tensors")
+    return Entry(str(key), known)
