@@ -201,7 +201,7 @@ STEERED: tuple[Step, ...] = (
         shows=r"automation\.changed",
     ),
     WEBHOOK.start,
-    Say("export TRAINMOVER_RELAY_SECRET=$(openssl rand -hex 32)"),
+    Say("export TRAINMOVER_RELAY_SECRET=whsec_$(openssl rand -base64 32)"),
     Watch(
         "trainmover relay --to http://127.0.0.1:8080/hook --type 'migration.*' --job gpt "
         "--nats nats://127.0.0.1:4222",

@@ -102,7 +102,8 @@ def kubernetes(
     """Watch taints and conditions of Kubernetes nodes until interrupted."""
 
     async def main() -> ExitCode:
-        return await _watch(KubernetesSource(api=api, selector=selector), every, job, nats)
+        source = KubernetesSource(api=api, selector=selector)
+        return await _watch(source, every, job, nats, name="kubernetes")
 
     raise typer.Exit(execute(main, logs="info"))
 
@@ -112,13 +113,15 @@ def slurm(*, every: EveryOption = 5.0, job: JobOption = None, nats: NatsOption =
     """Watch for drained and failing Slurm nodes until interrupted."""
 
     async def main() -> ExitCode:
-        return await _watch(SlurmSource(), every, job, nats)
+        return await _watch(SlurmSource(), every, job, nats, name="slurm")
 
     raise typer.Exit(execute(main, logs="info"))
 
 
-async def _watch(source: Source, every_s: float, job: str | None, nats: str | None) -> ExitCode:
+async def _watch(
+    source: Source, every_s: float, job: str | None, nats: str | None, *, name: str
+) -> ExitCode:
     target = Target.find(job, nats)
     async with connect(target) as bus:
-        await watch(bus, job=target.job, source=source, every_s=every_s)
+        await watch(bus, job=target.job, source=source, every_s=every_s, name=name)
     return ExitCode.OK
