@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from typing import Annotated, Literal
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from trainmover.cli import output
 from trainmover.cli.connect import JobOption, NatsOption, Target, connect, execute
 from trainmover.cli.exits import ExitCode
+from trainmover.errors import ConfigError
 from trainmover.events.machine import MachineNoticed
 from trainmover.notices.http import serving
 from trainmover.notices.kubernetes import KubernetesSource
@@ -72,9 +74,14 @@ def serve(
     job: JobOption = None,
     nats: NatsOption = None,
 ) -> None:
-    """Take announcements over HTTP until interrupted."""
+    """Take announcements over HTTP until interrupted; from other hosts only with a token."""
 
     async def main() -> ExitCode:
+        if not token and not _is_loopback(host):
+            raise ConfigError(
+                f"{host} can be reached from other hosts, and whoever posts there moves machines: "
+                "set TRAINMOVER_NOTICES_TOKEN, or listen on 127.0.0.1."
+            )
         target = Target.find(job, nats)
         async with connect(target) as bus:
 
@@ -116,6 +123,13 @@ def slurm(*, every: EveryOption = 5.0, job: JobOption = None, nats: NatsOption =
         return await _watch(SlurmSource(), every, job, nats, name="slurm")
 
     raise typer.Exit(execute(main, logs="info"))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 async def _watch(
