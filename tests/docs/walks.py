@@ -170,6 +170,7 @@ STEERED: tuple[Step, ...] = (
     Say("trainmover doctor", "worker-0|machines"),
     Say("trainmover doctor --job gpt --nats nats://head:4222"),
     Say("trainmover migrate worker-1 --dry-run", "worker-1"),
+    Say("trainmover depart --machine worker-5 --reason 'kernel update'", "holds no slot"),
     Say("trainmover quarantine worker-5 --dry-run", "would be"),
     Say("trainmover quarantine worker-5 --reason 'ECC errors'", "no slot any more"),
     Say("trainmover release worker-5 --reason 'DIMM replaced'", "worker-5"),

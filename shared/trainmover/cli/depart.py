@@ -58,6 +58,7 @@ def depart(
                 else:
                     # Facts are not a machine's to read: it asks again, until it holds no slot.
                     if isinstance(reply, Refusal) and reply.code in _GONE:
+                        output.note(f"{name} holds no slot")
                         return ExitCode.OK
                     if isinstance(reply, Refusal) and reply.code not in _PASSES:
                         raise RequestRefusedError(
