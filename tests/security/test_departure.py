@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +13,9 @@ import yaml
 from tests.security.conftest import JOB, Secured
 
 from trainmover.bus.memory import MemoryBus
-from trainmover.commands import MigrateRequest, RequestAccepted
+from trainmover.commands import MigrateRequest, Refusal, RequestAccepted
 from trainmover.errors import PermissionDeniedError
+from trainmover.topology import Frozen
 
 K8S = Path(__file__).parents[2] / "deploy" / "k8s"
 
@@ -66,6 +70,46 @@ async def test_the_bus_in_memory_does_the_same() -> None:
         await bus.serve(JOB, asked)
         await bus.depart(JOB, "worker-0", reason="x")
     assert [request.machines for _, request in asked.requests] == [("worker-0",)]
+
+
+def refused(code: str) -> Refusal:
+    return Refusal(code=code, reason="why", next_step="Do something.")
+
+
+@pytest.mark.parametrize(
+    ("replies", "exit_code"),
+    [
+        (
+            [
+                RequestAccepted(migration="m-1"),
+                refused("already_migrating"),
+                refused("not_in_slot"),
+            ],
+            0,
+        ),
+        ([refused("not_in_slot")], 0),
+        ([refused("no_standby")], 3),
+    ],
+)
+async def test_the_command_waits_until_it_holds_no_slot(
+    secured: Secured, replies: list[Frozen], exit_code: int
+) -> None:
+    left = list(replies)
+
+    async def handler(verb: str, body: bytes) -> bytes:
+        return left.pop(0).model_dump_json().encode()
+
+    credentials = secured.credentials("machine-worker-0").environment()
+    async with secured.bus("planner") as planner:
+        await planner.serve(JOB, handler)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "trainmover.cli", "depart", "--machine", "worker-0"),
+            *("--job", JOB, "--nats", secured.server.url),
+            env={**os.environ, **credentials},
+        )
+        async with asyncio.timeout(60):
+            assert await process.wait() == exit_code
+    assert left == []
 
 
 def test_no_pod_that_trains_holds_an_operators_key() -> None:
