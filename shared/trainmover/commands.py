@@ -187,6 +187,12 @@ class MigrateRequest(Frozen):
         return (self.machine, *self.others)
 
 
+class DepartureRequest(Frozen):
+    """A machine asks that it be replaced; which one it is, its subject says."""
+
+    reason: str = Field(default="it is about to end", max_length=200)
+
+
 class RequestAccepted(Frozen):
     """The planner took the request up.
 

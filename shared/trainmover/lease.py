@@ -5,17 +5,21 @@ the replica's own clock: no two clocks are ever compared. The holder renews it s
 span, and believes in it for less than the span, counted from before the renewal was sent. So it
 stops before anybody else starts, except when it is frozen between looking and acting. That gap is
 closed by the *term*, which grows with each holder: machines refuse the commands of earlier terms.
+
+An entry that cannot be read names nobody: the holder writes over it, and if there is none, whoever
+waits does after ``ttl_s``, however often somebody puts another one there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
-import socket
 import time
 from collections.abc import Callable
-from typing import Final
+from pathlib import Path
+from typing import Final, Self
 
 from pydantic import ValidationError
 
@@ -23,6 +27,7 @@ from trainmover import observe
 from trainmover.bus.protocol import Bus, Entry
 from trainmover.bus.streams import JOBS_BUCKET
 from trainmover.errors import BusUnavailableError, ConflictError, LeaseLostError
+from trainmover.local import procfs
 from trainmover.topology import Frozen
 
 __all__ = ["Lease"]
@@ -34,11 +39,34 @@ _CAUTION: Final = 0.7
 
 
 class _Holder(Frozen):
-    """What the entry says; an empty ``id`` is a lease that was given back."""
+    """What the entry says; an empty ``id`` is a lease that was given back.
+
+    Attributes:
+        pids: Of which numbering of processes ``pid`` is one; a host name says too little, because
+            containers on two hosts, or on one, may have the same.
+        start_ticks: When the process began, which a later one with its number did not.
+    """
 
     id: str
-    host: str = ""
+    pids: str = ""
     pid: int = 0
+    start_ticks: int = 0
+
+    @classmethod
+    def here(cls) -> Self:
+        """This process."""
+        stat = procfs.read_stat(os.getpid())
+        return cls(
+            id=secrets.token_hex(8),
+            pids=_pids(),
+            pid=os.getpid(),
+            start_ticks=0 if stat is None else stat.start_ticks,
+        )
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is a process that could be seen from here and is not there."""
+        return bool(self.pids) and self.pids == _pids() and _ended(self.pid, self.start_ticks)
 
 
 class Lease:
@@ -66,7 +94,7 @@ class Lease:
         self._service = service
         self._ttl_s = ttl_s
         self._clock = clock
-        self._me = _Holder(id=secrets.token_hex(8), host=socket.gethostname(), pid=os.getpid())
+        self._me = _Holder.here()
         self._revision: int | None = None
         self._renewed_s = -float("inf")
         self._renewed = asyncio.Event()
@@ -86,7 +114,7 @@ class Lease:
             began_s = self._clock()
             try:
                 known = await self._bus.get(JOBS_BUCKET, self._key)
-                if known is not None and (seen is None or known.revision != seen.revision):
+                if known is not None and (seen is None or self._is_new(known, seen)):
                     seen, seen_s = known, began_s
                 if known is None or self._is_free(known) or began_s - seen_s >= self._ttl_s:
                     await self._take(known, began_s)
@@ -143,14 +171,28 @@ class Lease:
             entry = await self._bus.put(JOBS_BUCKET, self._key, mine, revision=self._revision)
         except ConflictError:
             known = await self._bus.get(JOBS_BUCKET, self._key)
-            if known is None or _read(known).id != self._me.id:
+            holder = None if known is None else _read(known)
+            if holder is None:
+                await self._write_over(known, began_s)
+                return
+            if holder.id != self._me.id:
                 self._renewed_s = -float("inf")
                 raise LeaseLostError(
                     f"another {self._service} leads this job now: this one was away for too long. "
                     "It ends; let your supervisor start it again as a replica."
                 ) from None
+            assert known is not None  # noqa: S101 - somebody holds it by this entry
             entry = known  # our own renewal had arrived although we were told nothing
         self._ours(entry, began_s)
+
+    async def _write_over(self, known: Entry | None, began_s: float) -> None:
+        """Put our entry where one was that names nobody, unless somebody is faster."""
+        revision = None if known is None else known.revision
+        _log.warning("lease.unreadable", service=self._service, key=self._key, revision=revision)
+        mine = self._me.model_dump_json().encode()
+        with contextlib.suppress(ConflictError):  # the next renewal finds out by whom
+            entry = await self._bus.put(JOBS_BUCKET, self._key, mine, revision=revision)
+            self._ours(entry, began_s)
 
     def _ours(self, entry: Entry, began_s: float) -> None:
         self._revision = entry.revision
@@ -161,23 +203,37 @@ class Lease:
     def _is_free(self, known: Entry) -> bool:
         """Given back, ours by a write of unknown outcome, or of a dead process of this host."""
         holder = _read(known)
-        if holder.id in ("", self._me.id):
-            return True
-        return holder.host == self._me.host and holder.pid > 0 and not _runs(holder.pid)
+        return holder is not None and (holder.id in ("", self._me.id) or holder.is_dead)
+
+    @staticmethod
+    def _is_new(known: Entry, seen: Entry) -> bool:
+        """Whether a holder was at work: nobody keeps others out by writing what names nobody."""
+        return known.revision != seen.revision and _read(known) is not None
 
 
-def _read(entry: Entry) -> _Holder:
+def _read(entry: Entry) -> _Holder | None:
+    """Who holds the lease by an entry; None when it names nobody."""
     try:
         return _Holder.model_validate_json(entry.value)
     except ValidationError:
-        return _Holder(id="unreadable")
+        return None
 
 
-def _runs(pid: int) -> bool:
+def _pids() -> str:
+    """Which processes can be seen from here: a boot of a kernel, and a namespace of it."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return ""
+
+
+def _ended(pid: int, start_ticks: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return False
-    except PermissionError:
         return True
-    return True
+    except (OSError, OverflowError):
+        return False  # another user's, which /proc may hide from us
+    stat = procfs.read_stat(pid)
+    return stat is not None and stat.start_ticks != start_ticks

@@ -13,6 +13,8 @@ __all__ = [
     "EVENT_STREAM",
     "command",
     "commands",
+    "departure",
+    "departures",
     "event",
     "events",
     "everything",
@@ -120,6 +122,16 @@ def telemetry_all(job: str) -> str:
 def request(job: str, verb: str) -> str:
     """Subject on which the planner answers one kind of operator request."""
     return f"tm.v1.{validate_id(job, what='job')}.request.{validate_id(verb, what='request')}"
+
+
+def departure(job: str, machine: str) -> str:
+    """Subject on which one machine asks to be replaced, and which nobody else may use."""
+    return f"tm.v1.{validate_id(job, what='job')}.departure.{validate_id(machine, what='machine')}"
+
+
+def departures(job: str) -> str:
+    """Pattern over all machines' requests to be replaced."""
+    return f"tm.v1.{validate_id(job, what='job')}.departure.*"
 
 
 def requests(job: str) -> str:

@@ -33,6 +33,7 @@ _WORDS: Final[Mapping[type[Frozen], str]] = {
     machine.MachineNoticed: "{0.machine}: {0.kind}: {0.reason}",
     operator.MachineReleased: "{0.machine} by {0.requested_by}: {0.reason}",
     operator.AutomationChanged: "{0.mode} by {0.requested_by}: {0.reason}",
+    operator.ServiceRestarted: "{0.service} (start {0.starts}): {0.reason}",
     machine.LinkLost: (
         "rank {0.rank} lost its link to rank {0.peer_rank} on {0.peer_machine} ({0.kind})"
     ),

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from trainmover.endpoints import Endpoint
 from trainmover.errors import ConfigError
 
 __all__ = ["Frozen", "Layout", "Machine", "Member", "Membership", "parse_nnodes"]
@@ -70,7 +71,7 @@ class Machine(Frozen):
 
     name: str
     generation: int = Field(ge=0)
-    endpoints: tuple[str, ...]
+    endpoints: tuple[Endpoint, ...]
     labels: Mapping[str, str] = Field(default_factory=dict)
 
 
@@ -79,7 +80,7 @@ class Member(Frozen):
 
     machine: str
     generation: int = Field(ge=0)
-    endpoints: tuple[str, ...]
+    endpoints: tuple[Endpoint, ...]
 
 
 class Membership(Frozen):

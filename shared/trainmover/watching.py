@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from trainmover.bus.facts import RETRY_S, every_fact
 from trainmover.bus.protocol import Bus
-from trainmover.errors import BusError, MalformedEventError
+from trainmover.errors import BusError, BusUnavailableError, MalformedEventError
 from trainmover.events.envelope import Envelope
 from trainmover.lateness import LatenessTable
 from trainmover.protocol.requests import JobStatus, StatusRequest
@@ -33,8 +34,6 @@ _LINES: Final = 200
 _PACE_S: Final = 20.0
 """The step rate is that of the last so many seconds."""
 
-_RETRY_S: Final = 0.5
-_CALM_S: Final = 1.0
 _ASK_S: Final = 10.0
 _WARNINGS: Final = (
     "job.held",
@@ -166,30 +165,36 @@ async def follow(bus: Bus, watched: Watched, *, changed: Callable[[], None] = la
         watched: What to feed.
         changed: Called after each fact, and when the bus goes or comes.
     """
+    current = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        group.create_task(_facts(bus, watched, changed), name="watch-facts")
+        group.create_task(_facts(bus, watched, changed, current), name="watch-facts")
         group.create_task(_telemetry(bus, watched), name="watch-telemetry")
-        group.create_task(_ask(bus, watched, changed), name="watch-status")
+        group.create_task(_ask(bus, watched, changed, current), name="watch-status")
 
 
-async def _facts(bus: Bus, watched: Watched, changed: Callable[[], None]) -> None:
-    latest = 0
-    while True:
-        with contextlib.suppress(BusError):
-            wanted = await bus.event_count(watched.job)
-            watched.connected = True
-            watched.current = watched.current or watched.told >= wanted
-            changed()
-            async for delivery in bus.events(watched.job):
-                if delivery.stream_sequence <= latest:
-                    continue  # a bus that came back begins with the first fact again
-                latest = delivery.stream_sequence
-                watched.apply(delivery.payload)
-                watched.current = watched.current or watched.told >= wanted
-                changed()
+async def _facts(
+    bus: Bus, watched: Watched, changed: Callable[[], None], current: asyncio.Event
+) -> None:
+    def away(_: BusUnavailableError) -> None:
         watched.connected = False
         changed()
-        await asyncio.sleep(_RETRY_S)
+
+    def caught_up() -> None:
+        watched.connected = watched.current = True
+        current.set()
+        changed()
+
+    while True:
+        facts = every_fact(bus, watched.job, unavailable=away, caught_up=caught_up)
+        with contextlib.suppress(BusError):
+            async with contextlib.aclosing(facts):
+                async for delivery in facts:
+                    watched.connected = True
+                    watched.apply(delivery.payload)
+                    changed()
+        watched.connected = False
+        changed()
+        await asyncio.sleep(RETRY_S)
 
 
 async def _telemetry(bus: Bus, watched: Watched) -> None:
@@ -200,24 +205,17 @@ async def _telemetry(bus: Bus, watched: Watched) -> None:
                     batch = decode_batch(data)
                     if batch.machine == machine:
                         watched.add(batch)
-        await asyncio.sleep(_RETRY_S)
+        await asyncio.sleep(RETRY_S)
 
 
-async def _ask(bus: Bus, watched: Watched, changed: Callable[[], None]) -> None:
+async def _ask(
+    bus: Bus, watched: Watched, changed: Callable[[], None], current: asyncio.Event
+) -> None:
     """What only the planner knows: how it was started is in no fact."""
-    await _calm(watched)
-    changed()
+    await current.wait()
     while True:
         with contextlib.suppress(BusError, ValueError):
             reply = await bus.request(watched.job, "status", StatusRequest(), timeout_s=2)
             watched.steered(JobStatus.model_validate_json(reply))
             changed()
         await asyncio.sleep(_ASK_S)
-
-
-async def _calm(watched: Watched) -> None:
-    """Facts that do not parse are counted and never come: no news for a while is current, too."""
-    while not watched.current:
-        told = watched.told
-        await asyncio.sleep(_CALM_S)
-        watched.current = watched.current or watched.told == told

@@ -8,8 +8,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -114,7 +112,6 @@ def _perform(one: Injection, home: Path, *, expected: Expected) -> Outcome:
     (home / "rules.json").write_text(json.dumps([{**rule, "path": str(home / "point")}]))
     os.environ[VARIABLE] = str(home / "rules.json")
     job = ClusterJob(home, *SHAPE, *PROGRAM)
-    restarted: list[subprocess.Popen[bytes]] = []
     try:
         job.until(r"job\.formed")
         try:
@@ -124,7 +121,7 @@ def _perform(one: Injection, home: Path, *, expected: Expected) -> Outcome:
                 raise TooLateError from None
             raise
         with contextlib.closing(FactLog(job)) as log:
-            _act(one, job, home, restarted)
+            _act(one, job, home)
             code = job.finish(timeout_s=150)
         assert code == 0, f"the job ended with {code}"
         _check(job, log, expected)
@@ -138,16 +135,11 @@ def _perform(one: Injection, home: Path, *, expected: Expected) -> Outcome:
             for pid in _machines(job):
                 _signal(tree_of(pid), signal.SIGCONT)
         job.close()
-        for process in restarted:
-            process.terminate()
-            process.wait(10)
     outcome.seconds = time.monotonic() - started
     return outcome
 
 
-def _act(
-    one: Injection, job: ClusterJob, home: Path, restarted: list[subprocess.Popen[bytes]]
-) -> None:
+def _act(one: Injection, job: ClusterJob, home: Path) -> None:
     if one.scene == "planned":
         (home / "armed").touch()
         asked = job.cli("migrate", "worker-1", "--yes", "--no-wait")
@@ -167,25 +159,18 @@ def _act(
             raise TooLateError
         assert job.process.poll() is None, f"ended before {one.point}:\n{job.output}"
         time.sleep(0.005)
-    with _struck(one, job, restarted):
+    with _struck(one, job):
         (home / "point.go").touch()
         if one.fault == "pause":
             threading.Event().wait(PAUSE_S)
 
 
 @contextlib.contextmanager
-def _struck(
-    one: Injection, job: ClusterJob, restarted: list[subprocess.Popen[bytes]]
-) -> Iterator[None]:
+def _struck(one: Injection, job: ClusterJob) -> Iterator[None]:
     name = _name(one, job)
     processes = job.runtime()["processes"]
     pids = tree_of(processes[name]) if name.startswith("worker") else [processes[name]]
     _signal(pids, signal.SIGKILL if one.fault == "kill" else signal.SIGSTOP)
-    if one.fault == "kill" and name in {"planner", "detector"}:
-        url = job.runtime()["nats"]
-        argv = [sys.executable, "-m", f"trainmover_{name}", "--job", job.name, "--nats", url]
-        with (job.home / f"{name}.log").open("ab") as file:
-            restarted.append(subprocess.Popen(argv, stdout=file, stderr=file))
     yield
     if one.fault == "pause":
         _signal(pids, signal.SIGCONT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import signal
@@ -26,7 +27,7 @@ from trainmover.relay.policy import ATTEMPTS
 from trainmover.relay.webhook import sign
 
 JOB = "gpt"
-SECRET = "a shared secret of some length"
+SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 MOVE = make.Move("m-0001", slot=1, leaver="w1", joiner="w2", after=make.seats("w0", "w2", epoch=2))
 
 

@@ -170,6 +170,7 @@ STEERED: tuple[Step, ...] = (
     Say("trainmover doctor", "worker-0|machines"),
     Say("trainmover doctor --job gpt --nats nats://head:4222"),
     Say("trainmover migrate worker-1 --dry-run", "worker-1"),
+    Say("trainmover depart --machine worker-5 --reason 'kernel update'", "holds no slot"),
     Say("trainmover quarantine worker-5 --dry-run", "would be"),
     Say("trainmover quarantine worker-5 --reason 'ECC errors'", "no slot any more"),
     Say("trainmover release worker-5 --reason 'DIMM replaced'", "worker-5"),
@@ -201,7 +202,7 @@ STEERED: tuple[Step, ...] = (
         shows=r"automation\.changed",
     ),
     WEBHOOK.start,
-    Say("export TRAINMOVER_RELAY_SECRET=$(openssl rand -hex 32)"),
+    Say("export TRAINMOVER_RELAY_SECRET=whsec_$(openssl rand -base64 32)"),
     Watch(
         "trainmover relay --to http://127.0.0.1:8080/hook --type 'migration.*' --job gpt "
         "--nats nats://127.0.0.1:4222",

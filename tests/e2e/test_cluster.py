@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -158,10 +159,10 @@ def test_state_without_a_replica_is_said_to_be_lost(cluster: StartJob) -> None:
     assert "latest checkpoint" in job.output
 
 
-def test_training_outlives_every_service(
+def test_training_outlives_every_service_and_the_launcher_starts_them_again(
     cluster: StartJob, undisturbed: StartJob, tmp_path: Path
 ) -> None:
-    """INV-NO-BUS-ON-PATH: detector, planner and bus die for good, the job goes on to its end."""
+    """INV-NO-BUS-ON-PATH: detector, planner and bus die, the job goes on, and a move as well."""
     gate = tmp_path / "gate"
     program = (WORKLOADS, "ddp", "--steps", "60")
     job = cluster("--nnodes", "2:3", *program, *gated(gate, 20))
@@ -169,11 +170,16 @@ def test_training_outlives_every_service(
     job.wait_until_ready(2)
     job.kill("detector", "planner", "bus")
     job.until(r"warning: .*bus.* gone")
-    gate.touch()
-    assert job.finish() == 0, job.output
-    assert "detector is gone" in job.output
-    assert "planner is gone" in job.output
+    for _ in range(3):
+        job.until(r"the (detector|planner|bus) runs again")
+    assert len(re.findall("is gone", job.output)) == 3
     assert "raining continues" in job.output
+    moved = job.cli("migrate", "worker-1", "--yes", "--no-wait")
+    assert moved.returncode == 0, moved
+    gate.touch()
+    job.until(r"migration\.committed")
+    assert job.finish() == 0, job.output
+    assert len(re.findall(r"service\.restarted", job.output)) == 3
 
     expected = undisturbed(2, *program)
     assert job.finals() == expected.finals()

@@ -67,6 +67,10 @@ def test_a_secured_run_moves_a_machine_and_refuses_the_wrong_people(
         assert stranger.returncode == 3, stranger
         assert hint in stranger.stderr
 
+    job.kill("planner")
+    job.until(r"service\.restarted +planner")  # told with the operator's key
+    job.until(r"the planner runs again")
+
     with subscriber(address, ops) as lines:
         # The operator's key is the default.
         moved = job.cli("migrate", "worker-1", "--yes", "--no-wait")

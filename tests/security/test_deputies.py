@@ -1,7 +1,8 @@
-"""The server delivers stored messages wherever a consumer asks for: that must open no door.
+"""The server answers, and delivers stored messages, wherever it is asked to: that opens no door.
 
-The reply subject of a request is not checked against the permissions of who asks: the server's
-answer goes there, and a stream that has the subject stores it.
+The reply subject of a request, and the subject that a consumer delivers to, are not checked against
+the permissions of who asks. What keeps an answer from being stored is that each stream has an
+account of its own, from which answers come back to the clients' account and no further.
 """
 
 from __future__ import annotations
@@ -9,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from contextlib import aclosing
 from typing import Any
 
 import pytest
 from tests.security.conftest import JOB, Secured
+from tests.unit import factories as make
 
 from trainmover import subjects
 from trainmover.bus.nats import NatsBus
-from trainmover.commands import MigrateRequest, RequestAccepted, Stop
-from trainmover.events.migration import JobFinished
+from trainmover.bus.streams import DEAD_STREAM
+from trainmover.commands import MigrateRequest, RequestAccepted
+from trainmover.events.machine import MachineLost
+from trainmover.lease import Lease
 from trainmover.observe import new_event
-from trainmover.testing import collect
 from trainmover_planner.service import Planner
 
 
@@ -42,7 +44,7 @@ async def until_dead(secured: Secured, wanted: str) -> None:
     """Wait for a dead letter like ``foreign tm.v1.gpt.cmd.worker-1``."""
     async with secured.bus("admin") as admin, asyncio.timeout(5):
         letters = await admin.client.jetstream().subscribe(
-            subjects.DEAD_LETTER, ordered_consumer=True
+            subjects.DEAD_LETTER, stream=DEAD_STREAM, ordered_consumer=True
         )
         while True:
             headers = (await letters.next_msg(timeout=5)).headers or {}
@@ -97,32 +99,68 @@ async def test_an_answer_goes_to_inboxes_only(secured: Secured) -> None:
     assert asked == []
 
 
-async def test_an_answer_that_comes_as_a_command_or_a_fact_is_dead(
+STORED = (
+    f"$KV.tm_jobs.{JOB}.planner-lease",
+    f"$KV.tm_jobs.{JOB}.incarnation",
+    f"$KV.tm_machines.{JOB}.worker-1.starts",
+    f"tm.v1.{JOB}.cmd.worker-1",
+    f"tm.v1.{JOB}.job.failed",
+    f"tm.v1.{JOB}.machine.ready.worker-1",
+)
+"""Dead letters are not among them: whoever reads one knows that anybody may have written it."""
+STREAMS = (subjects.EVENT_STREAM, subjects.COMMAND_STREAM, DEAD_STREAM, "KV_tm_jobs")
+
+
+async def sizes(admin: NatsBus) -> list[int]:
+    context = admin.client.jetstream()
+    return [(await context.stream_info(name)).state.last_seq for name in STREAMS]
+
+
+@pytest.mark.parametrize("target", STORED)
+async def test_an_answer_is_stored_nowhere(secured: Secured, target: str) -> None:
+    async with secured.bus("ops") as ops, secured.bus("admin") as admin:
+        before = await sizes(admin)
+        await answer_to(ops, target)
+        await ops.event_count(JOB)  # a round trip behind it
+        assert await sizes(admin) == before
+
+
+@pytest.mark.parametrize("target", STORED)
+@pytest.mark.parametrize("stream", [subjects.EVENT_STREAM, DEAD_STREAM])
+async def test_what_a_consumer_delivers_is_stored_nowhere(
+    secured: Secured, target: str, stream: str
+) -> None:
+    """A machine's own words, in a fact, would else come as another's command or lease."""
+    said = new_event(job=JOB, source="/machine/worker-0", payload=make.registered("worker-0"))
+    async with secured.bus("ops") as ops, secured.bus("admin") as admin:
+        async with secured.bus("machine-worker-0") as agent:
+            await agent.publish(said)
+            await agent.client.publish(subjects.DEAD_LETTER, b"{}")
+            await agent.ping()
+        before = await sizes(admin)
+        await create_consumer(ops, stream, ">", deliver_subject=target)
+        await ops.event_count(JOB)
+        heard = await ops.client.subscribe(f"_INBOX.ops.{stream}")
+        await create_consumer(ops, stream, ">", deliver_subject=f"_INBOX.ops.{stream}")
+        await heard.next_msg(timeout=5)  # consumers do deliver, and this one began later
+        assert await sizes(admin) == before
+
+
+async def test_nobody_deposes_a_planner_by_having_an_answer_put_over_its_lease(
     secured: Secured,
 ) -> None:
-    async with (
-        secured.bus("planner") as planner,
-        secured.bus("ops") as ops,
-        secured.bus("machine-worker-1") as agent,
-        aclosing(agent.commands(JOB, "worker-1")) as queue,
-    ):
-        target = f"tm.v1.{JOB}.cmd.worker-1"
-        await answer_to(ops, target)
+    async with secured.bus("planner") as bus, secured.bus("ops") as ops:
+        lease = Lease(bus, job=JOB, service="planner", ttl_s=1.2)
+        await lease.acquire()
         async with asyncio.TaskGroup() as group:
-            reading = group.create_task(collect(queue, 1))
-            await until_dead(secured, f"foreign {target}")
-            async with aclosing(planner.events(JOB, from_start=True)) as facts:
-                hearing = group.create_task(collect(facts, 1))
-                await answer_to(ops, f"tm.v1.{JOB}.job.failed")
-                await until_dead(secured, f"malformed tm.v1.{JOB}.job.failed")
-                over = new_event(job=JOB, source="/planner", payload=JobFinished(epoch=1, step=1))
-                await planner.publish(over)
-                [fact] = await hearing
-            assert fact.payload.id == over.id
-            await planner.send_command(JOB, "worker-1", Stop(reason="sent"), id="b")
-        [command] = reading.result()
-        await command.ack()
-    assert command.payload.reason == "sent"
+            keeping = group.create_task(lease.keep())
+            for _ in range(20):
+                await answer_to(ops, f"$KV.tm_jobs.{JOB}.planner-lease")
+                await asyncio.sleep(0.1)
+            assert not keeping.done()
+            assert lease.held
+            keeping.cancel()
+        await lease.give_back()
 
 
 @pytest.mark.parametrize(
@@ -141,11 +179,39 @@ async def test_an_agent_cannot_read_more_than_its_permission_names(
     assert "error" in answer, answer
 
 
-async def test_a_planner_that_finds_such_an_answer_in_its_bucket_goes_on(secured: Secured) -> None:
-    """The count of planners is read from a bucket, where an answer may have been put as well."""
-    async with secured.bus("planner") as bus, secured.bus("ops") as ops:
-        await answer_to(ops, f"$KV.tm_jobs.{JOB}.incarnation")
-        await ops.event_count(JOB)  # a round trip behind it
+async def test_a_planner_that_finds_anything_in_its_bucket_goes_on(secured: Secured) -> None:
+    """The count of planners is read from a bucket, in which an administrator may have put it."""
+    async with secured.bus("planner") as bus, secured.bus("admin") as admin:
         planner = Planner(bus, job=JOB)
-        first, second = await planner._incarnation(), await planner._incarnation()
-    assert second == first + 1 > 1
+        numbers = []
+        for odd in (b"junk", b"9" * 5000, b"-1", b""):
+            await admin.client.jetstream().publish(f"$KV.tm_jobs.{JOB}.incarnation", odd)
+            numbers += [await planner._incarnation(), await planner._incarnation()]
+    assert all(
+        later == earlier + 1 > 1 for earlier, later in zip(*[iter(numbers)] * 2, strict=True)
+    )
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("verb", ["PURGE", "DELETE", "CREATE", "UPDATE", "MSG.DELETE"])
+async def test_an_answer_is_no_order_to_the_server(
+    secured: Secured, stream: str, verb: str
+) -> None:
+    async with secured.bus("ops") as ops, secured.bus("admin") as admin:
+        letter = new_event(job=JOB, source="/planner", payload=MachineLost(machine="w", reason=""))
+        await admin.publish(letter)
+        before = await states(admin)
+        await answer_to(ops, f"$JS.API.STREAM.{verb}.{stream}")
+        await ops.client.publish(
+            f"$JS.API.STREAM.INFO.{subjects.EVENT_STREAM}",
+            b"",
+            reply=f"$JS.API.STREAM.{verb}.{stream}",
+        )
+        await ops.event_count(JOB)
+        assert await states(admin) == before
+
+
+async def states(admin: NatsBus) -> list[tuple[int, int, object]]:
+    context = admin.client.jetstream()
+    found = [await context.stream_info(name) for name in STREAMS]
+    return [(one.state.first_seq, one.state.messages, one.config) for one in found]

@@ -47,6 +47,9 @@ PUBLISH = {
     "tm.v1.gpt.machine.noticed": {"operator"},
     # requests: people's
     "tm.v1.gpt.request.migrate": {"operator"},
+    # a machine's own departure, and no other's
+    "tm.v1.gpt.departure.worker-0": {"machine-worker-0"},
+    "tm.v1.gpt.departure.worker-1": set(),
     "tm.v1.gpt.request.abort": {"operator"},
     "tm.v1.gpt.request.status": {"operator", "ops"},
     # dead letters: whoever must read facts may say that one is bad
@@ -109,6 +112,7 @@ PUBLISH = {
 
 SUBSCRIBE = {
     "tm.v1.gpt.request.*": {"planner"},
+    "tm.v1.gpt.departure.*": {"planner"},
     "tm.v1.gpt.telemetry.*": {"detector", "operator", "ops"},
     "tm.v1.gpt.migration.>": {"operator", "ops"},
     "tm.v1.gpt.step.>": {"operator", "ops"},

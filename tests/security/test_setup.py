@@ -9,6 +9,7 @@ import ssl
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -202,12 +203,8 @@ async def test_a_server_runs_from_its_files_and_gets_its_streams(tmp_path: Path)
             done = setup("--out", str(tmp_path), "--nats", server.url)
             assert done.returncode == 0, done.stderr
         async with NatsBus(server.url, credentials=server.credentials(Role.ADMIN)) as bus:
-            names = set(await _streams(bus))
-        assert names == {"TM_EVENTS", "TM_COMMANDS", "TM_DEAD", *(f"KV_{b}" for b in BUCKETS)}
-
-
-async def _streams(bus: NatsBus) -> list[str]:
-    return [info.config.name or "" for info in await bus.client.jetstream().streams_info()]
+            for name in ("TM_EVENTS", "TM_COMMANDS", "TM_DEAD", *(f"KV_{b}" for b in BUCKETS)):
+                assert (await bus.client.jetstream().stream_info(name)).config.name == name
 
 
 async def test_a_machine_that_is_added_may_connect_after_a_reload(tmp_path: Path) -> None:
@@ -225,6 +222,46 @@ async def test_a_machine_that_is_added_may_connect_after_a_reload(tmp_path: Path
         async with NatsBus(server.url, credentials=new) as bus:
             fact = make.registered("worker-9")
             await bus.publish(new_event(job="gpt", source="/machine/worker-9", payload=fact))
+
+
+async def test_a_key_that_is_taken_back_does_not_come_again(tmp_path: Path) -> None:
+    with Server(made(tmp_path)) as server:
+        setup("--out", str(tmp_path), "--nats", server.url)
+        setup("--out", str(tmp_path), "--machine", "worker-9")
+        stolen = {}
+        for role, machine in ((Role.MACHINE, "worker-9"), (Role.OPERATOR, "")):
+            credentials = server.credentials(role, machine)
+            assert credentials.nkey is not None
+            copy = tmp_path / f"stolen-{role}"
+            copy.write_bytes(credentials.nkey.read_bytes())
+            stolen[role] = replace(credentials, nkey=copy)
+        server.process.send_signal(signal.SIGHUP)
+        server.until("Reloaded server configuration")
+        for each in stolen.values():
+            async with NatsBus(server.url, credentials=each) as bus:
+                await bus.ping()
+        gone = setup("--out", str(tmp_path), "--revoke", "worker-9", "--revoke", "operator")
+        assert gone.returncode == 0, gone.stderr
+        setup("--out", str(tmp_path))
+        server.process.send_signal(signal.SIGHUP)
+        server.until("Reloaded server configuration")
+        for each in stolen.values():
+            with pytest.raises(PermissionDeniedError):
+                async with NatsBus(server.url, credentials=each, connect_timeout=0.5):
+                    pass
+        async with NatsBus(server.url, credentials=server.credentials(Role.OPERATOR)) as bus:
+            await bus.ping()
+        assert not (tmp_path / "clients" / "machines" / "worker-9" / "nkey").exists()
+
+
+def test_nobody_to_take_a_key_from(tmp_path: Path) -> None:
+    assert setup("--out", str(tmp_path), "--revoke", "x").returncode == 2
+    setup("--out", str(tmp_path), "--job", "gpt", "--machines", "1")
+    before = contents(tmp_path)
+    refused = setup("--out", str(tmp_path), "--revoke", "worker-7")
+    assert refused.returncode == 2
+    assert "worker-0" in refused.stderr
+    assert contents(tmp_path) == before
 
 
 async def test_who_does_not_trust_the_certificate_does_not_connect(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ class SimMachine:
     def _spawn(self, order: effects.Spawn) -> None:
         sim, key = self.scene.sim, order.key
         agent = self.agent
-        member = Member(machine=self.name, generation=order.generation, endpoints=("x",))
+        member = Member(machine=self.name, generation=order.generation, endpoints=("x:1",))
 
         def say(event: effects.Event) -> None:
             agent.after(sim.between(0.0005, 0.005), self._feed_if, agent, event)

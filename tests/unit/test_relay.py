@@ -49,6 +49,10 @@ class TestPolicy:
             ("Thu, 01 Jan 2025 12:00:20 GMT", 0.5),
             ("999999", 600),
             ("soon", 0.5),
+            ("Thu, 01 Jan 0001 00:00:00 +2359", 0.5),
+            ("Fri, 31 Dec 9999 23:59:59 -2359", 600),
+            ("٣", 0.5),
+            ("9" * 5000, 0.5),
         ],
     )
     def test_the_receiver_may_ask_for_more_time(self, text, expected):
@@ -105,10 +109,23 @@ class TestRequests:
         event = make.said(MachineLost(machine="w-1", reason="r"))
         assert "webhook-signature" not in request_for(event, secret=None, now=NOW).headers
 
-    @pytest.mark.parametrize("text", ["", "short", "whsec_!!!", "whsec_" + "QUJD"])
+    @pytest.mark.parametrize(
+        "text", ["", "short", "x" * 40, "whsec_!!!", "whsec_é", "whsec_" + "QUJD"]
+    )
     def test_bad_secrets(self, text):
         with pytest.raises(ConfigError):
             Secret.parse(text)
 
     def test_a_secret_is_not_shown(self):
-        assert "0123" not in repr(Secret.parse("0123456789abcdef"))
+        text = "whsec_" + base64.b64encode(b"0123456789" * 3).decode()
+        assert "0123" not in repr(Secret.parse(text))
+
+    def test_the_library_that_receivers_use_takes_it(self):
+        """As advised: ``whsec_`` and the base64 of 32 bytes."""
+        from standardwebhooks import Webhook
+
+        text = "whsec_" + base64.b64encode(bytes(range(32))).decode()
+        event = make.said(MachineLost(machine="w-1", reason="ümlaut"))
+        request = request_for(event, secret=Secret.parse(text), now=datetime.now(UTC))
+        found = Webhook(text).verify(request.body, dict(request.headers))
+        assert found["data"]["machine"] == "w-1"

@@ -73,7 +73,6 @@ def main() -> None:
     arguments = parser.parse_args()
 
     async def watch(bus: Bus, options: ServiceOptions) -> int | None:
-        detectors = load(names=arguments.only, shadow=arguments.shadow, settings=settings)
         lease = Lease(bus, job=options.job, service="detector", ttl_s=arguments.lease)
         await DetectorService(
             bus, job=options.job, detectors=detectors, alarm=Alarm(), lease=lease
@@ -82,6 +81,7 @@ def main() -> None:
 
     try:
         settings = settings_from(arguments.settings) if arguments.settings else {}
+        detectors = load(names=arguments.only, shadow=arguments.shadow, settings=settings)
         options = ServiceOptions.from_args("detector", arguments)
     except TrainMoverError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")

@@ -15,6 +15,7 @@ from trainmover.detection.guard import Alarm, Guarded
 from trainmover.errors import BusUnavailableError, MalformedEventError
 from trainmover.events.envelope import Envelope
 from trainmover.lease import Lease
+from trainmover.seldom import Seldom
 from trainmover.telemetry import decode_batch
 from trainmover.timeline import bars_of
 from trainmover.topology import Frozen
@@ -25,7 +26,11 @@ __all__ = ["DetectorService"]
 
 SOURCE: Final = "/detector"
 TICK_S: Final = 0.2
-_QUIET_S: Final = 1.0
+_WAITED_S: Final = 5.0
+"""So often a detector says that it still reads what happened before."""
+
+_TOLD: Final = 400
+"""Characters of a reason."""
 
 _log = observe.get_logger(__name__)
 
@@ -57,8 +62,10 @@ class DetectorService:
         self._clock = clock
         self._lease = lease
         self._core = DetectorCore(detectors, alarm=alarm)
-        self._facts: asyncio.Queue[Envelope] = asyncio.Queue()
+        self._facts: asyncio.Queue[Envelope | None] = asyncio.Queue()
+        """None stands between what was stored when we began and what came since."""
         self._said: asyncio.Queue[Envelope] = asyncio.Queue()
+        self._warn = Seldom(_log.warning)
         self._traces = observe.TraceBook()
         for guarded in detectors:
             if guarded.quarantined:
@@ -96,28 +103,34 @@ class DetectorService:
         def waits(error: BusUnavailableError) -> None:
             _log.warning("detector.bus_unavailable", reason=str(error))
 
-        async with aclosing(every_fact(self._bus, self._job, unavailable=waits)) as facts:
+        def caught_up() -> None:
+            self._facts.put_nowait(None)
+
+        facts = every_fact(self._bus, self._job, unavailable=waits, caught_up=caught_up)
+        async with aclosing(facts):
             async for fact in facts:
-                self._facts.put_nowait(fact)
+                self._facts.put_nowait(fact.payload)
 
     async def _catch_up(self) -> None:
         backlog = Backlog(self._core)
-        count = await self._bus.event_count(self._job)
-        for read in range(count):
+        read = 0
+        while True:
             try:
-                async with asyncio.timeout(_QUIET_S):
+                async with asyncio.timeout(_WAITED_S):
                     event = await self._facts.get()
             except TimeoutError:
-                # Malformed facts are counted but never delivered.
-                _log.warning("detector.facts_missing", expected=count, read=read)
+                _log.warning("detector.catching_up", read=read, reason="the bus is slow")
+                continue
+            if event is None:
                 break
+            read += 1
             backlog.take(event.payload, self._clock())
         self._say(backlog.rest())
 
     async def _judge_facts(self) -> None:
         while True:
             event = await self._facts.get()
-            if event.source == SOURCE:
+            if event is None or event.source == SOURCE:
                 continue
             with observe.span("detector.fact", parent=event.trace):
                 self._say(self._core.on_fact(event.payload, self._clock()))
@@ -135,10 +148,10 @@ class DetectorService:
         try:
             batch = decode_batch(data)
         except MalformedEventError as error:
-            _log.warning("detector.batch_dropped", machine=machine, reason=str(error))
+            self._warn("detector.batch_dropped", machine=machine, reason=str(error)[:_TOLD])
             return
         if batch.machine != machine or batch.job != self._job:
-            _log.warning("detector.batch_dropped", machine=machine, reason="names another sender")
+            self._warn("detector.batch_dropped", machine=machine, reason="names another sender")
             return
         self._say(self._core.on_batch(batch, self._clock()))
 

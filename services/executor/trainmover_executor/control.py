@@ -15,9 +15,9 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 
 from trainmover.commands import (
     AbortMigration,
@@ -46,7 +46,10 @@ __all__ = [
     "pack",
     "parse_from_worker",
     "parse_to_worker",
+    "read_header",
 ]
+
+T = TypeVar("T")
 
 _HEAD: Final = struct.Struct("<II")
 _MAX_FRAME: Final = 16 * 1024 * 1024
@@ -167,13 +170,33 @@ def pack(message: Frozen, body: bytes = b"") -> bytes:
 
 
 def parse_from_worker(header: dict[str, Any]) -> FromWorker:
-    """The message a worker sent."""
-    return _FROM_WORKER.validate_python(header)
+    """The message a worker sent.
+
+    Raises:
+        ProtocolError: It is none of a worker's.
+    """
+    return read_header(_FROM_WORKER, header)
 
 
 def parse_to_worker(header: dict[str, Any]) -> ToWorker:
-    """The message an agent sent."""
-    return _TO_WORKER.validate_python(header)
+    """The message an agent sent.
+
+    Raises:
+        ProtocolError: It is none of an agent's.
+    """
+    return read_header(_TO_WORKER, header)
+
+
+def read_header(adapter: TypeAdapter[T], header: object) -> T:
+    """One message of those that ``adapter`` knows.
+
+    Raises:
+        ProtocolError: It is none of them.
+    """
+    try:
+        return adapter.validate_python(header)
+    except (ValidationError, RecursionError) as error:
+        raise ProtocolError(f"a control message does not parse: {error}") from error
 
 
 class FrameReader:
@@ -186,7 +209,7 @@ class FrameReader:
         """Add bytes and yield every frame (header, body) that is complete.
 
         Raises:
-            ProtocolError: The peer announces a frame over 16 MiB.
+            ProtocolError: The peer announces a frame over 16 MiB, or its header is no JSON.
         """
         self._buffer += data
         while len(self._buffer) >= _HEAD.size:
@@ -198,4 +221,8 @@ class FrameReader:
                 return
             frame = bytes(self._buffer[_HEAD.size : end])
             del self._buffer[:end]
-            yield json.loads(frame[:head]), frame[head:]
+            try:
+                header = json.loads(frame[:head])
+            except (ValueError, RecursionError) as error:
+                raise ProtocolError(f"a control frame's header is no JSON: {error}") from error
+            yield header, frame[head:]

@@ -39,6 +39,7 @@ from trainmover_executor.control import (
 from trainmover_executor.latch import Latch
 from trainmover_executor.links.book import LinkBook
 from trainmover_executor.links.compiled import fetch_compiled, serve_compiled
+from trainmover_executor.links.descriptors import raise_limit
 from trainmover_executor.links.endpoint import Endpoint, dial
 from trainmover_executor.links.handshake import (
     COMPILED_GROUP,
@@ -139,6 +140,7 @@ class ControlThread:
 
     def start(self) -> None:
         """Connect to the agent and begin."""
+        raise_limit()
         self._agent.connect(self._spec.control)
         self._agent.setblocking(False)
         os.register_at_fork(after_in_child=self._forget_sockets)
@@ -333,6 +335,10 @@ class ControlThread:
             worked = self._recording.committed > 0 or self._recording.complete
             ready = self._shares_compiled and worked
             self._tasks.create_task(serve_compiled(sock, ready=ready))
+            return
+        if not 0 <= hail.source < self.book.membership.layout.world_size:
+            log.warning("link refused", source=hail.source, reason="there is no such rank")
+            sock.close()
             return
         try:
             self.book.park(epoch=hail.epoch, group=hail.group, peer=hail.source, sock=sock)

@@ -2,18 +2,28 @@
 
 A watch link carries nothing but notices. Its end without a goodbye is the death of the process at
 the other side; a latched error is passed on over all of them, so that no rank waits for a timeout.
+
+Such an end evicts a machine, so the link must be the neighbour's: it is taken from the rank before
+this one and nobody else, and from the address that its machine announced.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import os
 import socket
+from collections import deque
 from collections.abc import Callable
+from typing import Final
 
+import structlog
+
+from trainmover.endpoints import split_endpoint
 from trainmover.errors import StaleEpochError, TrainMoverError
 from trainmover.events.machine import LinkLost
+from trainmover.seldom import Seldom
 from trainmover.topology import Frozen
 from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.control import WorkerSpec
@@ -24,6 +34,11 @@ from trainmover_executor.links.handshake import WATCH_GROUP, Hail
 from trainmover_executor.links.watch import Notice, NoticeKind, WatchLink
 
 __all__ = ["Neighbours"]
+
+warn = Seldom(structlog.get_logger(__name__).warning)
+
+_EARLY: Final = 4
+"""Calls of later epochs that are kept until this rank gets there."""
 
 
 class Neighbours:
@@ -57,7 +72,9 @@ class Neighbours:
         self._clock = clock
         self._secret = secret
         self._post = post
+        self._here = _own_address(spec.endpoint)
         self._watches: dict[tuple[int, bool], WatchLink] = {}
+        self._early: deque[tuple[socket.socket, Hail, str]] = deque()
         self._abort_origin = spec.rank
         self._tasks: asyncio.TaskGroup
         self.leaving = False
@@ -71,6 +88,9 @@ class Neighbours:
         for watch in self._watches.values():
             with contextlib.suppress(OSError):
                 os.close(watch.socket.detach())
+        for sock, *_ in self._early:
+            with contextlib.suppress(OSError):
+                os.close(sock.detach())
 
     # -- who is watched --------------------------------------------------------------------------
 
@@ -79,6 +99,9 @@ class Neighbours:
         membership = self._book.membership
         world = membership.layout.world_size
         self.part(changed, membership.epoch)  # a joiner may have called before we got here
+        early, self._early = self._early, deque()
+        for call in early:
+            self._consider(*call)
         following = (self._spec.rank + 1) % world
         if world > 1 and (following, True) not in self._watches:
             self._tasks.create_task(self._dial(following, membership.endpoint_of(following)))
@@ -91,8 +114,41 @@ class Neighbours:
                 self._part(watch)
 
     def accept(self, sock: socket.socket, hail: Hail) -> None:
-        """A neighbour called."""
-        self._add(sock, peer=hail.source, epoch=hail.epoch, outbound=False)
+        """Somebody called who knows the job's secret, and says that it is a neighbour."""
+        try:
+            caller = _plain(sock.getpeername()[0])
+        except (OSError, ValueError):
+            self._refuse(sock, hail, "it has gone already")
+        else:
+            self._consider(sock, hail, caller)
+
+    def _consider(self, sock: socket.socket, hail: Hail, caller: str) -> None:
+        membership = self._book.membership
+        world = membership.layout.world_size
+        if world == 1 or hail.source != (self._spec.rank - 1) % world:
+            self._refuse(sock, hail, "it is not the rank before this one")
+        elif hail.epoch > membership.epoch:
+            # Which address is right is known once we are there, too; what it says waits in it.
+            self._early.append((sock, hail, caller))
+            if len(self._early) > _EARLY:
+                sock, hail, _ = self._early.popleft()
+                self._refuse(sock, hail, "too many calls of later epochs")
+        else:
+            endpoint = membership.endpoint_of(hail.source)
+            self._tasks.create_task(self._admit(sock, hail, caller, endpoint))
+
+    async def _admit(self, sock: socket.socket, hail: Hail, caller: str, endpoint: str) -> None:
+        if caller in await _addresses_of(endpoint):
+            self._add(sock, peer=hail.source, epoch=hail.epoch, outbound=False)
+        else:
+            self._refuse(sock, hail, f"its machine announced {endpoint}")
+
+    def _refuse(self, sock: socket.socket, hail: Hail, why: str) -> None:
+        warn("watch link refused", source=hail.source, epoch=hail.epoch, reason=why)
+        # Whoever it is, we are not dead to it.
+        with contextlib.suppress(OSError):
+            sock.send(Notice(NoticeKind.GOODBYE, self._book.epoch, self._spec.rank).pack())
+        sock.close()
 
     async def _dial(self, peer: int, endpoint: str) -> None:
         epoch = self._book.epoch
@@ -100,7 +156,7 @@ class Neighbours:
             job=self._spec.job, epoch=epoch, group=WATCH_GROUP, source=self._spec.rank, target=peer
         )
         try:
-            sock = await dial(endpoint, hail, secret=self._secret)
+            sock = await dial(endpoint, hail, secret=self._secret, here=self._here)
         except StaleEpochError:
             return  # the peer is ahead; we dial again when we get there
         except (OSError, TrainMoverError) as error:
@@ -178,3 +234,28 @@ class Neighbours:
                 }
             )
         )
+
+
+def _own_address(endpoint: str) -> str | None:
+    """The address that we announced: the one that our neighbour expects us to call from."""
+    with contextlib.suppress(ValueError):
+        host, _ = split_endpoint(endpoint)
+        return str(ipaddress.ip_address(host))
+    return None
+
+
+async def _addresses_of(endpoint: str) -> set[str]:
+    """The addresses of the host that an endpoint names; none when nobody knows it."""
+    try:
+        host, port = split_endpoint(endpoint)
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return {_plain(str(address[4][0])) for address in found}
+    except (OSError, ValueError):
+        return set()
+
+
+def _plain(address: str) -> str:
+    """The same host by the same name, whichever family of sockets it came by."""
+    known = ipaddress.ip_address(address.partition("%")[0])
+    mapped = known.ipv4_mapped if isinstance(known, ipaddress.IPv6Address) else None
+    return str(mapped or known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from collections.abc import Callable
 from contextlib import aclosing
@@ -12,7 +13,7 @@ from typing import Final
 
 from trainmover import observe
 from trainmover.bus.facts import RETRY_S, every_fact
-from trainmover.bus.protocol import Bus, Entry
+from trainmover.bus.protocol import Bus, Delivery, Entry
 from trainmover.commands import Lead
 from trainmover.errors import BusUnavailableError, ConflictError, ProtocolError
 from trainmover.events.envelope import Envelope
@@ -35,7 +36,10 @@ from trainmover_planner.state import (
 __all__ = ["Planner", "steady_clock"]
 
 _log = observe.get_logger(__name__)
-_QUIET_S: Final = 1.0
+_WAITED_S: Final = 5.0
+"""So often a planner says that it still reads what happened before."""
+
+_COUNT_DIGITS: Final = 12
 
 
 def steady_clock() -> Callable[[], float]:
@@ -48,6 +52,10 @@ def steady_clock() -> Callable[[], float]:
 class _Asked:
     request: Request
     reply: asyncio.Future[Frozen]
+
+
+class _CaughtUp:
+    """In the inbox: what comes from now on was not stored when we began."""
 
 
 class Planner:
@@ -75,7 +83,7 @@ class Planner:
         self._clock = clock or steady_clock()
         self._lease = lease
         self._state = core.initial(job, settings)
-        self._inbox: asyncio.Queue[Envelope | _Asked] = asyncio.Queue()
+        self._inbox: asyncio.Queue[Delivery[Envelope] | _Asked | _CaughtUp] = asyncio.Queue()
         self._waiting: dict[str, asyncio.Future[Frozen]] = {}
         self._stepped_s = self._clock()
         self._numbers = itertools.count(1)
@@ -112,23 +120,33 @@ class Planner:
         def waits(error: BusUnavailableError) -> None:
             _log.warning("planner.bus_unavailable", retry_in_s=RETRY_S, reason=str(error))
 
-        async with aclosing(every_fact(self._bus, self._job, unavailable=waits)) as facts:
+        def caught_up() -> None:
+            self._inbox.put_nowait(_CaughtUp())
+
+        facts = every_fact(self._bus, self._job, unavailable=waits, caught_up=caught_up)
+        async with aclosing(facts):
             async for fact in facts:
                 self._inbox.put_nowait(fact)
 
     async def _catch_up(self) -> None:
-        count = await self._bus.event_count(self._job)
-        for done in range(count):
+        """Take in all that was stored when we began: half of it would be worse than to wait."""
+        read = 0
+        latest_s = -math.inf
+        while True:
             try:
-                async with asyncio.timeout(_QUIET_S):
+                async with asyncio.timeout(_WAITED_S):
                     item = await self._inbox.get()
             except TimeoutError:
-                # Malformed facts are counted but never delivered.
-                _log.warning("planner.facts_missing", expected=count, read=done)
+                _log.warning("planner.catching_up", read=read, reason="the bus is slow")
+                continue
+            if isinstance(item, _CaughtUp):
                 break
-            if isinstance(item, Envelope):
-                at_s = item.time.timestamp()
-                self._state = core.fold(self._state, _fact(item), at_s)
+            if isinstance(item, _Asked):  # we serve nobody yet
+                continue
+            read += 1
+            # When it was stored, by the bus's clock: a sender's may be hours off.
+            latest_s = max(latest_s, self._clock() - item.age_s)
+            self._state = core.fold(self._state, _fact(item.payload), latest_s)
         self._stepped_s = self._clock()
         incarnation = await self._incarnation() if self._state.membership is not None else 1
         self._state, commands = core.resume(self._state, self._stepped_s, incarnation=incarnation)
@@ -173,8 +191,8 @@ class Planner:
             if isinstance(item, _Asked):
                 self._waiting[item.request.id] = item.reply
                 self._step(item.request)
-            elif item.source != SOURCE:  # our own facts are decisions we took already
-                self._step(_fact(item))
+            elif not isinstance(item, _CaughtUp) and item.payload.source != SOURCE:
+                self._step(_fact(item.payload))  # our own facts are decisions we took already
 
     def _step(self, event: Event) -> None:
         self._stepped_s = self._clock()
@@ -212,7 +230,8 @@ class Planner:
 def _count(known: Entry) -> int:
     """How many planners there were; never too few, whatever somebody put there instead."""
     # Each count was a revision of the bucket.
-    return int(known.value) if known.value.isdigit() else known.revision
+    digits = known.value.isdigit() and len(known.value) < _COUNT_DIGITS
+    return int(known.value) if digits else known.revision
 
 
 def _fact(event: Envelope) -> Fact:

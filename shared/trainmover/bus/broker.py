@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -21,6 +22,7 @@ class Stored:
     subject: str
     headers: Mapping[str, str]
     data: bytes
+    stored_s: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,11 @@ class Received(Generic[T]):
     def stream_sequence(self) -> int:
         """See ``Delivery.stream_sequence``."""
         return self.index + 1
+
+    @property
+    def age_s(self) -> float:
+        """See ``Delivery.age_s``."""
+        return time.monotonic() - self.message.stored_s
 
     async def ack(self) -> None:
         """See ``Delivery.ack``."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import re
+from typing import Any, Final
 
 import nats.errors
+import nats.protocol.parser
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -14,9 +16,18 @@ from trainmover.errors import BusError, PermissionDeniedError
 
 __all__ = ["PermissionAwareClient", "forbidden", "refusal_of"]
 
+# The server splits its lines at blanks and tabs and lets other white space into subjects, at which
+# nats-py takes the line for no protocol at all and hangs up.
+_MESSAGE: Final = rb"\A%s[ \t]+([^ \t\r\n]+)[ \t]+([0-9]+)[ \t]+(([^ \t\r\n]+)[ \t]+)?%s\r\n"
+nats.protocol.parser.MSG_RE = re.compile(_MESSAGE % (b"MSG", b"([0-9]+)"))
+nats.protocol.parser.HMSG_RE = re.compile(_MESSAGE % (b"HMSG", rb"([0-9]+)[ \t]+([0-9]+)"))
+
 
 class PermissionAwareClient(Client):
-    """A client whose requests end at once when the server says they are forbidden.
+    """A client whose requests end at once when they are forbidden, and that hears anything.
+
+    nats-py stops reading, without a word and until its pings go unanswered, when a header, a
+    subject or a reply subject is no UTF-8; the server forwards any bytes.
 
     Args:
         demands_tls: Whether to refuse a server that offers no encryption.
@@ -56,6 +67,18 @@ class PermissionAwareClient(Client):
             raise nats.errors.Error("the server offers no TLS")
         await super()._process_info(info, initial_connection)
 
+    async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
+        try:
+            found: dict[str, str] | None = await super()._process_headers(headers)
+        except (ValueError, LookupError):
+            return {}
+        return found
+
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
+    ) -> None:
+        await super()._process_msg(sid, _text(subject), _text(reply), data, headers)
+
     def refuse(self, subject: str) -> bool:
         """End the requests that wait for an answer from ``subject``; tells whether any did."""
         hit = [scope for scope, waiting in self._open.items() if waiting.lower() == subject]
@@ -64,6 +87,10 @@ class PermissionAwareClient(Client):
             self._refused[scope] = subject
             scope.reschedule(asyncio.get_running_loop().time())
         return bool(hit)
+
+
+def _text(subject: bytes) -> bytes:
+    return bytes(subject).decode(errors="replace").encode()
 
 
 def refusal_of(text: str, url: str, credentials: Credentials) -> BusError | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import nats.errors
 from nats.aio.msg import Msg
@@ -16,12 +16,14 @@ from trainmover.bus import dead
 from trainmover.bus.connection import Connection
 from trainmover.bus.reading import OrderedReader, QueueReader, filtered
 from trainmover.errors import MalformedEventError
+from trainmover.seldom import Seldom
 
 __all__ = ["Deliveries", "Received"]
 
 T = TypeVar("T")
 
 _log = observe.get_logger(__name__)
+_TOLD_CHARACTERS: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class Received(Generic[T]):
     payload: T
     stream_sequence: int
     attempt: int = 1
+    age_s: float = 0.0
     trace: Mapping[str, str] = field(default_factory=dict)
     connection: Connection | None = None
     reply: str = ""
@@ -70,6 +73,7 @@ class Deliveries:
     def __init__(self, connection: Connection, *, ack_wait_s: float) -> None:
         self._connection = connection
         self._ack_wait_s = ack_wait_s
+        self._warn = Seldom(_log.warning)
         self._readers: set[OrderedReader | QueueReader] = set()
 
     def close(self) -> None:
@@ -77,10 +81,21 @@ class Deliveries:
         for reader in tuple(self._readers):
             reader.close()
 
-    def in_order(self, stream: str, filters: list[str], *, from_start: bool) -> OrderedReader:
+    def in_order(
+        self,
+        stream: str,
+        filters: list[str],
+        *,
+        from_start: bool,
+        caught_up: Callable[[], None] | None = None,
+    ) -> OrderedReader:
         """A reader of its own, from the first stored message or the next one on."""
         return OrderedReader(
-            self._connection, stream=stream, filters=filters, from_start=from_start
+            self._connection,
+            stream=stream,
+            filters=filters,
+            from_start=from_start,
+            caught_up=caught_up,
         )
 
     def queued(
@@ -123,7 +138,8 @@ class Deliveries:
 
         Args:
             reader: Its messages are acknowledged where its position is durable.
-            parse: Raises ``MalformedEventError`` for a message that must not count.
+            parse: Raises ``MalformedEventError`` for a message that must not count; whatever else
+                it raises means the same, and nobody stops reading over it.
         """
         acknowledged = isinstance(reader, QueueReader)
         self._readers.add(reader)
@@ -131,19 +147,21 @@ class Deliveries:
             async with contextlib.aclosing(reader.messages()) as messages:
                 async for message in messages:
                     try:
-                        payload = parse(message)
+                        payload = dead.readable(parse, message)
                     except MalformedEventError as error:
                         await self.bury(message, error)
                         if acknowledged:
                             await self._connection.send(message.reply, Msg.Ack.Term)
                         continue
-                    yield self._received(message, payload, acknowledged=acknowledged)
+                    age_s = reader.age_s(message.metadata.timestamp)
+                    yield self._received(message, payload, acknowledged=acknowledged, age_s=age_s)
         finally:
             self._readers.discard(reader)
 
     async def bury(self, message: Msg, error: MalformedEventError) -> None:
         """Put a message that must not count where people look for such messages."""
-        _log.warning("bus.dead_letter", subject=message.subject, kind=error.kind, reason=str(error))
+        told = str(error)[:_TOLD_CHARACTERS]
+        self._warn("bus.dead_letter", subject=message.subject, kind=error.kind, reason=told)
         stored: tuple[str, int] | None = None
         with contextlib.suppress(nats.errors.NotJSMessageError):
             here = message.metadata
@@ -157,11 +175,14 @@ class Deliveries:
         )
         await self._connection.send(subjects.DEAD_LETTER, letter.data, letter.headers)
 
-    def _received(self, message: Msg, payload: T, *, acknowledged: bool) -> Received[T]:
+    def _received(
+        self, message: Msg, payload: T, *, acknowledged: bool, age_s: float
+    ) -> Received[T]:
         return Received(
             payload=payload,
             stream_sequence=message.metadata.sequence.stream,
             attempt=message.metadata.num_delivered or 1,
+            age_s=age_s,
             trace=observe.trace_headers(message.headers),
             connection=self._connection if acknowledged else None,
             reply=message.reply,

@@ -92,6 +92,11 @@ class EmbeddedServer:
         return self._running().pid
 
     @property
+    def running(self) -> bool:
+        """Whether the server was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def log_path(self) -> Path:
         """The server's log."""
         return self._folder() / "nats-server.log"
@@ -115,7 +120,7 @@ class EmbeddedServer:
             ConfigError: The program is missing.
             BusError: The server ended at once or did not come up in 10 s.
         """
-        if self._process is not None and self._process.poll() is None:
+        if self.running:
             return
         program = find_server()
         folder = self._folder()

@@ -17,9 +17,10 @@ from typing import Self, TypeVar
 from trainmover import observe, subjects
 from trainmover.bus import requests
 from trainmover.bus.broker import DeadLetter, Log, MemoryBroker, Position, Received, Stored
+from trainmover.bus.dead import readable
 from trainmover.bus.protocol import TELEMETRY_BACKLOG, Entry, RequestHandler
 from trainmover.bus.streams import BUCKETS, fact_subjects
-from trainmover.commands import Command, parse_command
+from trainmover.commands import Command, DepartureRequest, parse_command
 from trainmover.errors import BusError, BusUnavailableError, ConflictError, MalformedEventError
 from trainmover.events.envelope import Envelope, decode, encode
 from trainmover.events.sequence import Numbering, Screen
@@ -101,6 +102,7 @@ class MemoryBus:
         durable: str | None = None,
         from_start: bool = True,
         one_by_one: bool = False,
+        caught_up: Callable[[], None] | None = None,
     ) -> AsyncIterator[Received[Envelope]]:
         """Facts of ``job`` in stream order; see ``Bus.events``."""
         await self._check("read facts")
@@ -121,7 +123,8 @@ class MemoryBus:
                 screen.check(event)
             return event
 
-        reading = self._read(log, position, wanted, parse, shared=durable is not None)
+        shared = durable is not None
+        reading = self._read(log, position, wanted, parse, shared=shared, caught_up=caught_up)
         async with contextlib.aclosing(reading):
             async for delivery in reading:
                 yield delivery
@@ -195,6 +198,21 @@ class MemoryBus:
         except TimeoutError as error:
             raise BusUnavailableError(f"cannot {what}: no answer in {timeout_s:g} s") from error
 
+    async def depart(self, job: str, machine: str, *, reason: str, timeout_s: float = 5.0) -> bytes:
+        """Ask that ``machine`` be replaced; the reply body."""
+        what = f"ask that {machine} be replaced in job {job!r}"
+        subjects.departure(job, machine)
+        await self._check(what)
+        handler = self.broker.handlers.get(job)
+        if handler is None:
+            raise BusUnavailableError(f"cannot {what}: nobody listens there; is its planner up?")
+        body = DepartureRequest(reason=reason).model_dump_json().encode()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await requests.answer_departure(handler, machine, body)
+        except TimeoutError as error:
+            raise BusUnavailableError(f"cannot {what}: no answer in {timeout_s:g} s") from error
+
     async def serve(self, job: str, handler: RequestHandler) -> None:
         """Answer requests of ``job`` with ``handler`` until the bus is closed; returns at once."""
         await self._check(f"serve job {job}")
@@ -242,12 +260,18 @@ class MemoryBus:
         parse: Callable[[Stored, int], T],
         *,
         shared: bool,
+        caught_up: Callable[[], None] | None = None,
     ) -> AsyncGenerator[Received[T], None]:
         broker = self.broker
+        stored = len(log.messages)
         with self._waking() as changed:
             while self._open:
                 changed.clear()
                 due = broker.take(log, position, wanted) if broker.reachable else None
+                all_read = position.next > stored or (due is None and position.next >= stored)
+                if caught_up is not None and all_read:
+                    caught_up()
+                    caught_up = None
                 if due is None:
                     await changed.wait()
                     continue
@@ -256,7 +280,7 @@ class MemoryBus:
                 if not shared:
                     position.timers.pop(index).cancel()
                 try:
-                    payload = parse(message, attempt)
+                    payload = readable(parse, message, attempt)
                 except MalformedEventError as error:
                     if timer := position.timers.pop(index, None):
                         timer.cancel()

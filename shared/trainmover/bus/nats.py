@@ -19,9 +19,9 @@ from trainmover.bus.buckets import Buckets
 from trainmover.bus.connection import Connection
 from trainmover.bus.credentials import Credentials
 from trainmover.bus.deliveries import Deliveries, Received
-from trainmover.bus.protocol import TELEMETRY_BACKLOG, Entry, RequestHandler
+from trainmover.bus.protocol import TELEMETRY_BACKLOG, TELEMETRY_BYTES, Entry, RequestHandler
 from trainmover.bus.reading import OrderedReader, QueueReader
-from trainmover.commands import Command, parse_command
+from trainmover.commands import Command, DepartureRequest, parse_command
 from trainmover.errors import BusUnavailableError, MalformedEventError
 from trainmover.events.catalog import type_of
 from trainmover.events.envelope import Envelope, decode, encode, percent_encode
@@ -166,13 +166,14 @@ class NatsBus:
         durable: str | None = None,
         from_start: bool = True,
         one_by_one: bool = False,
+        caught_up: Callable[[], None] | None = None,
     ) -> AsyncIterator[Received[Envelope]]:
         """Facts of ``job`` in stream order; see ``Bus.events``."""
         filters = streams.fact_subjects(job, entity=entity, fact=fact)
         reader: OrderedReader | QueueReader
         if durable is None:
             reader = self._deliveries.in_order(
-                subjects.EVENT_STREAM, filters, from_start=from_start
+                subjects.EVENT_STREAM, filters, from_start=from_start, caught_up=caught_up
             )
         else:
             policy = DeliverPolicy.ALL if from_start else DeliverPolicy.NEW
@@ -240,10 +241,16 @@ class NatsBus:
     async def telemetry(self, job: str) -> AsyncIterator[tuple[str, bytes]]:
         """(machine, batch) of a job as they come; the oldest are dropped for a slow reader."""
         queue: asyncio.Queue[Msg | None] = asyncio.Queue()
+        waiting = 0
 
         async def receive(message: Msg) -> None:
-            if queue.qsize() >= TELEMETRY_BACKLOG:
-                queue.get_nowait()
+            nonlocal waiting
+            waiting += len(message.data)
+            while queue.qsize() >= TELEMETRY_BACKLOG or (
+                waiting > TELEMETRY_BYTES and not queue.empty()
+            ):
+                dropped = queue.get_nowait()
+                waiting -= len(dropped.data) if dropped is not None else 0
             queue.put_nowait(message)
 
         subscription = None
@@ -253,6 +260,7 @@ class NatsBus:
                 subjects.telemetry_all(job), receive
             )
             while (message := await queue.get()) is not None:
+                waiting -= len(message.data)
                 yield message.subject.rpartition(".")[2], message.data
         except BusUnavailableError:
             if not self._entered:
@@ -273,26 +281,50 @@ class NatsBus:
                 )
         return reply.data
 
+    async def depart(self, job: str, machine: str, *, reason: str, timeout_s: float = 5.0) -> bytes:
+        """Ask that ``machine`` be replaced, with its own key; the reply body."""
+        body = DepartureRequest(reason=reason).model_dump_json().encode()
+        what = f"ask that {machine} be replaced in job {job!r} (is its planner running?)"
+        with observe.publishing("tm.v1.{job}.departure.{machine}") as trace:
+            async with self._connection.calling(what, timeout_s=timeout_s):
+                reply = await self._connection.client.request(
+                    subjects.departure(job, machine), body, timeout=timeout_s, headers=trace
+                )
+        return reply.data
+
     async def serve(self, job: str, handler: RequestHandler) -> None:
         """Answer requests of ``job`` with ``handler`` until the bus is closed.
 
         Returns once requests are being answered. They are answered one after the other.
         """
 
+        async def request(message: Msg, verb: str) -> bytes:
+            return await requests.answer(handler, verb, message.data)
+
+        async def departure(message: Msg, machine: str) -> bytes:
+            return await requests.answer_departure(handler, machine, message.data)
+
+        await self._answer(subjects.requests(job), "request", request)
+        await self._answer(subjects.departures(job), "departure", departure)
+
+    async def _answer(
+        self, pattern: str, what: str, reply_to: Callable[[Msg, str], Awaitable[bytes]]
+    ) -> None:
         async def receive(message: Msg) -> None:
-            verb = message.subject.rpartition(".")[2]
+            name = message.subject.rpartition(".")[2]
             if not message.reply.startswith(_INBOX):
-                # Who may read facts can have the server deliver one here, and one could pass for a
-                # request; and an answer must not end up where its asker may not write.
-                error = f"request {verb!r} asks for an answer on {message.reply!r}: not an inbox"
+                # An answer of ours must not end up where its asker may not write; and whoever may
+                # read can have the server deliver something here that was meant as no request.
+                error = f"{what} {name!r} asks for an answer on {message.reply!r}: not an inbox"
                 await self._deliveries.bury(message, MalformedEventError(error, kind="foreign"))
                 return
-            with observe.continued(message.headers, f"process tm.v1.{{job}}.request.{verb}"):
-                reply = await requests.answer(handler, verb, message.data)
+            template = f"process tm.v1.{{job}}.{what}." + (name if what == "request" else "*")
+            with observe.continued(message.headers, template):
+                reply = await reply_to(message, name)
             # Msg.respond takes no headers and raises in an outage: the asker times out then.
             await self._connection.send(message.reply, reply)
 
-        await self._connection.subscribe(subjects.requests(job), receive)
+        await self._connection.subscribe(pattern, receive)
 
     async def get(self, bucket: str, key: str) -> Entry | None:
         """Current value of a key, or None."""

@@ -15,7 +15,7 @@ from trainmover.commands import Command
 from trainmover.events.envelope import Envelope
 from trainmover.topology import Frozen
 
-__all__ = ["TELEMETRY_BACKLOG", "Bus", "Delivery", "Entry", "RequestHandler"]
+__all__ = ["TELEMETRY_BACKLOG", "TELEMETRY_BYTES", "Bus", "Delivery", "Entry", "RequestHandler"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -24,6 +24,9 @@ RequestHandler = Callable[[str, bytes], Awaitable[bytes]]
 
 TELEMETRY_BACKLOG: Final = 4096
 """Batches kept for a reader that is slow; the oldest go first."""
+
+TELEMETRY_BYTES: Final = 64 * 1024**2
+"""And no more than so many bytes of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,11 @@ class Delivery(Protocol[T_co]):
     @property
     def stream_sequence(self) -> int:
         """Its number in the stream: from 1, larger than those before it, with gaps."""
+        ...
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was stored, by the bus's own clock: no sender's clock is believed."""
         ...
 
     @property
@@ -114,6 +122,7 @@ class Bus(Protocol):
         durable: str | None = None,
         from_start: bool = True,
         one_by_one: bool = False,
+        caught_up: Callable[[], None] | None = None,
     ) -> AsyncIterator[Delivery[Envelope]]:
         """Facts of ``job`` in stream order, as an endless iterator.
 
@@ -128,6 +137,9 @@ class Bus(Protocol):
             from_start: Begin with the first stored fact, else with the next one published.
             one_by_one: At a durable position, nothing comes before the fact ahead of it is
                 acknowledged: order survives whoever dies over a fact.
+            caught_up: Called once when everything has been read that was stored at the beginning,
+                what could not be read and what has expired meanwhile included, however long the
+                bus takes over it. Not at a durable position.
         """
         ...
 
@@ -155,10 +167,15 @@ class Bus(Protocol):
         """Ask the service that serves ``verb`` and return the reply body."""
         ...
 
+    async def depart(self, job: str, machine: str, *, reason: str, timeout_s: float = 5.0) -> bytes:
+        """Ask that ``machine`` be replaced, with its own key; the reply body."""
+        ...
+
     async def serve(self, job: str, handler: RequestHandler) -> None:
         """Answer requests of ``job`` with ``handler`` until the bus is closed.
 
-        Returns at once. What the handler raises reaches the asker as a ``Refusal``.
+        A machine that wants to depart comes as a ``migrate`` of that machine. Returns at once. What
+        the handler raises reaches the asker as a ``Refusal``.
         """
         ...
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from datetime import datetime
 from typing import Any, Final
 
 import nats.errors
 import nats.js.errors
 from nats.aio.msg import Msg
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, Header
+from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy, Header
 
 from trainmover.bus.connection import Connection
 from trainmover.errors import BusError, BusUnavailableError, PermissionDeniedError
@@ -57,11 +58,28 @@ class _Reader:
         self._queue: asyncio.Queue[Msg | None] = asyncio.Queue()
         self._stale = True  # what the server knows about us must be made or made again
         self._closed = False
+        self._asked_at: datetime | None = None  # by the server's clock
+        self._asked_s = 0.0  # by our own, which is steady
 
     def close(self) -> None:
         """End the iteration; the task that iterates cleans up."""
         self._closed = True
         self._queue.put_nowait(_Wake)
+
+    def age_s(self, stored: datetime) -> float:
+        """Seconds since a message was stored: by the server's clock until we asked, by ours since.
+
+        Two hosts' clocks are never compared.
+        """
+        if self._asked_at is None:
+            return 0.0
+        since_s = asyncio.get_running_loop().time() - self._asked_s
+        return max(0.0, (self._asked_at - stored).total_seconds() + since_s)
+
+    def _note_time(self, made: ConsumerInfo) -> None:
+        """The consumer was made just now, and the server says when that was."""
+        self._asked_s = asyncio.get_running_loop().time()
+        self._asked_at = made.created
 
     def _reconnected(self) -> None:
         self._stale = True
@@ -96,12 +114,21 @@ class OrderedReader(_Reader):
         stream: Stream name.
         filters: Subjects wanted.
         from_start: Begin with the first stored message, else with the next one.
+        caught_up: Called once when everything was read that was stored when we began.
     """
 
     def __init__(
-        self, connection: Connection, *, stream: str, filters: list[str], from_start: bool
+        self,
+        connection: Connection,
+        *,
+        stream: str,
+        filters: list[str],
+        from_start: bool,
+        caught_up: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(connection, stream=stream)
+        self._caught_up = caught_up
+        self._behind = 0  # messages that were stored when we began, and are still to come
         self._filters = filters
         self._last = 0 if from_start else None  # stream sequence seen last
         self._expected = 1  # consumer sequence that comes next
@@ -140,6 +167,9 @@ class OrderedReader(_Reader):
                     message = await self._next(_SILENCE_S)
                     if message is not _Wake and not self._stale and await self._accept(message):
                         yield message
+                        self._behind -= 1
+                        if self._behind <= 0 or not message.metadata.num_pending:
+                            self._reach_the_end()
             finally:
                 if subscription is not None:
                     await self._connection.unsubscribe(subscription)
@@ -170,8 +200,17 @@ class OrderedReader(_Reader):
         if self._last is None:
             # "The next one" is fixed here, so that an outage before the first message loses none.
             self._last = info.delivered.stream_seq if info.delivered else 0
+        self._note_time(info)
         self._expected = 1
         self._stale = False
+        self._behind = info.num_pending or 0
+        if self._behind == 0:
+            self._reach_the_end()
+
+    def _reach_the_end(self) -> None:
+        caught_up, self._caught_up = self._caught_up, None
+        if caught_up is not None:
+            caught_up()
 
     async def _accept(self, message: Msg) -> bool:
         """Whether this is the message that comes next; answers the server's own messages."""
@@ -193,8 +232,10 @@ class OrderedReader(_Reader):
             await self._connection.send(message.reply, b"")
         elif stalled := headers.get(Header.CONSUMER_STALLED):
             await self._connection.send(stalled, b"")
-        elif int(headers.get(Header.LAST_CONSUMER, self._expected - 1)) != self._expected - 1:
+        elif headers.get(Header.LAST_CONSUMER, str(self._expected - 1)) != str(self._expected - 1):
             self._stale = True
+        else:  # it has nothing more for us: what was still to come has expired
+            self._reach_the_end()
 
 
 class QueueReader(_Reader):

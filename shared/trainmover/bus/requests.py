@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from pydantic import ValidationError
+
 from trainmover.bus.protocol import RequestHandler
-from trainmover.commands import Refusal
+from trainmover.commands import DepartureRequest, MigrateRequest, Refusal
 from trainmover.errors import RequestRefusedError, TrainMoverError
 from trainmover.observe import get_logger
 
-__all__ = ["answer"]
+__all__ = ["answer", "answer_departure"]
 
 _log = get_logger(__name__)
+
+
+async def answer_departure(handler: RequestHandler, machine: str, body: bytes) -> bytes:
+    """Reply of ``handler`` to a machine that asks to be replaced: a move of it and of no other."""
+    try:
+        asked = DepartureRequest.model_validate_json(body)
+    except ValidationError as error:
+        refusal = Refusal(code="malformed", reason=str(error), next_step="")
+        return refusal.model_dump_json().encode()
+    move = MigrateRequest(machine=machine, reason=asked.reason, requested_by=f"machine {machine}")
+    return await answer(handler, "migrate", move.model_dump_json().encode())
 
 
 async def answer(handler: RequestHandler, verb: str, body: bytes) -> bytes:

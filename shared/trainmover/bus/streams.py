@@ -8,7 +8,6 @@ from typing import Final
 from nats.js import JetStreamContext
 from nats.js.api import (
     DiscardPolicy,
-    KeyValueConfig,
     RetentionPolicy,
     StorageType,
     StreamConfig,
@@ -18,6 +17,7 @@ from nats.js.errors import BadRequestError
 from trainmover import subjects
 from trainmover.errors import ConfigError
 from trainmover.events.catalog import CATALOG
+from trainmover.events.envelope import MAX_BYTES
 
 __all__ = [
     "BUCKETS",
@@ -43,9 +43,20 @@ REPLICAS_VARIABLE: Final = "TRAINMOVER_NATS_REPLICAS"
 BUCKETS: Final = (JOBS_BUCKET, "tm_migrations", MACHINES_BUCKET)
 
 _DEDUP_WINDOW_S: Final = 600.0  # how long after an outage a retry is still recognised
+_HEADER_BYTES: Final = 64 * 1024
 _NAME_IN_USE: Final = 10058  # "stream name already in use with a different configuration"
 _MOST_REPLICAS: Final = 5  # JetStream's own limit
 _MAX_BYTES: Final = 1024**3  # reserved on the server: keep it modest
+_MESSAGE_BYTES: Final = 8 * 1024 * 1024
+"""A command with the membership of a very large job; a fact has at most half of it."""
+_COMMAND_BYTES: Final = 256 * 1024**2
+_COMMANDS_EACH: Final = 1000
+"""Of one machine: who takes none for so long must not keep the others' from being stored."""
+_DEAD_BYTES: Final = 64 * 1024**2
+_DEAD_AGE_S: Final = 7 * 24 * 3600.0
+_LETTER_BYTES: Final = 256 * 1024
+_BUCKET_BYTES: Final = 128 * 1024**2
+_HISTORY: Final = 8
 _COMMAND_AGE_S: Final = 24 * 3600.0  # a machine that is gone for good never reads its own
 
 
@@ -67,7 +78,7 @@ def fact_subjects(job: str, *, entity: str = "*", fact: str = "*") -> list[str]:
 
 
 def stream_configs() -> tuple[StreamConfig, ...]:
-    """Facts (kept), commands (a queue that forgets what was acknowledged), and dead letters."""
+    """Facts (kept), commands (a queue that forgets what was acknowledged), the dead, buckets."""
     return (
         StreamConfig(
             name=subjects.EVENT_STREAM,
@@ -76,6 +87,7 @@ def stream_configs() -> tuple[StreamConfig, ...]:
             retention=RetentionPolicy.LIMITS,
             discard=DiscardPolicy.OLD,
             max_bytes=_MAX_BYTES,
+            max_msg_size=MAX_BYTES + _HEADER_BYTES,
             storage=StorageType.FILE,
             duplicate_window=_DEDUP_WINDOW_S,
             allow_direct=True,
@@ -88,6 +100,9 @@ def stream_configs() -> tuple[StreamConfig, ...]:
             retention=RetentionPolicy.WORK_QUEUE,
             discard=DiscardPolicy.OLD,
             max_age=_COMMAND_AGE_S,
+            max_bytes=_COMMAND_BYTES,
+            max_msgs_per_subject=_COMMANDS_EACH,
+            max_msg_size=_MESSAGE_BYTES,
             storage=StorageType.FILE,
             duplicate_window=_DEDUP_WINDOW_S,
         ),
@@ -97,9 +112,32 @@ def stream_configs() -> tuple[StreamConfig, ...]:
             subjects=[subjects.DEAD_LETTER],
             discard=DiscardPolicy.OLD,
             max_msgs=1000,
+            max_bytes=_DEAD_BYTES,
+            max_age=_DEAD_AGE_S,
+            max_msg_size=_LETTER_BYTES,
             storage=StorageType.FILE,
             duplicate_window=_DEDUP_WINDOW_S,
         ),
+        *(_bucket_config(bucket) for bucket in BUCKETS),
+    )
+
+
+def _bucket_config(bucket: str) -> StreamConfig:
+    """A bucket as clients of NATS know them, but for the header that empties one.
+
+    Whoever may write one key could, with ``Nats-Rollup: all``, remove everybody's.
+    """
+    return StreamConfig(
+        name=f"KV_{bucket}",
+        subjects=[f"$KV.{bucket}.>"],
+        max_msgs_per_subject=_HISTORY,
+        max_bytes=_BUCKET_BYTES,
+        max_msg_size=_MESSAGE_BYTES,
+        discard=DiscardPolicy.NEW,
+        storage=StorageType.FILE,
+        allow_rollup_hdrs=False,
+        deny_delete=True,
+        allow_direct=True,
     )
 
 
@@ -136,16 +174,17 @@ async def ensure(context: JetStreamContext, *, replicas: int | None = None) -> N
             if error.err_code != _NAME_IN_USE:
                 raise
             await _widen(context, wanted)
-    for bucket in BUCKETS:
-        try:
-            await context.create_key_value(
-                KeyValueConfig(bucket=bucket, history=8, direct=True, replicas=replicas or 1)
-            )
-        except BadRequestError as error:
-            if error.err_code != _NAME_IN_USE:
-                raise  # a bucket that an administrator tuned stays as it is
-            if replicas is not None:
-                await _widen(context, StreamConfig(name=f"KV_{bucket}", num_replicas=replicas))
+
+
+_LIMITS: Final = (
+    *("max_age", "max_bytes", "max_msg_size", "max_msgs_per_subject"),
+    "allow_msg_ttl",
+)
+"""What an older version did not set; what an administrator set stays."""
+
+
+def _is_set(value: float | bool | None) -> bool:
+    return value is not None and value > 0
 
 
 async def _widen(context: JetStreamContext, wanted: StreamConfig) -> None:
@@ -156,9 +195,11 @@ async def _widen(context: JetStreamContext, wanted: StreamConfig) -> None:
     replicas = wanted.num_replicas or there.num_replicas
     unset = {
         name: getattr(wanted, name)
-        for name in ("max_age", "allow_msg_ttl")
-        if getattr(wanted, name) and not getattr(there, name)
+        for name in _LIMITS
+        if _is_set(getattr(wanted, name)) and not _is_set(getattr(there, name))
     }
+    if there.allow_rollup_hdrs and not wanted.allow_rollup_hdrs:
+        unset["allow_rollup_hdrs"] = False
     if unset or subjects_wanted != subjects_there or replicas != there.num_replicas:
         await context.update_stream(
             there.evolve(subjects=sorted(subjects_wanted), num_replicas=replicas, **unset)

@@ -15,6 +15,7 @@ from trainmover.cli import look, output, steer
 from trainmover.cli import run as cluster
 from trainmover.cli.dashboard import dashboard
 from trainmover.cli.demo import demo
+from trainmover.cli.depart import depart
 from trainmover.cli.detectors import detectors_app, record
 from trainmover.cli.doctor import doctor
 from trainmover.cli.exits import ExitCode
@@ -89,6 +90,7 @@ app.command()(dashboard)
 app.command()(doctor)
 app.command()(metrics)
 app.command()(migrate)
+app.command()(depart)
 app.command()(steer.approve)
 app.command()(steer.reject)
 app.command()(steer.abort)

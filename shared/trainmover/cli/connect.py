@@ -7,12 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from trainmover import observe
 from trainmover.bus.credentials import Credentials
+from trainmover.bus.facts import history
 from trainmover.bus.nats import NatsBus
 from trainmover.bus.protocol import Bus
 from trainmover.cli import output
@@ -25,7 +26,6 @@ from trainmover.errors import (
     RequestRefusedError,
     TrainMoverError,
 )
-from trainmover.events.envelope import Envelope
 from trainmover.local import registry
 from trainmover.security import Role
 from trainmover.subjects import validate_id
@@ -39,7 +39,6 @@ __all__ = [
     "connect",
     "execute",
     "fold",
-    "history",
 ]
 
 JobOption = Annotated[
@@ -53,8 +52,6 @@ NatsOption = Annotated[
 OutputOption = Annotated[
     output.Format, typer.Option("--output", "-o", help="How data is written to stdout.")
 ]
-
-_READ_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,27 +97,15 @@ async def connect(target: Target) -> AsyncIterator[Bus]:
 
 
 async def fold(bus: Bus, job: str) -> JobView:
-    """The view of everything stored about ``job`` until now."""
+    """The view of everything stored about ``job`` until now.
+
+    Raises:
+        BusUnavailableError: Not everything could be read.
+    """
     view = JobView(job)
     for event in await history(bus, job):
         view.apply(event)
     return view
-
-
-async def history(bus: Bus, job: str) -> list[Envelope]:
-    """Every fact stored about ``job`` until now."""
-    wanted = await bus.event_count(job)
-    found: list[Envelope] = []
-    if not wanted:
-        return found
-    # Facts that do not parse are skipped by the bus, so the count alone may never be reached.
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_READ_TIMEOUT_S):
-            async for delivery in bus.events(job):
-                found.append(delivery.payload)
-                if len(found) >= wanted:
-                    break
-    return found
 
 
 def execute(main: Callable[[], Coroutine[Any, Any, ExitCode]], *, logs: str = "error") -> ExitCode:

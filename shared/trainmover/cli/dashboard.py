@@ -12,10 +12,11 @@ from typing import Annotated
 import typer
 
 from trainmover.bus.credentials import Credentials
+from trainmover.bus.facts import history
 from trainmover.bus.nats import NatsBus
 from trainmover.bus.protocol import Bus
 from trainmover.cli import output
-from trainmover.cli.connect import JobOption, NatsOption, Target, execute, history
+from trainmover.cli.connect import JobOption, NatsOption, Target, execute
 from trainmover.cli.exits import ExitCode
 from trainmover.errors import ConfigError
 from trainmover.events.envelope import Envelope

@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from trainmover.bus.credentials import Credentials
+from trainmover.bus.facts import history
 from trainmover.bus.nats import NatsBus
 from trainmover.cli import output
-from trainmover.cli.connect import JobOption, NatsOption, OutputOption, Target, execute, history
+from trainmover.cli.connect import JobOption, NatsOption, OutputOption, Target, execute
 from trainmover.cli.exits import ExitCode
 from trainmover.doctor import Finding, host, machines, worst
 from trainmover.doctor import bus as bus_checks

@@ -14,6 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trainmover.bus.facts import history
 from trainmover.chrome_trace import chrome_trace
 from trainmover.cli import output
 from trainmover.cli.connect import (
@@ -24,7 +25,6 @@ from trainmover.cli.connect import (
     connect,
     execute,
     fold,
-    history,
 )
 from trainmover.cli.exits import ExitCode
 from trainmover.errors import BusError, ConfigError

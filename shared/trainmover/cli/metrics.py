@@ -11,8 +11,9 @@ from typing import Annotated
 
 import typer
 
+from trainmover.bus.facts import history
 from trainmover.cli import output
-from trainmover.cli.connect import JobOption, NatsOption, Target, connect, execute, history
+from trainmover.cli.connect import JobOption, NatsOption, Target, connect, execute
 from trainmover.cli.exits import ExitCode
 from trainmover.errors import ConfigError
 from trainmover.watching import Watched, follow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from typing import Annotated, Literal
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from trainmover.cli import output
 from trainmover.cli.connect import JobOption, NatsOption, Target, connect, execute
 from trainmover.cli.exits import ExitCode
+from trainmover.errors import ConfigError
 from trainmover.events.machine import MachineNoticed
 from trainmover.notices.http import serving
 from trainmover.notices.kubernetes import KubernetesSource
@@ -72,9 +74,14 @@ def serve(
     job: JobOption = None,
     nats: NatsOption = None,
 ) -> None:
-    """Take announcements over HTTP until interrupted."""
+    """Take announcements over HTTP until interrupted; from other hosts only with a token."""
 
     async def main() -> ExitCode:
+        if not token and not _is_loopback(host):
+            raise ConfigError(
+                f"{host} can be reached from other hosts, and whoever posts there moves machines: "
+                "set TRAINMOVER_NOTICES_TOKEN, or listen on 127.0.0.1."
+            )
         target = Target.find(job, nats)
         async with connect(target) as bus:
 
@@ -102,7 +109,8 @@ def kubernetes(
     """Watch taints and conditions of Kubernetes nodes until interrupted."""
 
     async def main() -> ExitCode:
-        return await _watch(KubernetesSource(api=api, selector=selector), every, job, nats)
+        source = KubernetesSource(api=api, selector=selector)
+        return await _watch(source, every, job, nats, name="kubernetes")
 
     raise typer.Exit(execute(main, logs="info"))
 
@@ -112,13 +120,22 @@ def slurm(*, every: EveryOption = 5.0, job: JobOption = None, nats: NatsOption =
     """Watch for drained and failing Slurm nodes until interrupted."""
 
     async def main() -> ExitCode:
-        return await _watch(SlurmSource(), every, job, nats)
+        return await _watch(SlurmSource(), every, job, nats, name="slurm")
 
     raise typer.Exit(execute(main, logs="info"))
 
 
-async def _watch(source: Source, every_s: float, job: str | None, nats: str | None) -> ExitCode:
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def _watch(
+    source: Source, every_s: float, job: str | None, nats: str | None, *, name: str
+) -> ExitCode:
     target = Target.find(job, nats)
     async with connect(target) as bus:
-        await watch(bus, job=target.job, source=source, every_s=every_s)
+        await watch(bus, job=target.job, source=source, every_s=every_s, name=name)
     return ExitCode.OK

@@ -13,6 +13,8 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from trainmover import jsonable
+
 __all__ = ["Format", "emit", "fail", "messages", "note", "table", "to_yaml", "warn"]
 
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -58,7 +60,7 @@ def emit(data: Any, *, format: Format, render: Callable[[], RenderableType]) -> 
         render: Makes the table for people, called for ``Format.TABLE`` alone.
     """
     if format is Format.JSON:
-        sys.stdout.write(json.dumps(data, indent=2) + "\n")
+        sys.stdout.write(jsonable.dumps(data, indent=2) + "\n")
     elif format is Format.YAML:
         sys.stdout.write(to_yaml(data))
     else:

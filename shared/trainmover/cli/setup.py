@@ -41,6 +41,13 @@ def setup(
     standbys: Annotated[
         int, typer.Option(help="Keys for standby-1 to standby-N.", min=0, metavar="N")
     ] = 0,
+    revoke: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A machine whose key is taken back, or a role that gets a new one; repeatable.",
+            metavar="NAME",
+        ),
+    ] = None,
     host: Annotated[
         list[str] | None,
         typer.Option(help="Name or address that clients reach the server by; repeatable."),
@@ -88,6 +95,10 @@ def setup(
             raise ConfigError("say what to set up: --out FOLDER for keys, --nats URL for streams.")
         if out is not None:
             known = security.load(out)
+            if revoke:
+                if known is None:
+                    raise ConfigError(f"{out} holds no keys yet: there is nothing to take back.")
+                known = security.revoke(out, known, revoke)
             names = [*(machine or []), *_numbered("worker", 0, machines)]
             names += _numbered("standby", 1, standbys)
             wanted = _wanted(known, job, names, host)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Final
 
+from trainmover.jsonable import dumps
 from trainmover.watching import Watched
 
 __all__ = ["Feed"]
@@ -43,7 +43,7 @@ class Feed:
 
     def picture(self) -> str:
         """The job now, as JSON."""
-        return json.dumps(self.watched.as_data(datetime.now(UTC)), separators=(",", ":"))
+        return dumps(self.watched.as_data(datetime.now(UTC)))
 
     async def pictures(self) -> AsyncIterator[str]:
         """The job now, and again whenever it changed, until the feed is closed."""

@@ -43,10 +43,18 @@ def load(
         shadow: Detectors whose claims must lead to no action.
         settings: Settings of detectors, by name.
         found: The entry points, for tests; the installed ones when omitted.
+
+    Raises:
+        ConfigError: A name is none of a registered detector: one that was to be in shadow would
+            be active.
     """
     wanted, quiet = None if names is None else set(names), set(shadow)
+    known = find(found)
+    _expect_known(
+        {"only": wanted or set(), "shadow": quiet, "settings": set(settings or {})}, known
+    )
     loaded = []
-    for name, point in find(found).items():
+    for name, point in known.items():
         if wanted is not None and name not in wanted:
             continue
         mode = "shadow" if name in quiet else "active"
@@ -59,6 +67,15 @@ def load(
         else:
             loaded.append(Guarded(name, detector, version, mode))
     return loaded
+
+
+def _expect_known(named: Mapping[str, set[str]], known: Iterable[str]) -> None:
+    for where, names in named.items():
+        if missing := sorted(names - set(known)):
+            raise ConfigError(
+                f"no detector is named {missing[0]!r} (--{where}): known are "
+                f"{', '.join(known) or 'none'}. See 'trainmover detectors list'."
+            )
 
 
 def version_of(point: EntryPoint) -> str:

@@ -26,6 +26,7 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 
 _TRACE_HEADERS: Final = ("traceparent", "tracestate")
 _STRUCTURED: Final = "application/cloudevents+json"
+_YEARS: Final = (1970, 9000)
 _UNSAFE: Final = re.compile(rb'[^\x21-\x7e]|["%]')
 
 
@@ -107,7 +108,10 @@ def encode(envelope: Envelope) -> tuple[dict[str, str], bytes]:
     # nats-py sends header values as raw UTF-8, strips blanks and flattens line ends: encode here.
     headers = {f"ce-{name}": percent_encode(value) for name, value in attributes.items()}
     headers.update({k: envelope.trace[k] for k in _TRACE_HEADERS if envelope.trace.get(k)})
-    data = envelope.payload.model_dump_json().encode()
+    try:
+        data = envelope.payload.model_dump_json().encode()
+    except ValueError as error:  # a text that is no Unicode
+        raise MalformedEventError(f"{kind.type} does not fit into JSON: {error}") from error
     _check_size(kind.type, data)
     try:
         kind.model.model_validate_json(data)  # the bug is here, not at some reader
@@ -213,12 +217,17 @@ def _time(text: str, type_: str) -> datetime:
         raise MalformedEventError(f"{type_}: time {text!r} is not RFC 3339") from error
     if time.utcoffset() is None:
         raise MalformedEventError(f"{type_}: time {text!r} has no zone")
+    if not _YEARS[0] <= time.year <= _YEARS[1]:
+        # Whoever adds to a time, or tells it in another zone, must not fall off the calendar.
+        raise MalformedEventError(f"{type_}: time {text!r} is in no year that can be meant")
     return time.astimezone(UTC)
 
 
 def percent_encode(value: str) -> str:
     """``value`` as the NATS binding wants a header value: visible ASCII without ``"`` and ``%``."""
-    return _UNSAFE.sub(lambda match: b"%%%02X" % match[0][0], value.encode()).decode()
+    # What came from the wire or a file system may be no Unicode: it is shown, never raised.
+    safe = value.encode(errors="backslashreplace")
+    return _UNSAFE.sub(lambda match: b"%%%02X" % match[0][0], safe).decode()
 
 
 def _percent_decode(value: str) -> str:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from trainmover.endpoints import Endpoint
 from trainmover.topology import Frozen, Machine
 
 __all__ = [
@@ -50,7 +51,7 @@ class MachineWarming(Frozen):
 
     machine: str
     generation: int
-    endpoints: Mapping[int, tuple[str, ...]]
+    endpoints: Mapping[int, tuple[Endpoint, ...]]
 
 
 class MachineReady(Frozen):

@@ -1,4 +1,7 @@
-"""Facts about what operators steered; published by the planner, which took the request up."""
+"""Facts about what operators steered, and about what their launcher did for them.
+
+What was steered is published by the planner, which took the request up.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Literal
 
 from trainmover.topology import Frozen
 
-__all__ = ["AutomationChanged", "AutomationMode", "MachineReleased"]
+__all__ = ["AutomationChanged", "AutomationMode", "MachineReleased", "ServiceRestarted"]
 
 AutomationMode = Literal["automatic", "approval", "paused"]
 """What the planner does about a straggler: move it, propose to move it, or nothing.
@@ -35,3 +38,17 @@ class MachineReleased(Frozen):
     reason: str
     requested_by: str
     ready_slots: tuple[int, ...] = ()
+
+
+class ServiceRestarted(Frozen):
+    """A launcher started the bus or a service again, because it had ended.
+
+    Attributes:
+        service: ``bus``, ``planner`` or ``detector``.
+        reason: How it had ended.
+        starts: How often it has been started by now.
+    """
+
+    service: str
+    reason: str
+    starts: int

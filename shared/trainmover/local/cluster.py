@@ -1,8 +1,9 @@
 """The supervisor: a bus, the services and one agent per machine as child processes.
 
-It restarts nothing: a service that dies is reported, and training goes on without it. What must
-never happen is a process that outlives the supervisor, so every child dies with it (the kernel's
-parent-death signal), orphans are adopted, and the end is orderly and by process id.
+Bus and services are started again when they end, and training goes on meanwhile; a machine that
+ends is replaced by the planner, not by us. What must never happen is a process that outlives the
+supervisor, so every child dies with it (the kernel's parent-death signal), orphans are adopted, and
+the end is orderly and by process id.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import contextlib
 import os
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Final, Literal
 
 from trainmover import security
@@ -21,9 +23,11 @@ from trainmover.bus.credentials import Credentials
 from trainmover.bus.embedded import EmbeddedServer
 from trainmover.bus.nats import NatsBus
 from trainmover.bus.protocol import Bus
-from trainmover.errors import BusError
+from trainmover.errors import BusError, BusUnavailableError, TrainMoverError
 from trainmover.events.envelope import Envelope
+from trainmover.events.operator import ServiceRestarted
 from trainmover.local import procfs, registry
+from trainmover.local.keeper import Keeper
 from trainmover.local.ledger import Ending, Ledger
 from trainmover.local.process import (
     Child,
@@ -36,6 +40,7 @@ from trainmover.local.process import (
 )
 from trainmover.local.secret import SECRET_VARIABLE, make_secret
 from trainmover.local.spec import ClusterSpec
+from trainmover.observe import new_event
 from trainmover.security import Role
 
 __all__ = ["LocalCluster", "Notice", "stop_on_signals"]
@@ -46,12 +51,17 @@ _GRACE_S: Final = 5.0
 _STRANDED_GRACE_S: Final = 15.0
 """A recovery that was under way when a service died may take this long to show."""
 
+_TOLD_CHARACTERS: Final = 300
+
 SERVICES: Final = ("detector", "planner")
 
+_TOLD_AGAIN_S: Final = 0.5
+"""Between two attempts to tell the bus that a service was started again."""
+
 _WITHOUT: Final = {
-    "detector": "stragglers and failures are no longer noticed",
-    "planner": "machines can no longer be replaced",
-    "bus": "nothing can be seen or replaced any more",
+    "detector": "stragglers and failures are not noticed",
+    "planner": "machines cannot be replaced",
+    "bus": "nothing can be seen or replaced",
 }
 
 
@@ -90,11 +100,13 @@ class LocalCluster:
         self._started = started
         self._services: dict[str, Child] = {}
         self._machines: dict[str, Child] = {}
-        self._bus_pid: int | None = None
+        self._server: EmbeddedServer | None = None
+        self._url = ""
         self._bystanders: frozenset[int] = frozenset()
         self._ledger = Ledger(nnodes_min=spec.nnodes_min, running=set(spec.machines))
         self._changed = asyncio.Event()
         self._interrupted: str | None = None
+        self._restarts: asyncio.Queue[ServiceRestarted] = asyncio.Queue()
 
     @property
     def interrupted(self) -> bool:
@@ -130,7 +142,8 @@ class LocalCluster:
         self._bystanders = adopt_orphans()
         self.spec.log_dir.mkdir(parents=True, exist_ok=True)
         async with self._bus() as (url, bus), _scratch() as scratch:
-            record = self._record(url)
+            self._url = url
+            record = self._record()
             registry.write(record)
             try:
                 async with asyncio.TaskGroup() as tasks:
@@ -139,11 +152,11 @@ class LocalCluster:
                         watchers.append(
                             tasks.create_task(self._follow_telemetry(bus, self._telemetry))
                         )
-                    if self._bus_pid is not None:
-                        watchers.append(tasks.create_task(self._watch_bus(self._bus_pid)))
-                    watchers += self._start_services(tasks, url)
+                    keepers = [self._keep(name) for name in self._kept()]
+                    watchers += [tasks.create_task(keeper.run()) for keeper in keepers]
                     watchers += self._start_machines(tasks, url, scratch)
-                    registry.write(self._record(url))
+                    watchers.append(tasks.create_task(self._tell_of_restarts()))
+                    registry.write(self._record())
                     if self._started is not None:
                         self._started(url)
                     try:
@@ -168,7 +181,7 @@ class LocalCluster:
             url = self.spec.nats
             if url is None:
                 server = stack.enter_context(EmbeddedServer(extra_config=self._secured()))
-                url, self._bus_pid = server.url, server.pid
+                url, self._server = server.url, server
             admin = self.spec.credentials(Role.ADMIN)
             async with NatsBus(url, name="trainmover-setup", credentials=admin) as bus:
                 await bus.setup()
@@ -188,16 +201,69 @@ class LocalCluster:
         security.write(spec.security, security.Setup(jobs=(spec.job,), machines=spec.machines))
         return (spec.security / "server" / "auth.conf").read_text()
 
-    def _start_services(self, tasks: asyncio.TaskGroup, url: str) -> list[asyncio.Task[None]]:
-        watchers = []
-        for name in SERVICES:
-            argv = self.spec.service_argv(name, url=url)
-            env = _as(self.spec.credentials(Role(name)))
-            with self._log(name) as log:
-                child = Child.start(name, argv, env=env, stdout=log, stderr=log)
-            self._services[name] = child
-            watchers.append(tasks.create_task(self._watch_service(child)))
-        return watchers
+    def _kept(self) -> tuple[str, ...]:
+        """What is started again when it ends."""
+        return SERVICES if self._server is None else ("bus", *SERVICES)
+
+    def _keep(self, name: str) -> Keeper:
+        def lost(why: str, pause_s: float) -> None:
+            self._lose(name, f"{why}; it is started again in {pause_s:g} s")
+
+        def started(why: str, starts: int) -> None:
+            registry.write(self._record())
+            fact = ServiceRestarted(service=name, reason=why, starts=starts)
+            self._restarts.put_nowait(fact)
+
+        def steady() -> None:
+            self._ledger.service_back(name)
+            self._notify(Notice("info", f"the {name} runs again (pid {self._pids()[name]})"))
+            self._changed.set()
+
+        start = self._start_bus if name == "bus" else partial(self._start_service, name)
+        return Keeper(name, start, lost=lost, started=started, steady=steady)
+
+    def _start_bus(self) -> Callable[[], Awaitable[str]]:
+        server = self._server
+        assert server is not None  # noqa: S101 - else it is not kept
+        server.start()
+        pid = server.pid
+
+        async def ended() -> str:
+            await wait_gone(pid)
+            return f"nats-server (pid {pid}) ended"
+
+        return ended
+
+    def _start_service(self, name: str) -> Callable[[], Awaitable[str]]:
+        argv = self.spec.service_argv(name, url=self._url)
+        env = _as(self.spec.credentials(Role(name)))
+        with self._log(name) as log:
+            child = Child.start(name, argv, env=env, stdout=log, stderr=log)
+        self._services[name] = child
+
+        async def ended() -> str:
+            await child.exited.wait()
+            return f"{child.ending}; see {self.spec.log_dir / name}.log"
+
+        return ended
+
+    async def _tell_of_restarts(self) -> None:
+        """Publish that services were started again, once there is a bus to take it."""
+        who = self.spec.credentials(Role.OPERATOR)
+        while True:
+            payload = await self._restarts.get()
+            fact = new_event(job=self.spec.job, source="/launcher", payload=payload)
+            for_good = False
+            while not for_good:
+                try:
+                    async with NatsBus(self._url, name="trainmover-run", credentials=who) as bus:
+                        await bus.publish(fact)
+                    for_good = True
+                except BusUnavailableError:
+                    await asyncio.sleep(_TOLD_AGAIN_S)
+                except TrainMoverError as error:
+                    self._notify(Notice("warning", f"a restart goes untold: {error}"))
+                    for_good = True
 
     def _start_machines(
         self, tasks: asyncio.TaskGroup, url: str, scratch: str
@@ -225,15 +291,16 @@ class LocalCluster:
         return self._bystanders | frozenset(self._pids().values())
 
     def _pids(self) -> dict[str, int]:
-        pids = {} if self._bus_pid is None else {"bus": self._bus_pid}
+        server = self._server
+        pids = {} if server is None or not server.running else {"bus": server.pid}
         children = {**self._services, **self._machines}
         return {**pids, **{name: child.pid for name, child in children.items()}}
 
-    def _record(self, url: str) -> registry.JobRecord:
+    def _record(self) -> registry.JobRecord:
         stat = procfs.read_stat(os.getpid())
         return registry.JobRecord(
             job=self.spec.job,
-            nats=url,
+            nats=self._url,
             pid=os.getpid(),
             start_ticks=0 if stat is None else stat.start_ticks,
             log_dir=str(self.spec.log_dir),
@@ -244,26 +311,26 @@ class LocalCluster:
     async def _follow_facts(self, bus: Bus) -> None:
         try:
             async for delivery in bus.events(self.spec.job):
-                self._ledger.learn(delivery.payload)
-                if self._observe is not None:
-                    self._observe(delivery.payload)
-                self._changed.set()
+                self._hear(delivery.payload)
         except BusError as error:
-            self._lose("bus", str(error))
+            if "bus" not in self._ledger.services_down:
+                self._lose("bus", str(error))
+
+    def _hear(self, fact: Envelope) -> None:
+        try:
+            self._ledger.learn(fact)
+            if self._observe is not None:
+                self._observe(fact)
+        except Exception as error:  # noqa: BLE001 - one odd fact must not end the whole job
+            told = f"{type(error).__name__}: {error}"[:_TOLD_CHARACTERS]
+            self._notify(Notice("warning", f"a fact {fact.type} is set aside ({told})"))
+        self._changed.set()
 
     async def _follow_telemetry(self, bus: Bus, sink: Callable[[str, bytes], None]) -> None:
         # Lossy by design: when the bus is gone the facts' reader says so.
         with contextlib.suppress(BusError):
             async for machine, batch in bus.telemetry(self.spec.job):
                 sink(machine, batch)
-
-    async def _watch_bus(self, pid: int) -> None:
-        await wait_gone(pid)
-        self._lose("bus", f"nats-server (pid {pid}) ended")
-
-    async def _watch_service(self, child: Child) -> None:
-        await child.exited.wait()
-        self._lose(child.name, f"{child.ending}; see {self.spec.log_dir / child.name}.log")
 
     async def _watch_machine(self, child: Child) -> None:
         await child.exited.wait()
@@ -275,11 +342,9 @@ class LocalCluster:
         self._changed.set()
 
     def _lose(self, service: str, why: str) -> None:
-        if service in self._ledger.services_down:
-            return
         self._ledger.service_died(service)
         go_on = "Training continues; " if self.spec.nnodes_min else ""
-        text = f"the {service} is gone ({why}). {go_on}{_WITHOUT[service]}."
+        text = f"the {service} is gone ({why}). {go_on}{_WITHOUT[service]} until it is back."
         self._notify(Notice("warning", text))
         self._changed.set()
 

@@ -71,12 +71,16 @@ class Ledger:
 
     @property
     def services_down(self) -> frozenset[str]:
-        """Services that died."""
+        """Services that died and are not back."""
         return frozenset(self._down)
 
     def service_died(self, name: str) -> None:
-        """The detector, the planner or the bus is gone."""
+        """The detector, the planner or the bus is gone for now."""
         self._down.add(name)
+
+    def service_back(self, name: str) -> None:
+        """A service that had died was started again and stayed."""
+        self._down.discard(name)
 
     def agent_exited(self, machine: str, exit_code: int) -> None:
         """A machine's agent process ended."""
@@ -118,10 +122,18 @@ class Ledger:
                     self._guests.add(machine.name)
             case MachineLost(machine=name):
                 self._guests.discard(name)
-            case WorkerExited(rank=rank, exit_code=code) if code:
-                self._bad_ranks[rank] = fact
+            case WorkerExited(rank=rank, exit_code=code, machine=name) if code:
+                if self._computes(name, rank):
+                    self._bad_ranks[rank] = fact
             case _:
                 pass
+
+    def _computes(self, machine: str, rank: int) -> bool:
+        """Whether a rank is that machine's: nobody says how another's program ended."""
+        membership = self.membership
+        if membership is None or not 0 <= rank < membership.layout.world_size:
+            return False
+        return membership.machine_of(rank) == machine
 
     def ending(self) -> Ending | None:
         """How the job ended, or None while it goes on."""

@@ -1,7 +1,8 @@
 """An HTTP endpoint for announcements: ``POST /v1/machines/NAME/notices`` with a JSON body.
 
 The body is a ``machine.noticed`` payload without the machine: ``{"kind": "maintenance", "reason":
-"...", "leaves_in_s": 120}``; ``"cleared": true`` takes it back. 202 says that it is stored.
+"...", "leaves_in_s": 120}``; ``"cleared": true`` takes it back. 202 says that it is stored, 503
+that it was given up. Announcements are stored one after the other, in the order in which they came.
 ``GET /healthz`` is for probes. With a token, requests need ``Authorization: Bearer TOKEN``.
 """
 
@@ -21,6 +22,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from trainmover.errors import TrainMoverError
 from trainmover.events.machine import MachineNoticed
 
 __all__ = ["serving"]
@@ -28,6 +30,11 @@ __all__ = ["serving"]
 _PATH: Final = re.compile(r"/v1/machines/([A-Za-z0-9_-]{1,64})/notices")
 _MOST_BYTES: Final = 16 * 1024
 _STORE_S: Final = 10.0
+_CALLERS: Final = 64
+"""At a time; whoever calls then is told nothing, and calls again."""
+
+_TOLD: Final = 400
+_DIGITS: Final = 9
 
 Accept = Callable[[MachineNoticed], Awaitable[None]]
 
@@ -45,16 +52,26 @@ def serving(
         port: Port; 0 for any.
         token: What callers must present; empty for none.
     """
+    in_order = asyncio.Lock()  # whoever waits longest is next
+
+    async def store(notice: MachineNoticed) -> None:
+        async with in_order:
+            await accept(notice)
 
     class Handler(_Handler):
         def accepted(self, notice: MachineNoticed) -> None:
-            asyncio.run_coroutine_threadsafe(_call(accept, notice), loop).result(_STORE_S)
+            storing = asyncio.run_coroutine_threadsafe(store(notice), loop)
+            try:
+                storing.result(_STORE_S)
+            except FutureTimeoutError:
+                # Its caller is told so and may say something else next: that must come last.
+                storing.cancel()
+                raise
 
         def knows(self, header: str) -> bool:
             return not token or hmac.compare_digest(header.encode(), f"Bearer {token}".encode())
 
-    server = ThreadingHTTPServer((host, port), Handler)
-    server.daemon_threads = True
+    server = _Server((host, port), Handler)
     thread = threading.Thread(target=server.serve_forever, name="notices-http", daemon=True)
     thread.start()
     try:
@@ -65,8 +82,31 @@ def serving(
         thread.join()
 
 
-async def _call(accept: Accept, notice: MachineNoticed) -> None:
-    await accept(notice)
+class _Server(ThreadingHTTPServer):
+    """A thread for each caller, and not too many of them."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._room = threading.BoundedSemaphore(_CALLERS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, if there is one left."""
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and make room."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Callers go away as they like."""
 
 
 class _Handler(BaseHTTPRequestHandler, abc.ABC):
@@ -98,18 +138,23 @@ class _Handler(BaseHTTPRequestHandler, abc.ABC):
         place = _PATH.fullmatch(self.path)
         if place is None:
             return 404, {"error": "POST /v1/machines/NAME/notices"}
-        length = int(self.headers.get("Content-Length") or 0)
+        length = _length(self.headers.get("Content-Length", ""))
         if not 0 < length <= _MOST_BYTES:
             return 413, {"error": f"a body of 1 to {_MOST_BYTES} bytes is needed"}
         try:
-            body = json.loads(self.rfile.read(length))
+            body = json.loads(self.rfile.read(length), parse_constant=_no_number)
             notice = MachineNoticed.model_validate({"source": "http", **body, "machine": place[1]})
-        except (ValueError, TypeError, ValidationError) as error:
-            return 400, {"error": str(error)}
+        except (ValueError, TypeError, ValidationError, RecursionError) as error:
+            return 400, {"error": str(error)[:_TOLD]}
+        return self._store(notice)
+
+    def _store(self, notice: MachineNoticed) -> tuple[int, dict[str, Any]]:
         try:
             self.accepted(notice)
         except (FutureTimeoutError, RuntimeError):
             return 503, {"error": "the bus does not store it now; try again"}
+        except TrainMoverError as error:
+            return 400, {"error": str(error)[:_TOLD]}
         return 202, {"ok": True, "machine": notice.machine, "kind": notice.kind}
 
     def _reply(self, status: int, answer: dict[str, Any]) -> None:
@@ -122,3 +167,12 @@ class _Handler(BaseHTTPRequestHandler, abc.ABC):
 
     def log_message(self, *_: Any) -> None:
         """What is stored is logged by whoever stores it."""
+
+
+def _length(text: str) -> int:
+    """A ``Content-Length``; 0 for what is none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else 0
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number that can be kept")

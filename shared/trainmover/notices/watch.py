@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from trainmover import observe
+from trainmover.bus.facts import history
 from trainmover.bus.protocol import Bus
 from trainmover.errors import BusUnavailableError, TrainMoverError
 from trainmover.events.machine import MachineNoticed
@@ -41,12 +42,23 @@ def changes(
     return said
 
 
-async def watch(bus: Bus, *, job: str, source: Source, every_s: float) -> None:
-    """Ask a source again and again and publish what changed, until cancelled."""
-    known: Mapping[str, MachineNoticed] = {}
+async def watch(bus: Bus, *, job: str, source: Source, every_s: float, name: str = "") -> None:
+    """Ask a source again and again and publish what changed, until cancelled.
+
+    Args:
+        bus: A connected bus.
+        job: Job name.
+        source: Whom to ask.
+        every_s: How often, in seconds.
+        name: What the source calls itself in its notices. What it announced before this process
+            began is taken back when it is over; without a name nothing is known of that.
+    """
+    known: Mapping[str, MachineNoticed] | None = None
     while True:
         try:
             now = await source()
+            if known is None:
+                known = await _said_before(bus, job, name)
         except TrainMoverError as error:
             _log.warning("notices.source_unavailable", reason=str(error))
         else:
@@ -54,6 +66,20 @@ async def watch(bus: Bus, *, job: str, source: Source, every_s: float) -> None:
                 await publish(bus, job=job, notice=notice)
             known = now
         await asyncio.sleep(every_s)
+
+
+async def _said_before(bus: Bus, job: str, name: str) -> Mapping[str, MachineNoticed]:
+    """What a source of that name announced and did not take back."""
+    open_: dict[str, MachineNoticed] = {}
+    if not name:
+        return open_
+    for fact in await history(bus, job):
+        said = fact.payload
+        if isinstance(said, MachineNoticed) and said.source == name and said.kind != "metrics":
+            open_.pop(said.machine, None)
+            if not said.cleared:
+                open_[said.machine] = said
+    return open_
 
 
 async def publish(bus: Bus, *, job: str, notice: MachineNoticed) -> None:

@@ -14,6 +14,7 @@ ATTEMPTS: Final = 8
 """So often an event is offered to a receiver that says the event itself is at fault."""
 
 _FIRST_S: Final = 0.5
+_DIGITS: Final = 9
 _LONGEST_S: Final = 60.0
 _ABOUT_THE_EVENT: Final = frozenset({400, 413, 415, 422})
 
@@ -78,11 +79,12 @@ def decide(answer: Answer, *, attempt: int, chance: float, now: datetime) -> Dec
 def _asked_for_s(answer: Answer, now: datetime) -> float:
     """Seconds that a ``Retry-After`` asks for, within reason."""
     text = answer.headers.get("retry-after", "").strip()
-    if text.isdecimal():
+    if text.isascii() and text.isdecimal() and len(text) <= _DIGITS:
         return min(float(text), 10 * _LONGEST_S)
     try:
         date = parsedate_to_datetime(text)
-    except ValueError:
+        date = date if date.tzinfo else date.replace(tzinfo=UTC)
+        asked_s = (date - now).total_seconds()
+    except (ValueError, OverflowError, TypeError):  # no date, or one beyond the calendar
         return 0.0
-    date = date if date.tzinfo else date.replace(tzinfo=UTC)
-    return min(max((date - now).total_seconds(), 0.0), 10 * _LONGEST_S)
+    return min(max(asked_s, 0.0), 10 * _LONGEST_S)

@@ -24,6 +24,9 @@ __all__ = ["Relay"]
 
 _log = observe.get_logger(__name__)
 _ANSWER_S: Final = 10.0
+_REASON: Final = 200
+"""Characters of what a receiver says."""
+
 _BUS_RETRY_S: Final = 0.5
 _KEEP_S: Final = 3.0
 """Well below the bus's ten seconds after which a fact is delivered again."""
@@ -135,12 +138,16 @@ class Relay:
         request = request_for(event, secret=self._secret, now=datetime.now(UTC))
         headers = {**request.headers, **observe.current_trace()}
         try:
-            response = await client.post(self._to, content=request.body, headers=headers)
-        except httpx.HTTPError as error:
-            return Answer(0, f"{type(error).__name__}: {error}", {})
-        reason = f"{response.status_code} {response.reason_phrase}".strip()
-        answered = {name.lower(): value for name, value in response.headers.items()}
-        return Answer(response.status_code, reason, answered)
+            # What the receiver has to say beside its status is not read: it may be endless.
+            async with (
+                asyncio.timeout(_ANSWER_S),
+                client.stream("POST", self._to, content=request.body, headers=headers) as response,
+            ):
+                reason = f"{response.status_code} {response.reason_phrase}".strip()
+                answered = {name.lower(): value for name, value in response.headers.items()}
+                return Answer(response.status_code, reason[:_REASON], answered)
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError) as error:
+            return Answer(0, f"{type(error).__name__}: {error}"[:_REASON], {})
 
 
 async def _keep(delivery: Delivery[Envelope]) -> None:

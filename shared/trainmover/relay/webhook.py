@@ -23,7 +23,8 @@ from trainmover.events.envelope import Envelope, percent_encode
 __all__ = ["Request", "Secret", "request_for", "sign"]
 
 _PREFIX: Final = "whsec_"
-_LEAST_BYTES: Final = 16
+_LEAST_BYTES: Final = 24
+_CURE: Final = 'Make one with: echo "whsec_$(openssl rand -base64 32)"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +35,24 @@ class Secret:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From ``whsec_`` and base64, or any other text as it is.
+        """From ``whsec_`` and base64, as receivers' libraries read it.
 
         Raises:
-            ConfigError: It is not base64, or too short to protect anything.
+            ConfigError: It is not that, or too short to protect anything.
         """
         text = text.strip()
+        if not text.startswith(_PREFIX):
+            raise ConfigError(f"the relay's secret does not begin with {_PREFIX}. {_CURE}")
         try:
-            key = (
-                base64.b64decode(text.removeprefix(_PREFIX), validate=True)
-                if text.startswith(_PREFIX)
-                else text.encode()
-            )
-        except binascii.Error as error:
-            raise ConfigError("the relay's secret begins with whsec_ but is not base64") from error
+            key = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise ConfigError(
+                f"the relay's secret begins with {_PREFIX} but is not base64. {_CURE}"
+            ) from error
         if len(key) < _LEAST_BYTES:
             raise ConfigError(
-                f"the relay's secret has {len(key)} bytes, at least {_LEAST_BYTES} are needed: "
-                "make one with: openssl rand -hex 32"
+                f"the relay's secret has {len(key)} bytes, at least {_LEAST_BYTES} are needed. "
+                f"{_CURE}"
             )
         return cls(key)
 

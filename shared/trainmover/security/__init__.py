@@ -1,6 +1,6 @@
 """A bus that trusts nobody: roles and their permissions, keys, certificates, the server's file."""
 
-from trainmover.security.folder import Setup, Written, client_folder, load, write
+from trainmover.security.folder import Setup, Written, client_folder, load, revoke, write
 from trainmover.security.roles import Permissions, Role, User, permissions, users
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "client_folder",
     "load",
     "permissions",
+    "revoke",
     "users",
     "write",
 ]

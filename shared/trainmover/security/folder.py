@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,10 +27,11 @@ from trainmover.security.server_config import auth_config, server_config
 from trainmover.subjects import validate_id
 from trainmover.topology import Frozen
 
-__all__ = ["LOCAL_HOSTS", "Setup", "Written", "client_folder", "load", "write"]
+__all__ = ["LOCAL_HOSTS", "Setup", "Written", "client_folder", "load", "revoke", "write"]
 
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 _SECRET: Final = 0o600
+_ROLES: Final = tuple(str(role) for role in Role if role is not Role.MACHINE)
 _PUBLIC: Final = 0o644
 
 
@@ -121,6 +123,39 @@ def write(
             f"cannot write {error.filename or folder}: {error.strerror}. "
             "Name a folder of yours with --out."
         ) from error
+
+
+def revoke(folder: Path, setup: Setup, names: Iterable[str]) -> Setup:
+    """Take keys back: what is left of ``setup``, to be written next.
+
+    A machine is gone until it is named again, and has a new key then; a role gets a new key at
+    once. The server goes on to know the old keys until it has read its files again.
+
+    Args:
+        folder: As for ``write``.
+        setup: What the folder was made for.
+        names: Machines, or roles.
+
+    Raises:
+        ConfigError: Nobody of that name has a key, or it cannot be removed.
+    """
+    machines = list(setup.machines)
+    for name in names:
+        if name in machines:
+            machines.remove(name)
+            user = User(Role.MACHINE, name)
+        elif name in _ROLES:
+            user = User(Role(name))
+        else:
+            raise ConfigError(
+                f"nobody named {name!r} has a key in {folder}: name a machine "
+                f"({', '.join(setup.machines) or 'there is none'}) or a role ({', '.join(_ROLES)})."
+            )
+        try:
+            (client_folder(folder, user) / "nkey").unlink(missing_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot remove {error.filename}: {error.strerror}") from error
+    return setup.model_copy(update={"machines": tuple(machines)})
 
 
 def _write(folder: Path, setup: Setup, *, listen: str, store: str) -> Written:

@@ -4,9 +4,8 @@ The server enforces these, so a subject must name whoever may write it: that is 
 telemetry of a machine end in its name. Reading stored facts goes through consumers; a consumer's
 name and filter are part of the subject that creates it, and the server holds the request to them.
 
-Nobody but the admin may make a direct get (``$JS.API.DIRECT.GET``). The server publishes its
-answer, a bare stored message, on whatever reply subject the asker names, unchecked: with it a
-machine could turn a value of its own into another's fact or command.
+Nobody may make a direct get (``$JS.API.DIRECT.GET``), whose answer is a bare stored message. Where
+the server's answers may go is decided in ``server_config``.
 """
 
 from __future__ import annotations
@@ -119,7 +118,8 @@ def _planner(_user: User, jobs: list[str]) -> _Subjects:
         publish.append(subjects.commands(job))
         for bucket in BUCKETS:
             publish += [f"$KV.{bucket}.{job}", f"$KV.{bucket}.{job}.>"]
-    return publish, [subjects.requests(job) for job in jobs]
+    asked = [*map(subjects.requests, jobs), *map(subjects.departures, jobs)]
+    return publish, asked
 
 
 def _detector(_user: User, jobs: list[str]) -> _Subjects:
@@ -137,6 +137,7 @@ def _machine(user: User, jobs: list[str]) -> _Subjects:
         (ends,) = fact_subjects(job, entity="job")
         publish += [
             subjects.telemetry(job, user.machine),
+            subjects.departure(job, user.machine),
             f"$KV.{MACHINES_BUCKET}.{job}.{user.machine}.>",
             f"{create}.{queue}.{subjects.command(job, user.machine)}",
             f"$JS.API.CONSUMER.MSG.NEXT.{queue}",

@@ -1,22 +1,80 @@
-"""The part of a NATS server's configuration that decides who may do what."""
+"""The part of a NATS server's configuration that decides who may do what.
+
+Clients are in one account, and each stream is in another. JetStream publishes its answers, and what
+a consumer delivers, on whatever subject the asker names, and asks nobody: in one account with the
+streams, whoever may only look could have an answer stored as a lease, a command or a fact. So what
+clients may say to a stream is a service of its account. Answers come back to the clients' account
+and go no further; what a consumer delivers leaves its account towards inboxes alone.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Final
 
 from trainmover.bus.credentials import inbox_prefix
+from trainmover.bus.streams import BUCKETS, DEAD_STREAM, fact_subjects
 from trainmover.security.roles import Permissions, Role, User, permissions
+from trainmover.subjects import COMMAND_STREAM, DEAD_LETTER, EVENT_STREAM
 
 __all__ = ["ACCOUNT", "auth_config", "server_config"]
 
 ACCOUNT: Final = "TRAINMOVER"
+_GENERAL: Final = ("$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST")
+"""What is asked of JetStream and of no stream: the account of the facts answers."""
 _SYSTEM: Final = "SYS"
 _ANSWER_WITHIN: Final = "30s"
 MAX_PAYLOAD: Final = 8 * 1024 * 1024
 """A batch of telemetry, or the membership of a very large job, may be that large."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """The account of one stream, or of all buckets.
+
+    Attributes:
+        account: Its name.
+        single: What clients may say to it that has one answer.
+        many: What has several.
+    """
+
+    account: str
+    single: tuple[str, ...]
+    many: tuple[str, ...]
+
+    def services(self) -> tuple[str, ...]:
+        """All that clients may say to it."""
+        return (*self.single, *self.many)
+
+
+def _store(name: str, streams: Mapping[str, Iterable[str]], more: tuple[str, ...] = ()) -> _Store:
+    single = [*more]
+    for stream, written in streams.items():
+        single += written
+        single += [f"$JS.API.STREAM.{verb}.{stream}" for verb in _STREAM_VERBS]
+        single += [f"$JS.API.CONSUMER.{verb}.{stream}" for verb in ("CREATE", "NAMES", "LIST")]
+        single += [f"$JS.API.CONSUMER.CREATE.{stream}.>"]
+        single += [f"$JS.API.CONSUMER.{verb}.{stream}.*" for verb in _CONSUMER_VERBS]
+        single += [f"$JS.ACK.{stream}.>", f"$JS.FC.{stream}.>"]
+    many = [f"$JS.API.CONSUMER.MSG.NEXT.{stream}.*" for stream in streams]
+    return _Store(f"{ACCOUNT}_{name}", tuple(single), tuple(many))
+
+
+_STREAM_VERBS: Final = (
+    *("CREATE", "UPDATE", "DELETE", "PURGE", "INFO"),
+    *("MSG.GET", "MSG.DELETE", "LEADER.STEPDOWN", "PEER.REMOVE"),
+)
+_CONSUMER_VERBS: Final = ("INFO", "DELETE", "LEADER.STEPDOWN")
+_INBOXES: Final = "_INBOX.>"
+_STORES: Final = (
+    _store("FACTS", {EVENT_STREAM: fact_subjects("*")}, _GENERAL),
+    _store("COMMANDS", {COMMAND_STREAM: ["tm.v1.*.cmd.*"]}),
+    _store("DEAD", {DEAD_STREAM: [DEAD_LETTER]}),
+    _store("STATE", {f"KV_{bucket}": [f"$KV.{bucket}.>"] for bucket in BUCKETS}),
+)
 
 
 def auth_config(
@@ -32,11 +90,29 @@ def auth_config(
     names = list(jobs)
     accounts: dict[str, Any] = {
         ACCOUNT: {
-            "jetstream": "enabled",
             "users": [
                 {"nkey": key, "permissions": _permissions(user, key, permissions(user, names))}
                 for user, key in sorted(keys.items(), key=lambda item: item[0].name)
             ],
+            "imports": [
+                {kind: {"account": store.account, "subject": subject}}
+                for store in _STORES
+                for kind, subject in (
+                    *(("service", subject) for subject in store.services()),
+                    ("stream", _INBOXES),
+                )
+            ],
+        },
+        **{
+            store.account: {
+                "jetstream": "enabled",
+                "exports": [
+                    *({"service": subject} for subject in store.single),
+                    *({"service": subject, "response_type": "stream"} for subject in store.many),
+                    {"stream": _INBOXES},
+                ],
+            }
+            for store in _STORES
         },
         _SYSTEM: {"users": []},
     }

@@ -187,7 +187,7 @@ class TestEndpoint:
 
     async def test_callers_that_say_nothing_keep_nobody_out(self, monkeypatch):
         """Slow loris: the oldest silent ones make room."""
-        monkeypatch.setattr("trainmover_executor.links.endpoint._STRANGERS_LIMIT", 8)
+        monkeypatch.setattr("trainmover_executor.links.endpoint.room_for_strangers", lambda: 8)
         listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         accepted = asyncio.Event()
         endpoint = Endpoint(

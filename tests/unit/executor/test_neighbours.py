@@ -26,7 +26,7 @@ async def test_a_call_that_is_answered_in_the_next_epoch_ends_with_a_goodbye(
     mine, theirs = socket_pair()
     book = SimpleNamespace(epoch=1, membership=membership(3), seated_at=lambda rank: 0)
 
-    async def dial(endpoint: str, hail: Hail, *, secret: bytes) -> socket.socket:
+    async def dial(endpoint: str, hail: Hail, *, secret: bytes, here: str | None) -> socket.socket:
         assert (endpoint, hail.epoch) == ("m1:1", 1)
         book.epoch = 2
         return mine

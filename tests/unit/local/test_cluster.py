@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ from tests.unit.factories import seats as membership
 from trainmover.bus.nats import NatsBus
 from trainmover.errors import ConfigError
 from trainmover.events.migration import JobFailed, JobFormed
+from trainmover.events.operator import ServiceRestarted
 from trainmover.local import procfs, registry
 from trainmover.local.cluster import LocalCluster, Notice
+from trainmover.local.keeper import Pauses
 from trainmover.local.ledger import Ending
 from trainmover.local.spec import ClusterSpec
 from trainmover.observe import new_event
@@ -157,21 +160,70 @@ async def test_ends_well_when_active_machines_finish_and_ends_the_standby(spec: 
     assert one.notices == []
 
 
-async def test_goes_on_and_ends_well_without_bus_and_services(spec: FakeSpec) -> None:
+async def test_bus_and_services_are_started_again_and_training_goes_on(spec: FakeSpec) -> None:
     async def script(one: Play) -> None:
         pids = await one.up()
         await one.form()
         for name in ("bus", "detector", "planner"):
             os.kill(pids[name], signal.SIGKILL)
-        await one.until(lambda: len(one.notices) == 3)
+        await one.until(lambda: sum(isinstance(f, ServiceRestarted) for f in one.facts) == 3)
         assert is_alive(pids["worker-0"])
+        now = registry.find(None).processes
+        assert all(is_alive(pid) for pid in now.values())
+        assert {name for name in pids if now[name] != pids[name]} == {"bus", "detector", "planner"}
+        one.record = registry.find(None)
         spec.let_exit("worker-0", 0)
         spec.let_exit("worker-1", 0)
 
     one, ending = await play(spec, script)
     assert ending.ok
     assert one.nothing_left()
-    assert all("raining continues" in notice.text for notice in one.notices)
+    told = {notice.text.split()[1]: notice.text for notice in one.notices}
+    assert set(told) == {"bus", "detector", "planner"}
+    assert all("raining continues" in text for text in told.values())
+    assert all("started again in 0.5 s" in text for text in told.values())
+
+
+async def test_a_service_that_ends_each_time_is_told_and_ends_nothing(spec: FakeSpec) -> None:
+    class Broken(FakeSpec):
+        def service_argv(self, name: str, *, url: str) -> list[str]:
+            return ["false"] if name == "planner" else ["sleep", "600"]
+
+    broken = Broken(**{each.name: getattr(spec, each.name) for each in fields(spec)})
+
+    async def script(one: Play) -> None:
+        await one.up()
+        await one.form()
+        await one.until(lambda: len(one.notices) >= 3)
+        assert [re.search("again in (.* s)[)]", notice.text)[1] for notice in one.notices[:3]] == [
+            "0.5 s",
+            "1 s",
+            "2 s",
+        ]
+        spec.let_exit("worker-0", 0)
+        spec.let_exit("worker-1", 0)
+
+    one, ending = await play(broken, script)
+    assert ending.ok
+    assert one.nothing_left()
+
+
+async def test_a_fact_that_an_observer_trips_over_is_set_aside(spec: FakeSpec) -> None:
+    async def script(one: Play) -> None:
+        await one.up()
+        one.cluster._observe = lambda _: 1 / 0
+        await one.say(JobFormed(membership=membership("worker-0", "worker-1"), standbys=()))
+        await one.until(lambda: any("is set aside" in notice.text for notice in one.notices))
+        spec.let_exit("worker-0", 0)
+        spec.let_exit("worker-1", 0)
+
+    _, ending = await play(spec, script)
+    assert ending.ok
+
+
+def test_pauses_grow_and_are_forgiven() -> None:
+    pauses = Pauses(first_s=1.0, longest_s=5.0, forgiven_s=60.0)
+    assert [pauses.after(ran) for ran in (0, 1, 2, 3, 4, 100, 0)] == [1, 2, 4, 5, 5, 1, 2]
 
 
 async def test_an_interrupt_ends_everything_even_what_a_killed_machine_left_behind(

@@ -90,7 +90,7 @@ class FakeAgent:
             case Start(membership=membership):
                 await self._train(membership)
             case Warm(slots=slots):
-                endpoints = {slot: (f"{self.name}:w{slot}",) for slot in slots}
+                endpoints = {slot: (f"{self.name}:9{slot}",) for slot in slots}
                 await self.say(
                     machine.MachineWarming(
                         machine=self.name, generation=self.generation, endpoints=endpoints

@@ -14,6 +14,7 @@ from trainmover.local import registry
 from trainmover.local.secret import SECRET_VARIABLE
 from trainmover.service import ServiceOptions, run_service
 from trainmover_executor import compiled
+from trainmover_executor.agent.life import claim_generation
 from trainmover_executor.agent.options import parse
 from trainmover_executor.agent.service import Agent
 from trainmover_executor.links.secret import link_secret
@@ -47,7 +48,8 @@ def main() -> NoReturn:
         sys.exit(2)
 
     async def run(bus: Bus, _: ServiceOptions) -> int:
-        return await Agent(bus, options).run()
+        generation = await claim_generation(bus, job=options.job, machine=options.machine)
+        return await Agent(bus, options, generation=generation).run()
 
     run_service(service, run)
 

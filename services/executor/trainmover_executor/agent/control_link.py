@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -110,7 +109,7 @@ class ControlLink:
         try:
             for header, body in self._reader.feed(data):
                 self._take(parse_from_worker(header), body)
-        except (ProtocolError, ValidationError, json.JSONDecodeError) as error:
+        except (ProtocolError, ValidationError, LookupError) as error:
             # The frames after a broken one cannot be trusted. The worker notices the end of its
             # link and exits; that exit is then reported like any other.
             _log.error("worker.garbled", worker=self.key, error=str(error))

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, TypeAdapter
 
 from trainmover.topology import Frozen
-from trainmover_executor.control import WorkerSpec
+from trainmover_executor.control import WorkerSpec, read_header
 
 __all__ = [
     "DEFAULT_ENTRY",
@@ -101,10 +101,18 @@ _FROM_FORKS: TypeAdapter[FromForks] = TypeAdapter(FromForks)
 
 
 def parse_to_forks(header: dict[str, Any]) -> ToForks:
-    """The message an agent sent."""
-    return _TO_FORKS.validate_python(header)
+    """The message an agent sent.
+
+    Raises:
+        ProtocolError: It is none of an agent's.
+    """
+    return read_header(_TO_FORKS, header)
 
 
 def parse_from_forks(header: dict[str, Any]) -> FromForks:
-    """The message a fork server sent."""
-    return _FROM_FORKS.validate_python(header)
+    """The message a fork server sent.
+
+    Raises:
+        ProtocolError: It is none of a fork server's.
+    """
+    return read_header(_FROM_FORKS, header)

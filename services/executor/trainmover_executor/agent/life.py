@@ -2,27 +2,71 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
 import time
 from pathlib import Path
 from typing import Final
 
-from trainmover.errors import ConfigError
+import structlog
 
-__all__ = ["newest_generation", "private_folder"]
+from trainmover.bus.protocol import Bus
+from trainmover.bus.streams import MACHINES_BUCKET
+from trainmover.errors import BusError, BusUnavailableError, ConfigError, ConflictError
+
+__all__ = ["claim_generation", "newest_generation", "private_folder"]
+
+log = structlog.get_logger(__name__)
 
 _LONGEST_SOCKET_PATH: Final = 107
+_ATTEMPTS: Final = 20
+_RETRY_S: Final = 0.25
+_LIFE: Final = 10_000
+"""An agent's lives between two of its starts are fewer: each is a slot that it gave back."""
+
+_DIGITS: Final = 15
 _BIRTHDAY_S: Final = 1_767_225_600  # 2026-01-01: keeps the numbers short
 
 
 def newest_generation() -> int:
-    """A number that no earlier agent of this machine can have reached: tenths of a second.
+    """What no earlier agent of this machine has reached, by the clock: tenths of a second.
 
     Were a machine that starts over to repeat a generation, its registration and its telemetry
     would pass for the life before, and the job would wait for ever for ranks that are gone.
     """
     return int(10 * (time.time() - _BIRTHDAY_S))
+
+
+async def claim_generation(bus: Bus, *, job: str, machine: str) -> int:
+    """A number above that of every earlier agent of this machine, wherever the clock is now.
+
+    The latest one is kept on the bus. A machine whose clock was set back would else register with
+    a number that is over, and be taken for a life that ended.
+    """
+    key = f"{job}.{machine}.generation"
+    for _ in range(_ATTEMPTS):
+        try:
+            known = await bus.get(MACHINES_BUCKET, key)
+            before = _number(known.value) if known is not None else 0
+            mine = max(newest_generation(), before + _LIFE)
+            revision = None if known is None else known.revision
+            await bus.put(MACHINES_BUCKET, key, str(mine).encode(), revision=revision)
+        except ConflictError:
+            continue
+        except BusUnavailableError:
+            await asyncio.sleep(_RETRY_S)
+        except BusError as error:
+            log.warning("the generation is the clock's", reason=str(error))
+            break
+        else:
+            return mine
+    return newest_generation()
+
+
+def _number(value: bytes) -> int:
+    """What an earlier agent wrote; 0 for anything else."""
+    return int(value) if value.isdigit() and len(value) <= _DIGITS else 0
 
 
 def private_folder() -> Path:

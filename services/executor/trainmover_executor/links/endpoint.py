@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import secrets
 import socket
 from collections.abc import Awaitable, Callable
@@ -11,9 +12,12 @@ from typing import Final
 
 import structlog
 
+from trainmover.endpoints import split_endpoint
 from trainmover.errors import ProtocolError, StaleEpochError
 from trainmover.local.secret import SECRET_VARIABLE
+from trainmover.seldom import Seldom
 from trainmover_executor.links import local
+from trainmover_executor.links.descriptors import room_for_strangers
 from trainmover_executor.links.frames import exactly
 from trainmover_executor.links.handshake import (
     CHALLENGE_SIZE,
@@ -28,11 +32,15 @@ from trainmover_executor.links.secret import PROOF_SIZE, proof, proves
 
 __all__ = ["Endpoint", "dial"]
 
-log = structlog.get_logger(__name__)
+warn = Seldom(structlog.get_logger(__name__).warning)
 
 _HANDSHAKE_TIMEOUT_S: Final = 5.0
-_STRANGERS_LIMIT: Final = 1024
-"""Callers that have not proved yet that they know the secret."""
+_NO_ROOM_S: Final = 0.05
+"""After an accept that failed: until descriptors may be free again."""
+
+_NO_WAY_FROM_HERE: Final = frozenset(
+    {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL, errno.ENETUNREACH}
+)
 
 _WHY: Final = {
     Reply.WRONG_JOB: "it belongs to another job",
@@ -42,7 +50,9 @@ _WHY: Final = {
 }
 
 
-async def dial(endpoint: str, hail: Hail, *, secret: bytes) -> socket.socket:
+async def dial(
+    endpoint: str, hail: Hail, *, secret: bytes, here: str | None = None
+) -> socket.socket:
     """Connect to ``host:port`` and be accepted.
 
     Waits as long as the callee wants to think: a standby answers once it is warm. On one host the
@@ -52,14 +62,16 @@ async def dial(endpoint: str, hail: Hail, *, secret: bytes) -> socket.socket:
         endpoint: Whom to call.
         hail: What to say.
         secret: The job's link secret.
+        here: Address of this host to call from, where that leads there.
 
     Raises:
-        OSError: Nobody listens there.
+        OSError: Nobody listens there, or no such name is known.
         StaleEpochError: The callee is at a later epoch.
-        ProtocolError: The callee is somebody else, or does not know the secret.
+        ProtocolError: The callee is somebody else, or does not know the secret; or it has no
+            address, or the hail does not fit on the wire.
     """
     request = hail.pack(secrets.token_bytes(CHALLENGE_SIZE))
-    sock = await _connect(endpoint)
+    sock = await _connect(endpoint, here=here)
     try:
         await asyncio.get_running_loop().sock_sendall(sock, request)
         answer = await _introduce(sock, request, secret)
@@ -98,13 +110,27 @@ async def _introduce(sock: socket.socket, request: bytes, secret: bytes) -> Answ
     return answer
 
 
-async def _connect(endpoint: str) -> socket.socket:
+async def _connect(endpoint: str, *, here: str | None) -> socket.socket:
+    try:
+        return await _connect_from(endpoint, here)
+    except OSError as error:
+        if here is None or error.errno not in _NO_WAY_FROM_HERE:
+            raise
+    return await _connect_from(endpoint, None)
+
+
+async def _connect_from(endpoint: str, here: str | None) -> socket.socket:
     loop = asyncio.get_running_loop()
-    host, _, port = endpoint.rpartition(":")
-    address = (await loop.getaddrinfo(host, int(port), type=socket.SOCK_STREAM))[0]
+    try:
+        host, port = split_endpoint(endpoint)
+        address = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
+    except (ValueError, LookupError, OverflowError) as error:  # an odd name may be a UnicodeError
+        raise ProtocolError(f"{endpoint[:100]!r} cannot be called: {error}") from error
     sock = socket.socket(address[0], socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
+        if here is not None:
+            sock.bind((here, 0))
         await loop.sock_connect(sock, address[4])
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except BaseException:
@@ -154,6 +180,7 @@ class Endpoint:
         self._accept = accept
         self.opened = asyncio.Event()
         self._strangers: dict[socket.socket, None] = {}
+        self._room = room_for_strangers()
         self._local = local.LocalListener() if local.links_may_be_local() else None
 
     def open(self) -> None:
@@ -185,15 +212,25 @@ class Endpoint:
     ) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            sock, _ = await loop.sock_accept(listener)
+            try:
+                sock, _ = await loop.sock_accept(listener)
+            except OSError as error:  # no descriptors left, or the caller has gone already
+                warn("a link was not accepted", error=str(error))
+                self._make_room()
+                await asyncio.sleep(_NO_ROOM_S)
+                continue
             self._strangers[sock] = None
-            if len(self._strangers) > _STRANGERS_LIMIT:
-                # Whoever calls and says nothing makes room for whoever calls now.
-                oldest = next(iter(self._strangers))
-                del self._strangers[oldest]
-                with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)
+            if len(self._strangers) > self._room:
+                self._make_room()
             calls.create_task(self._guarded(sock, answer))
+
+    def _make_room(self) -> None:
+        """Whoever calls and says nothing makes room for whoever calls now."""
+        if self._strangers:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
 
     async def _guarded(
         self, sock: socket.socket, answer: Callable[[socket.socket], Awaitable[None]]
@@ -202,7 +239,7 @@ class Endpoint:
             sock.setblocking(False)
             await answer(sock)
         except (OSError, TimeoutError, ProtocolError) as error:
-            log.warning("link handshake failed", error=str(error) or type(error).__name__)
+            warn("link handshake failed", error=str(error) or type(error).__name__)
             sock.close()
         except BaseException:
             sock.close()
@@ -250,7 +287,7 @@ class Endpoint:
         said = request + challenge
         if proves(await _exactly(sock, PROOF_SIZE), self._secret, side="caller", said=said):
             return said
-        log.warning("link refused", reply="WRONG_SECRET", source=hail.source, epoch=hail.epoch)
+        warn("link refused", reply="WRONG_SECRET", source=hail.source, epoch=hail.epoch)
         await loop.sock_sendall(sock, Answer(Reply.WRONG_SECRET).pack())
         sock.close()
         return None
@@ -268,7 +305,7 @@ class Endpoint:
         if reply is Reply.OK:
             self._accept(hail, sock)
         else:
-            log.warning("link refused", reply=reply.name, source=hail.source, epoch=hail.epoch)
+            warn("link refused", reply=reply.name, source=hail.source, epoch=hail.epoch)
             sock.close()
 
     def _judge(self, hail: Hail, *, ours: bool) -> Reply:

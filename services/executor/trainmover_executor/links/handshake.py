@@ -98,19 +98,20 @@ class Hail:
 
         Args:
             challenge: ``CHALLENGE_SIZE`` random bytes, which the callee's proof must cover.
+
+        Raises:
+            ProtocolError: A number in it is none that an epoch or a rank can be.
         """
-        group = self.group.encode()
+        group = self.group.encode(errors="backslashreplace")
         if len(group) > _GROUP_BYTES:
             group = f"{zlib.crc32(group):08x}".encode() + group[-(_GROUP_BYTES - 8) :]
-        return _REQUEST.pack(
-            _MAGIC,
-            zlib.crc32(self.job.encode()),
-            self.epoch,
-            self.source,
-            self.target,
-            group,
-            challenge,
-        )
+        job = zlib.crc32(self.job.encode())
+        try:
+            return _REQUEST.pack(
+                _MAGIC, job, self.epoch, self.source, self.target, group, challenge
+            )
+        except struct.error as error:
+            raise ProtocolError(f"{self} does not fit on the wire: {error}") from error
 
     @staticmethod
     def parse(data: bytes, *, job: str) -> tuple[Hail, bool]:
@@ -119,6 +120,8 @@ class Hail:
         Raises:
             ProtocolError: These bytes are not a TrainMover link request.
         """
+        if len(data) != REQUEST_SIZE:
+            raise ProtocolError(f"a link request has {REQUEST_SIZE} bytes, not {len(data)}")
         magic, job_hash, epoch, source, target, group, _ = _REQUEST.unpack(data)
         if magic != _MAGIC:
             raise ProtocolError("a stranger connected to the link endpoint")
@@ -158,6 +161,8 @@ class Answer:
         Raises:
             ProtocolError: The callee is not a TrainMover rank of this version.
         """
+        if len(data) != REPLY_SIZE:
+            raise ProtocolError(f"an answer to it has {REPLY_SIZE} bytes, not {len(data)}")
         magic, code, detail, shown = _REPLY.unpack(data)
         if magic != _MAGIC or code not in {*Reply}:
             raise ProtocolError(

@@ -7,6 +7,7 @@ import socket
 from typing import Final
 
 import structlog
+import torch
 
 from trainmover.errors import ProtocolError, TrainMoverError
 from trainmover_executor.communicator.recording import Entry, Mark, Recording
@@ -16,11 +17,17 @@ from trainmover_executor.links.handshake import ANY_EPOCH, RECORD_GROUP, Hail
 from trainmover_executor.state.codec import is_portable
 from trainmover_executor.state.portable import pack_tree, unpack_tree
 
-__all__ = ["fetch_recording", "serve_recording", "take_in"]
+__all__ = ["entry_of", "fetch_recording", "serve_recording", "take_in"]
 
 log = structlog.get_logger(__name__)
 
 _FRAME_LIMIT_BYTES: Final = 1024 * 1024
+_FIRST_STEPS_S: Final = 3600.0
+"""An active rank keeps a connection no longer than that; a first step may compile for long."""
+_STALLED_S: Final = 30.0
+"""Whoever takes nothing for so long, with something to take, has gone."""
+_ENTRIES: Final = 1_000_000
+"""Operations of the first steps; more are no recording of ours."""
 
 
 async def serve_recording(sock: socket.socket, recording: Recording) -> None:
@@ -35,14 +42,16 @@ async def serve_recording(sock: socket.socket, recording: Recording) -> None:
             complete = recording.complete
             news = recording.since(sent)
             for item in news:
-                await send_frame(sock, _pack(item))
+                async with asyncio.timeout(_STALLED_S):
+                    await send_frame(sock, _pack(item))
             sent += len(news)
             if complete and not news:
                 return
             if not complete:
-                await more.wait()
-    except OSError:
-        return  # the standby has gone
+                async with asyncio.timeout(_FIRST_STEPS_S):
+                    await more.wait()
+    except (OSError, TrainMoverError) as error:  # a timeout is an OSError
+        log.debug("the recording was not sent", error=repr(error))  # the standby has gone
     finally:
         sock.close()
 
@@ -72,8 +81,12 @@ async def take_in(sock: socket.socket, recording: Recording) -> None:
     Raises:
         ProtocolError: It does not parse.
     """
-    while (data := await next_frame(sock, limit_bytes=_FRAME_LIMIT_BYTES)) is not None:
-        recording.add(_unpack(data))
+    for _ in range(_ENTRIES):
+        async with asyncio.timeout(_FIRST_STEPS_S):
+            data = await next_frame(sock, limit_bytes=_FRAME_LIMIT_BYTES)
+        if data is None:
+            return
+        recording.add(entry_of(data))
 
 
 def _pack(item: Entry | Mark) -> bytes:
@@ -85,12 +98,20 @@ def _pack(item: Entry | Mark) -> bytes:
     return pack_tree({"key": item.key, "tensors": tensors})
 
 
-def _unpack(data: bytes) -> Entry | Mark:
-    tree = unpack_tree(data)
+def entry_of(data: bytes) -> Entry | Mark:
+    """One entry of a recording.
+
+    Raises:
+        ProtocolError: It is none.
+    """
     try:
+        tree = unpack_tree(data)
         if "mark" in tree:
             return Mark(tree["mark"])
-        tensors = None if tree["tensors"] is None else tuple(tree["tensors"])
-        return Entry(str(tree["key"]), tensors)
-    except (ValueError, KeyError, TypeError) as error:
+        key, tensors = tree["key"], tree["tensors"]
+        known = None if tensors is None else tuple(tensors)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ProtocolError(f"an entry of a recording does not parse: {error}") from error
+    if known is not None and not all(isinstance(each, torch.Tensor) for each in known):
+        raise ProtocolError("an entry of a recording holds something else than tensors")
+    return Entry(str(key), known)
