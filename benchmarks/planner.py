@@ -1,0 +1,296 @@
+"""How many ranks one planner and one detector hold: a synthetic job through their real cores.
+
+    python -m benchmarks.planner --json
+    python -m benchmarks.planner --ranks 1024 8192 --json
+
+Seconds are processor seconds of one core, so a busy host does not count. Each size has a process
+of its own, so that its peak of memory is its own. Facts are made before the clock starts, as the
+bus would have made them; only ``resume_s`` holds their decoding, because there are so many at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import cycle
+from typing import Any, Final
+
+from trainmover.events import catalog, executor, incident, machine
+from trainmover.events.envelope import Envelope, decode, encode
+from trainmover.topology import Frozen, Machine
+from trainmover_planner import core
+from trainmover_planner.state import Command, Fact, PublishFact, SendCommand, State
+
+RANKS: Final = (1_024, 8_192, 65_536, 1_048_576)
+DETECTOR_RANKS: Final = (1_024, 8_192, 65_536)
+RANKS_PER_MACHINE: Final = 8
+SPARE: Final = 4
+SECONDS: Final = 5
+PLANS: Final = 7
+JOB: Final = "size"
+
+
+class Fleet:
+    """What the machines of a job say; two replicas of each state, four standbys.
+
+    Args:
+        ranks: Ranks of the job.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+        self.machines = ranks // RANKS_PER_MACHINE
+
+    def endpoints(self, name: str, base: int) -> tuple[str, ...]:
+        """Where the processes of a machine listen."""
+        return tuple(f"{name}.cluster.local:{base + local}" for local in range(RANKS_PER_MACHINE))
+
+    def registered(self) -> Iterator[Frozen]:
+        """All machines, the later standbys among them."""
+        for number in range(self.machines + SPARE):
+            name = f"worker-{number}"
+            yield machine.MachineRegistered(
+                machine=Machine(name=name, generation=0, endpoints=self.endpoints(name, 30_000)),
+                nnodes_min=self.machines,
+                nnodes_max=self.machines + SPARE,
+                pid=1,
+                host=name,
+            )
+
+    def warmed(self) -> Iterator[Frozen]:
+        """Each standby is ready for every fourth slot: each slot has one that is."""
+        for number in range(SPARE):
+            name, slots = f"worker-{self.machines + number}", range(number, self.machines, SPARE)
+            at = self.endpoints(name, 31_000)
+            yield machine.MachineWarming(
+                machine=name, generation=0, endpoints=dict.fromkeys(slots, at)
+            )
+            for slot in slots:
+                yield machine.MachineReady(
+                    machine=name, generation=0, slot=slot, shadow_iterations=3, warm_s=1.0
+                )
+
+    def layouts(self) -> Iterator[Frozen]:
+        """Each rank has one replica, half of the job away."""
+        half = self.ranks // 2
+        for rank in range(self.ranks):
+            name = f"worker-{rank // RANKS_PER_MACHINE}"
+            replicas = tuple(sorted((rank, (rank + half) % self.ranks)))
+            yield executor.JobLayoutKnown(machine=name, rank=rank, replicas=replicas)
+
+    def second(self, step: int) -> list[Frozen]:
+        """What is said while nothing happens: how far each rank is."""
+        return [
+            executor.StepProgress(
+                machine=f"worker-{rank // RANKS_PER_MACHINE}",
+                rank=rank,
+                epoch=1,
+                step=step,
+                step_s=1.0,
+                loss=2.0,
+            )
+            for rank in range(self.ranks)
+        ]
+
+    def failed(self, slot: int) -> Frozen:
+        """The detector names a machine."""
+        name = f"worker-{slot}"
+        return incident.IncidentOpened(
+            id="i-0001",
+            kind="machine_failed",
+            machine=name,
+            slot=slot,
+            epoch=1,
+            confidence=1.0,
+            summary=f"{name}: silent for 3.1 s while others talk",
+            detector="liveness",
+            advice="recover",
+        )
+
+
+def said(payloads: Iterable[Frozen]) -> list[Fact]:
+    """Facts as the planner's shell hands them to the core."""
+    return [Fact(payload, _source(payload), str(at)) for at, payload in enumerate(payloads)]
+
+
+def _source(payload: Frozen) -> str:
+    speaker = catalog.type_of(payload).machine_of(payload)
+    return "/detector" if speaker is None else f"/machine/{speaker}"
+
+
+class Life:
+    """A planner from the first machine on.
+
+    Args:
+        ranks: Ranks of the job.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self.fleet = Fleet(ranks)
+        self.state: State = core.initial(JOB)
+        self.now_s = 1_000.0
+        self.own: list[PublishFact] = []
+
+    def hear(self, facts: Iterable[Fact]) -> float:
+        """Processor seconds that these facts take, one after another."""
+        state, now_s, own = self.state, self.now_s, self.own
+        began = time.process_time()
+        for fact in facts:
+            now_s += 1e-6
+            state, commands = core.step(state, fact, now_s)
+            if commands:
+                own += [one for one in commands if isinstance(one, PublishFact)]
+        took = time.process_time() - began
+        self.state, self.now_s = state, now_s
+        return took
+
+    def form(self) -> float:
+        """All machines register, standbys become ready, each rank says what it holds."""
+        facts = said([*self.fleet.registered(), *self.fleet.warmed(), *self.fleet.layouts()])
+        took = self.hear(facts)
+        if self.state.membership is None:
+            raise RuntimeError("the job did not form")
+        return took
+
+    def seconds(self) -> float:
+        """Median second in which nothing happens."""
+        return statistics.median(
+            self.hear(said(self.fleet.second(step))) for step in range(SECONDS)
+        )
+
+    def plan_ms(self) -> float:
+        """Median time to plan for one failed machine, up to the commands for all others."""
+        took = []
+        for number in range(PLANS):
+            slot = (number * 37 + 1) % self.fleet.machines
+            fact = Fact(self.fleet.failed(slot), "/detector", f"i-{number}")
+            began = time.process_time()
+            _, commands = core.step(self.state, fact, self.now_s + 1.0)
+            took.append(time.process_time() - began)
+            _check_plan(commands, self.fleet.machines)
+        return statistics.median(took) * 1e3
+
+    def stream(self) -> Iterator[tuple[str, dict[str, str], bytes]]:
+        """What the bus keeps of such a job, an hour later: progress for as long as it is kept."""
+        for payload in self.fleet.registered():
+            yield encoded(payload, _source(payload))
+        for fact in self.own:
+            yield encoded(fact.payload, "/planner")
+        for payload in (*self.fleet.warmed(), *self.fleet.layouts()):
+            yield encoded(payload, _source(payload))
+        kept_s = catalog.type_of(self.fleet.second(0)[0]).kept_s or 0
+        for message in cycle([encoded(one, _source(one)) for one in self.fleet.second(9)]):
+            if kept_s <= 0:
+                break
+            yield message
+            kept_s -= 1 / self._speakers
+
+    @property
+    def _speakers(self) -> int:
+        return len(self.fleet.second(0))
+
+
+def _check_plan(commands: tuple[Command, ...], machines: int) -> None:
+    told = sum(isinstance(one, SendCommand) for one in commands)
+    if told < machines:
+        raise RuntimeError(f"only {told} of {machines} machines were told of the plan")
+
+
+_HEADERS: dict[type[Frozen], dict[str, str]] = {}
+
+
+def encoded(payload: Frozen, source: str) -> tuple[str, dict[str, str], bytes]:
+    """Subject, headers and body of a fact; the headers of one kind are made once."""
+    envelope = Envelope("x", source, JOB, datetime.now(UTC), payload)
+    kind = catalog.type_of(payload)
+    if kind.model not in _HEADERS:
+        _HEADERS[kind.model], _ = encode(envelope)
+    subject = kind.subject(JOB, machine=kind.machine_of(payload))
+    headers = {**_HEADERS[kind.model], "ce-source": source}
+    return subject, headers, payload.model_dump_json().encode()
+
+
+def resume(stream: Iterable[tuple[str, dict[str, str], bytes]], *, now_s: float) -> float:
+    """Processor seconds from the first stored fact to a planner that is ready."""
+    state, took = core.initial(JOB), 0.0
+    batch = []
+    for message in (*stream, None):
+        if message is not None:
+            batch.append(message)
+        if len(batch) < 10_000 and message is not None:
+            continue
+        began = time.process_time()
+        for subject, headers, data in batch:
+            event = decode(subject, headers, data)
+            state = core.fold(state, Fact(event.payload, event.source, event.id), now_s)
+        took += time.process_time() - began
+        batch = []
+    began = time.process_time()
+    state, _ = core.resume(state, now_s)
+    if state.membership is None:
+        raise RuntimeError("the planner that started over knows no job")
+    return took + time.process_time() - began
+
+
+def row(ranks: int) -> dict[str, Any]:
+    """All figures of one size."""
+    before = _peak_bytes()
+    life = Life(ranks)
+    form_s, second_s, plan_ms = life.form(), life.seconds(), life.plan_ms()
+    peak = _peak_bytes() - before
+    resume_s = resume(life.stream(), now_s=life.now_s)
+    return {
+        "ranks": ranks,
+        "machines": life.fleet.machines,
+        "form_s": round(form_s, 4),
+        "second_of_life_s": round(second_s, 5),
+        "plan_ms": round(plan_ms, 2),
+        "resume_s": round(resume_s, 3),
+        "peak_bytes": peak,
+    }
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def growth_exponent(rows: list[dict[str, Any]]) -> float:
+    """The steepest growth of any figure from one size to the next: 1 is linear."""
+    steepest = 0.0
+    for less, more in zip(rows, rows[1:], strict=False):
+        for name in ("form_s", "second_of_life_s", "resume_s", "peak_bytes"):
+            if less[name] > 0 and more[name] > 0:
+                grown = math.log(more[name] / less[name])
+                steepest = max(steepest, grown / math.log(more["ranks"] / less["ranks"]))
+    return round(steepest, 3)
+
+
+def apart(function: Any, *arguments: Any) -> Any:
+    """Call it in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--ranks", type=int, nargs="+", default=list(RANKS))
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = []
+    for ranks in sorted(options.ranks):
+        rows.append(apart(row, ranks))
+        print(rows[-1], file=sys.stderr, flush=True)
+    result = {"rows": rows, "growth_exponent": growth_exponent(rows)}
+    print(json.dumps(result, indent=None if options.json else 2))
+
+
+if __name__ == "__main__":
+    main()
