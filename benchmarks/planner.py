@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from itertools import cycle
+from itertools import pairwise
 from typing import Any, Final
 
 from trainmover.events import catalog, executor, incident, machine
@@ -87,17 +87,17 @@ class Fleet:
             yield executor.JobLayoutKnown(machine=name, rank=rank, replicas=replicas)
 
     def second(self, step: int) -> list[Frozen]:
-        """What is said while nothing happens: how far each rank is."""
+        """What is said while nothing happens: how far each machine is."""
         return [
             executor.StepProgress(
-                machine=f"worker-{rank // RANKS_PER_MACHINE}",
-                rank=rank,
+                machine=f"worker-{number}",
+                rank=number * RANKS_PER_MACHINE,
                 epoch=1,
                 step=step,
                 step_s=1.0,
                 loss=2.0,
             )
-            for rank in range(self.ranks)
+            for number in range(self.machines)
         ]
 
     def failed(self, slot: int) -> Frozen:
@@ -186,16 +186,11 @@ class Life:
             yield encoded(fact.payload, "/planner")
         for payload in (*self.fleet.warmed(), *self.fleet.layouts()):
             yield encoded(payload, _source(payload))
-        kept_s = catalog.type_of(self.fleet.second(0)[0]).kept_s or 0
-        for message in cycle([encoded(one, _source(one)) for one in self.fleet.second(9)]):
-            if kept_s <= 0:
-                break
-            yield message
-            kept_s -= 1 / self._speakers
-
-    @property
-    def _speakers(self) -> int:
-        return len(self.fleet.second(0))
+        second = self.fleet.second(9)
+        kept_s = catalog.type_of(second[0]).kept_s or 0
+        messages = [encoded(one, _source(one)) for one in second]
+        for _ in range(kept_s):
+            yield from messages
 
 
 def _check_plan(commands: tuple[Command, ...], machines: int) -> None:
@@ -265,7 +260,7 @@ def _peak_bytes() -> int:
 def growth_exponent(rows: list[dict[str, Any]]) -> float:
     """The steepest growth of any figure from one size to the next: 1 is linear."""
     steepest = 0.0
-    for less, more in zip(rows, rows[1:], strict=False):
+    for less, more in pairwise(rows):
         for name in ("form_s", "second_of_life_s", "resume_s", "peak_bytes"):
             if less[name] > 0 and more[name] > 0:
                 grown = math.log(more[name] / less[name])

@@ -129,9 +129,9 @@ async def test_what_is_said_over_and_over_is_soon_forgotten(
     assert [each.stream_sequence for each in late] == [2, 4, 6]
 
 
-def test_progress_is_kept_for_a_minute_and_all_else_for_good() -> None:
+def test_progress_is_kept_for_seconds_and_all_else_for_good() -> None:
     assert {kind.name: kind.kept_s for kind in CATALOG.values() if kind.kept_s is not None} == {
-        "step.progress": 60
+        "step.progress": 10
     }
 
 

@@ -109,7 +109,7 @@ class SimPlanner:
             self._step(Tick())
 
     def _plan_wake(self) -> None:
-        wake_s = core.next_wake_s(self.state, self._stepped_s)
+        wake_s = core.next_wake_s(self.state)
         if wake_s is not None:
             delay_s = max(wake_s - self.scene.sim.now_s, 0.0) + 0.001
             self.process.after(delay_s, self._tick, self._stepped_s)

@@ -169,7 +169,7 @@ def _slot_of(state: State, membership: Membership, machine: str) -> int:
         raise _refusal(
             f"Machine {machine} fills no slot, so there is nothing to move.",
             "not_in_slot",
-            f"Members are {', '.join(m.machine for m in membership.members)}.",
+            "List the machines with `trainmover status`.",
         )
     return slot
 
@@ -273,7 +273,7 @@ def _say_once(turn: Turn, incident: IncidentOpened, refusal: RequestRefusedError
     said = (incident.id, refusal.code)
     if refusal.code in _QUIET or said in turn.state.said:
         return
-    turn.set(said=turn.state.said | {said})
+    turn.put("said", said, None)
     slot = incident.slot
     if slot is None or incident.machine is None:
         return
@@ -300,11 +300,7 @@ def _stale(state: State, incident: IncidentOpened) -> bool:
 
 
 def _broken(state: State, membership: Membership) -> bool:
-    names = {member.machine for member in membership.members}
-    return any(
-        epoch == membership.epoch and machine in names
-        for (machine, _), (epoch, _) in state.broken.items()
-    )
+    return membership.epoch in state.broken
 
 
 def _refusal(message: str, code: str, next_step: str) -> RequestRefusedError:

@@ -18,7 +18,7 @@ from trainmover.errors import BusUnavailableError, ConflictError, ProtocolError
 from trainmover.events.envelope import Envelope
 from trainmover.lease import Lease
 from trainmover.topology import Frozen
-from trainmover_planner import core
+from trainmover_planner import core, requests
 from trainmover_planner.outbox import Outbox
 from trainmover_planner.state import (
     SOURCE,
@@ -99,7 +99,13 @@ class Planner:
         async with asyncio.TaskGroup() as group:
             if self._lease is not None:
                 group.create_task(self._lease.keep(), name="planner-lease")
-            self._outbox = Outbox(self._bus, self._job, group, lease=self._lease)
+            self._outbox = Outbox(
+                self._bus,
+                self._job,
+                group,
+                status=lambda: requests.snapshot(self._state),
+                lease=self._lease,
+            )
             group.create_task(self._read(), name="planner-read")
             await self._catch_up()
             await self._bus.serve(self._job, self._answer)
@@ -160,8 +166,7 @@ class Planner:
 
     async def _loop(self) -> None:
         while True:
-            # From the latest step on: what became due since must not be missed.
-            wake_s = core.next_wake_s(self._state, self._stepped_s)
+            wake_s = core.next_wake_s(self._state)
             timeout_s = None if wake_s is None else max(wake_s - self._clock(), 0.0)
             try:
                 # Not wait_for: until Python 3.12 it may swallow our own cancellation.

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from trainmover.events.numbers import Count, Epoch, Rank
 from trainmover.topology import Frozen, Machine
 
 __all__ = [
@@ -48,7 +49,7 @@ class MachineWarming(Frozen):
     """
 
     machine: str
-    generation: int
+    generation: int = Field(ge=0)
     endpoints: Mapping[int, tuple[str, ...]]
 
 
@@ -56,17 +57,22 @@ class MachineReady(Frozen):
     """A standby finished its shadow iterations for one slot and can take it at once."""
 
     machine: str
-    generation: int
+    generation: int = Field(ge=0)
     slot: int
     shadow_iterations: int
     warm_s: float
 
 
 class MachineLost(Frozen):
-    """The planner gave the machine up; its epoch is refused from now on."""
+    """The planner gave the machine up; its epoch is refused from now on.
+
+    Attributes:
+        generation: The life of it that is meant; None in what was said before this was added.
+    """
 
     machine: str
     reason: str
+    generation: int | None = Field(default=None, ge=0)
 
 
 class MachineQuarantined(Frozen):
@@ -104,9 +110,9 @@ class WorkerExited(Frozen):
     """``waitpid`` returned for a training process that was not told to stop."""
 
     machine: str
-    generation: int
-    rank: int
-    epoch: int
+    generation: int = Field(ge=0)
+    rank: Rank
+    epoch: Epoch
     exit_code: int | None
     signal: int | None
     last_words: str = ""
@@ -124,9 +130,9 @@ class LinkLost(Frozen):
     """
 
     machine: str
-    rank: int
-    peer_rank: int
+    rank: Rank
+    peer_rank: Rank
     peer_machine: str
-    epoch: int
-    step: int
+    epoch: Epoch
+    step: Count
     kind: Literal["reset", "refused"]

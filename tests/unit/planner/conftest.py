@@ -69,7 +69,7 @@ class World:
     def wait(self, seconds: float) -> list[Command]:
         """Let time pass, with a tick at every moment the core asked for."""
         until, commands = self.now_s + seconds, []
-        while (at_s := core.next_wake_s(self.state, self.now_s)) is not None and at_s <= until:
+        while (at_s := core.next_wake_s(self.state)) is not None and at_s <= until:
             self.now_s = at_s
             commands += self.do(Tick())
         self.now_s = until
