@@ -27,6 +27,7 @@ from trainmover.events import catalog, executor, incident, machine
 from trainmover.events.envelope import Envelope, decode, encode
 from trainmover.topology import Frozen, Machine
 from trainmover_planner import core
+from trainmover_planner.memory import Attic
 from trainmover_planner.state import Command, Fact, PublishFact, SendCommand, State
 
 RANKS: Final = (1_024, 8_192, 65_536, 1_048_576)
@@ -138,6 +139,7 @@ class Life:
         self.state: State = core.initial(JOB)
         self.now_s = 1_000.0
         self.own: list[PublishFact] = []
+        self._attic = Attic()
 
     def hear(self, facts: Iterable[Fact]) -> float:
         """Processor seconds that these facts take, one after another."""
@@ -158,6 +160,7 @@ class Life:
         took = self.hear(facts)
         if self.state.membership is None:
             raise RuntimeError("the job did not form")
+        self._attic.settle(2 * self.fleet.ranks)  # as the planner's shell does now and then
         return took
 
     def seconds(self) -> float:

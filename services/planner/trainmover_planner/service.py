@@ -19,6 +19,7 @@ from trainmover.events.envelope import Envelope
 from trainmover.lease import Lease
 from trainmover.topology import Frozen
 from trainmover_planner import core, requests
+from trainmover_planner.memory import Attic
 from trainmover_planner.outbox import Outbox
 from trainmover_planner.state import (
     SOURCE,
@@ -80,6 +81,7 @@ class Planner:
         self._stepped_s = self._clock()
         self._numbers = itertools.count(1)
         self._outbox: Outbox | None = None
+        self._attic = Attic()
 
     async def run(self) -> None:
         """Plan until cancelled; first learns everything that happened before.
@@ -192,6 +194,7 @@ class Planner:
                 self._waiting.pop(event.id).set_exception(error)
             return
         self._carry_out(commands)
+        self._attic.settle(len(self._state.inventory.hosts) + len(self._state.holdings))
 
     def _carry_out(self, commands: tuple[Command, ...]) -> None:
         assert self._outbox is not None  # noqa: S101 - set before the first step

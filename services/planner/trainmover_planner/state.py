@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from trainmover.commands import Command as MachineCommand
 from trainmover.commands import Stop
@@ -123,9 +123,8 @@ class PublishFact:
     trace: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class SendCommand:
-    """Queue a command for a machine.
+class SendCommand(NamedTuple):
+    """Queue a command for a machine. A tuple: a recovery makes one for each machine of the job.
 
     Attributes:
         urgent: Do not wait until the facts before it are stored: ranks stand still.
@@ -135,7 +134,7 @@ class SendCommand:
     command: MachineCommand
     id: str
     urgent: bool = False
-    trace: Mapping[str, str] = field(default_factory=dict)
+    trace: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
