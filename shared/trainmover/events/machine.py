@@ -49,7 +49,7 @@ class MachineWarming(Frozen):
     """
 
     machine: str
-    generation: int = Field(ge=0)
+    generation: int
     endpoints: Mapping[int, tuple[str, ...]]
 
 
@@ -57,7 +57,7 @@ class MachineReady(Frozen):
     """A standby finished its shadow iterations for one slot and can take it at once."""
 
     machine: str
-    generation: int = Field(ge=0)
+    generation: int
     slot: int
     shadow_iterations: int
     warm_s: float
@@ -110,7 +110,7 @@ class WorkerExited(Frozen):
     """``waitpid`` returned for a training process that was not told to stop."""
 
     machine: str
-    generation: int = Field(ge=0)
+    generation: int
     rank: Rank
     epoch: Epoch
     exit_code: int | None
