@@ -36,7 +36,9 @@ _log = observe.get_logger(__name__)
 _FIRST_RETRY_S: Final = 0.05
 _LONGEST_RETRY_S: Final = 2.0
 _MIRROR_SHARE: Final = 20
-"""A mirror is written again after so many times the time that it took to draw."""
+"""A mirror is written again after so many times the time that it took to draw ..."""
+_QUICK_S: Final = 0.02
+"""... unless that was nothing."""
 
 
 class Outbox:
@@ -171,7 +173,8 @@ class Outbox:
                     # Only readers want it; whoever may not write it can still plan.
                     _log.error("planner.mirror_failed", bucket=where[0], reason=str(error))
                 # The picture of a large job takes long: it must not take the planner's time.
-                await asyncio.sleep(_MIRROR_SHARE * took_s)
+                if took_s > _QUICK_S:
+                    await asyncio.sleep(_MIRROR_SHARE * took_s)
 
     async def _put(self, where: tuple[str, str], value: bytes) -> None:
         bucket, key = where

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ class Planner:
         self._state = core.initial(job, settings)
         self._inbox: asyncio.Queue[Envelope | _Asked] = asyncio.Queue()
         self._waiting: dict[str, asyncio.Future[Frozen]] = {}
-        self._stepped_s = self._clock()
+        self._stepped_s = 0.0
         self._numbers = itertools.count(1)
         self._outbox: Outbox | None = None
         self._attic = Attic()
@@ -135,12 +136,42 @@ class Planner:
                 _log.warning("planner.facts_missing", expected=count, read=done)
                 break
             if isinstance(item, Envelope):
-                at_s = item.time.timestamp()
-                self._state = core.fold(self._state, _fact(item), at_s)
+                self._fold(item)
         self._stepped_s = self._clock()
         incarnation = await self._incarnation() if self._state.membership is not None else 1
-        self._state, commands = core.resume(self._state, self._stepped_s, incarnation=incarnation)
-        self._carry_out((*self._fences(), *commands))
+        fences = self._fences()
+        try:
+            self._state, commands = core.resume(
+                self._state, self._stepped_s, incarnation=incarnation
+            )
+        except Exception as error:  # noqa: BLE001 - each event that comes is tried by itself
+            self._set_aside(Tick(), error)
+            commands = ()
+        self._carry_out((*fences, *commands))
+
+    def _fold(self, event: Envelope) -> None:
+        """Take in a stored fact, at the time at which the bus may have stored it.
+
+        Authors' clocks may be off, but facts come in the order in which they were stored, and all
+        of them before now: a clock that is ahead must not put off what is due, one that is behind
+        must not make it overdue.
+        """
+        self._stepped_s = min(max(self._stepped_s, event.time.timestamp()), self._clock())
+        try:
+            self._state = core.fold(self._state, _fact(event), self._stepped_s)
+        except Exception as error:  # noqa: BLE001 - it is stored, and would end each planner
+            self._set_aside(event, error)
+
+    def _set_aside(self, event: Envelope | Event, error: Exception) -> None:
+        """One event is lost, but whoever may fail next still finds a planner."""
+        told = {} if isinstance(event, Tick) else {"id": event.id}
+        what = event.payload if isinstance(event, Envelope | Fact) else event
+        # No locals: they hold all that is known of the job.
+        where = "".join(traceback.format_tb(error.__traceback__, limit=-3))
+        reason = f"{type(error).__name__}: {error}"
+        _log.error(
+            "planner.event_refused", **told, event_=repr(what)[:500], reason=reason, at=where
+        )
 
     def _fences(self) -> tuple[Command, ...]:
         """First of all, every machine hears that this planner leads: no other is obeyed then."""
@@ -187,11 +218,11 @@ class Planner:
         self._stepped_s = self._clock()
         try:
             self._state, commands = core.step(self._state, event, self._stepped_s)
-        except ProtocolError as error:
-            # A bug of ours: one event is lost, but whoever may fail next still finds a planner.
-            _log.exception("planner.event_refused", event_=repr(event)[:500], reason=str(error))
+        except Exception as error:  # noqa: BLE001 - a bug of ours; the state is as it was before
+            self._set_aside(event, error)
             if isinstance(event, Request):
-                self._waiting.pop(event.id).set_exception(error)
+                failure = ProtocolError(f"the planner could not: {type(error).__name__}: {error}")
+                self._waiting.pop(event.id).set_exception(failure)
             return
         self._carry_out(commands)
         self._attic.settle(len(self._state.inventory.hosts) + len(self._state.holdings))
