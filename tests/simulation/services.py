@@ -184,7 +184,10 @@ class SlownessOracle:
         return None
 
     def tick(self, now_s: float) -> Iterable[Verdict]:
-        return [Verdict("straggler", name, None, 0.9, f"{name} is slow") for name in self._slow]
+        return [
+            Verdict("straggler", name, None, 0.9, f"{name} is slow", advice="move")
+            for name in self._slow
+        ]
 
 
 class SimDetector:

@@ -17,7 +17,7 @@ from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import RankReport
 from trainmover.tables import Table
 from trainmover.topology import Frozen, Membership
-from trainmover_planner import crashes, shapes
+from trainmover_planner import condemn, crashes, shapes
 from trainmover_planner.evidence import nearly_all
 from trainmover_planner.formation import refuse
 from trainmover_planner.history import remember
@@ -127,11 +127,8 @@ def _of_detectors(turn: Turn, fact: Fact) -> None:
             turn.put("incidents", opened.id, opened)
             if fact.trace and len(turn.state.traces) < _TRACES:
                 turn.put("traces", opened.id, fact.trace)
-            dead = opened.kind == "machine_failed" or opened.advice == "recover"
-            if dead and opened.mode == "active" and opened.machine:
-                life = _accused(turn.state, opened)
-                if life is not None and not _has_finished(turn.state, life):
-                    _died(turn, life, reason=opened.summary, incident=opened.id)
+            if condemn.recommends_end(opened):
+                _condemned(turn, opened)
         case incident.IncidentClosed(id=id):
             turn.drop("incidents", id)
             if all(death.incident != id for death in turn.state.deaths.values()):
@@ -295,6 +292,21 @@ def _has_finished(state: State, life: Life) -> bool:
             ranks = seats.layout.ranks_of(slot)
             return all((life[0], rank) in state.finished for rank in ranks)
     return False
+
+
+def _condemned(turn: Turn, opened: incident.IncidentOpened) -> None:
+    """A detector wants a machine ended: it is, if that is evidence, or within the limits."""
+    state = turn.state
+    life = _accused(state, opened)
+    if life is None or life in state.deaths or _has_finished(state, life):
+        return
+    code, _ = condemn.refusal(state, opened, turn.now_s)
+    if code:
+        return  # policy says so
+    if not condemn.is_death(opened):
+        lately = (at_s for at_s in state.fenced if at_s > turn.now_s - condemn.HOUR_S)
+        turn.note(fenced=(*lately, turn.now_s))
+    _died(turn, life, reason=opened.summary, incident=opened.id)
 
 
 def _died(turn: Turn, life: Life, *, reason: str, incident: str | None) -> None:

@@ -57,6 +57,10 @@ class Settings:
 
     Attributes:
         automation: What policy may do about stragglers, until an operator says otherwise.
+        fence_budget: Machines ended within an hour because a detector advises it, where that is no
+            evidence of death.
+        fence_votes: Detectors that have to agree on it.
+        fence_confidence: How sure a claim has to be for it, 0 to 1.
         form_quiet_s: The job forms when no machine registered for this long.
         cooldown_s: Pause between automatic moves of the same slot.
         keep_reserve: Standbys that an automatic planned move must leave for crashes.
@@ -72,6 +76,9 @@ class Settings:
     """
 
     automation: AutomationMode = "automatic"
+    fence_budget: int = 60
+    fence_votes: int = 1
+    fence_confidence: float = 0.8
     form_quiet_s: float = 2.0
     cooldown_s: float = 30.0
     keep_reserve: int = 0
@@ -285,6 +292,7 @@ class State:
         traces: W3C trace headers of each incident.
         deaths: Lives that were given up, as far as they matter still.
         unsaid: Those among them that nobody was told of yet.
+        fenced: When machines were ended on claims that are no evidence of death, within an hour.
         spent: Lives that had a slot, or could not take one: they are of no use any more.
         shape: What machines must have been told, before the job formed.
         arrived_s: When the latest machine of that shape registered.
@@ -328,6 +336,7 @@ class State:
     traces: Table[str, Mapping[str, str]] = field(default_factory=Table)
     deaths: Table[Life, Death] = field(default_factory=Table)
     unsaid: tuple[Life, ...] = ()
+    fenced: tuple[float, ...] = ()
     spent: Table[Life, None] = field(default_factory=Table)
     shape: Shape | None = None
     arrived_s: float = 0.0
