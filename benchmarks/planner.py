@@ -23,9 +23,26 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Final
 
+import numpy as np
+
+from benchmarks.detection_load import Fleet as Load
+from benchmarks.detection_simulated import detectors
+from trainmover.detection.guard import Guarded
 from trainmover.events import catalog, executor, incident, machine
 from trainmover.events.envelope import Envelope, decode, encode
+from trainmover.events.migration import JobFormed
+from trainmover.telemetry import (
+    HEAD,
+    OPS,
+    PULSE,
+    RECORD,
+    Batch,
+    Sections,
+    decode_batch,
+    encode_batch,
+)
 from trainmover.topology import Frozen, Machine
+from trainmover_detector.core import DetectorCore
 from trainmover_planner import core
 from trainmover_planner.memory import Attic
 from trainmover_planner.state import Command, Fact, PublishFact, SendCommand, State
@@ -36,6 +53,8 @@ RANKS_PER_MACHINE: Final = 8
 SPARE: Final = 4
 SECONDS: Final = 5
 PLANS: Final = 7
+_HEALTHY_S: Final = 30
+_SICK_S: Final = 6
 JOB: Final = "size"
 
 
@@ -256,6 +275,68 @@ def row(ranks: int) -> dict[str, Any]:
     }
 
 
+def watched(ranks: int, sick: int) -> dict[str, Any]:
+    """A second of a job for the detector: telemetry, progress and ticks; while ranks are frozen.
+
+    Args:
+        ranks: Ranks of the job.
+        sick: So many of them stopped; all others wait for them in one collective.
+    """
+    guarded = [Guarded(name, detector) for name, detector in detectors().items()]
+    watch = DetectorCore(guarded)
+    fleet, facts = Load(ranks), Fleet(ranks)
+    watch.on_fact(JobFormed(membership=fleet.seats), 0.0)
+    took, claims = [], 0
+    for second in range(_HEALTHY_S + _SICK_S):
+        frozen_s = second - _HEALTHY_S if sick and second >= _HEALTHY_S else None
+        batches = fleet.second(second) if frozen_s is None else stuck(fleet, sick, frozen_s)
+        progress = facts.second(min(second, _HEALTHY_S)) if frozen_s is None else []
+        began = time.process_time()
+        for index, data in enumerate(batches):
+            now_s = second + index / len(batches)
+            watch.on_batch(decode_batch(data), now_s)
+            if index < len(progress):
+                watch.on_fact(progress[index], now_s)
+            if index % max(1, len(batches) // 5) == 0:
+                claims += len(watch.tick(now_s))
+        took.append(time.process_time() - began)
+    if any(each.quarantined for each in guarded) or bool(sick) != bool(claims):
+        lost = {each.name: each.quarantined for each in guarded if each.quarantined}
+        raise RuntimeError(f"{claims} claims about {sick} frozen ranks; out: {lost}")
+    return {
+        "ranks": ranks,
+        "sick": sick,
+        "second_of_life_s": round(statistics.median(took[_HEALTHY_S:]), 4),
+    }
+
+
+def stuck(fleet: Load, sick: int, frozen_s: int) -> list[bytes]:
+    """Batches of all machines while the first rank of each of ``sick`` machines stands still."""
+    world, local = fleet.seats.layout.world_size, RANKS_PER_MACHINE
+    frozen = np.arange(sick) * local
+    pulses = np.zeros(world, PULSE)
+    pulses["rank"], pulses["step"], pulses["phase"] = np.arange(world), _HEALTHY_S, 2
+    pulses["phase_ns"] = 10**9 * (frozen_s + 1)
+    pulses["state"], pulses["age_ns"] = ord("R"), 10**7
+    pulses["state"][frozen], pulses["age_ns"][frozen] = ord("T"), 10**9 * (frozen_s + 1)
+    waiting = np.zeros(world, RECORD)
+    waiting["rank"], waiting["peer"] = np.arange(world), -1
+    waiting["step"], waiting["sequence"], waiting["group"] = _HEALTHY_S, 1, 7
+    waiting["op"], waiting["duration_ns"] = OPS.index("allreduce"), 10**9 * (frozen_s + 1)
+    heads = np.zeros(world, HEAD)
+    heads["rank"], heads["group"], heads["issued"] = np.arange(world), 7, 2
+    heads["issued"][frozen] = 1
+    batches = []
+    for slot, member in enumerate(fleet.seats.members):
+        mine = slice(slot * local, (slot + 1) * local)
+        there = waiting[mine][~np.isin(waiting["rank"][mine], frozen)]
+        more = Sections(pulses=pulses[mine], open=there, heads=heads[mine])
+        groups = {7: (range(world),)} if slot % 64 == 0 else {}
+        batch = Batch("load", member.machine, 0, 1, np.zeros(0, RECORD), more=more, groups=groups)
+        batches.append(encode_batch(batch))
+    return batches
+
+
 def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
@@ -286,7 +367,12 @@ def main() -> None:
     for ranks in sorted(options.ranks):
         rows.append(apart(row, ranks))
         print(rows[-1], file=sys.stderr, flush=True)
-    result = {"rows": rows, "growth_exponent": growth_exponent(rows)}
+    watches = []
+    for ranks in sorted(set(options.ranks) & set(DETECTOR_RANKS)):
+        for sick in (0, 1, max(1, ranks // 512)):
+            watches.append(apart(watched, ranks, sick))
+            print(watches[-1], file=sys.stderr, flush=True)
+    result = {"rows": rows, "growth_exponent": growth_exponent(rows), "detector": watches}
     print(json.dumps(result, indent=None if options.json else 2))
 
 
