@@ -92,17 +92,20 @@ class Membership(Frozen):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Membership:
+        if "_slots" in self.__dict__:
+            return self  # checked already: a command to each machine holds the same membership
         if len(self.members) != self.layout.slots:
             raise ValueError(f"{len(self.members)} members for {self.layout.slots} slots")
-        names = [member.machine for member in self.members]
-        if len(set(names)) != len(names):
-            raise ValueError(f"a machine fills two slots: {sorted(names)}")
+        ranks = self.layout.ranks_per_slot
         for member in self.members:
-            if len(member.endpoints) != self.layout.ranks_per_slot:
+            if len(member.endpoints) != ranks:
                 raise ValueError(
                     f"machine {member.machine} has {len(member.endpoints)} endpoints, "
-                    f"the layout wants {self.layout.ranks_per_slot}"
+                    f"the layout wants {ranks}"
                 )
+        if len(self._slots) != len(self.members):
+            every = sorted(member.machine for member in self.members)
+            raise ValueError(f"a machine fills two slots: {every}")
         return self
 
     def endpoint_of(self, rank: int) -> str:
@@ -113,6 +116,11 @@ class Membership(Frozen):
     def machine_of(self, rank: int) -> str:
         """Name of the machine that computes ``rank``."""
         return self.members[self.layout.slot_of(rank)].machine
+
+    def holds(self, machine: str, rank: int) -> bool:
+        """Whether ``machine`` computes ``rank``; no rank outside of the job is anybody's."""
+        slot = self._slots.get(machine)
+        return slot is not None and rank // self.layout.ranks_per_slot == slot
 
     def slot_of_machine(self, machine: str) -> int | None:
         """The slot ``machine`` fills, or None when it fills none."""
@@ -129,9 +137,13 @@ class Membership(Frozen):
             joiners: The new member of each slot that changes hands.
             epoch: The new epoch; one more than this one's when omitted.
         """
-        members = tuple(joiners.get(slot, member) for slot, member in enumerate(self.members))
+        members = list(self.members)
+        for slot, member in joiners.items():
+            members[slot] = member
         return Membership(
-            epoch=self.epoch + 1 if epoch is None else epoch, layout=self.layout, members=members
+            epoch=self.epoch + 1 if epoch is None else epoch,
+            layout=self.layout,
+            members=tuple(members),
         )
 
     def changed_slots(self, later: Membership) -> frozenset[int]:
@@ -139,7 +151,7 @@ class Membership(Frozen):
         return frozenset(
             slot
             for slot, (old, new) in enumerate(zip(self.members, later.members, strict=True))
-            if old != new
+            if old is not new and old != new
         )
 
     def changed_ranks(self, later: Membership) -> frozenset[int]:

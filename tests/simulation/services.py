@@ -109,7 +109,7 @@ class SimPlanner:
             self._step(Tick())
 
     def _plan_wake(self) -> None:
-        wake_s = core.next_wake_s(self.state, self._stepped_s)
+        wake_s = core.next_wake_s(self.state)
         if wake_s is not None:
             delay_s = max(wake_s - self.scene.sim.now_s, 0.0) + 0.001
             self.process.after(delay_s, self._tick, self._stepped_s)
@@ -184,7 +184,10 @@ class SlownessOracle:
         return None
 
     def tick(self, now_s: float) -> Iterable[Verdict]:
-        return [Verdict("straggler", name, None, 0.9, f"{name} is slow") for name in self._slow]
+        return [
+            Verdict("straggler", name, None, 0.9, f"{name} is slow", advice="move")
+            for name in self._slow
+        ]
 
 
 class SimDetector:

@@ -46,7 +46,7 @@ class TestBinaryMode:
             "ce-dataschema": "urn:trainmover:event:machine.lost:v1",
             "traceparent": TRACE["traceparent"],
         }
-        assert json.loads(body) == {"machine": "w-1", "reason": "silent"}
+        assert json.loads(body) == {"machine": "w-1", "reason": "silent", "generation": None}
 
     def test_the_round_trip(self):
         assert decode(SUBJECT, *encode(event())) == event()

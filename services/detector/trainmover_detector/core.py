@@ -118,11 +118,11 @@ class DetectorCore:
 
     def _learn(self, fact: Frozen) -> list[Frozen]:
         if (membership := self._seats.learn(fact)) is not None:
-            for guarded in self._detectors:
-                guarded.membership_changed(membership)
             early = self._seats.early()
             for guarded in self._detectors:
-                guarded.observe(early)
+                with self._armed():  # each for itself: one that does not return ends for itself
+                    guarded.membership_changed(membership)
+                    guarded.observe(early)
         match fact:
             case MigrationCommitted(membership=membership, moves=moves):
                 back = {move.joiner for move in moves}

@@ -8,6 +8,8 @@ that are in different operations (a mismatch).
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, ClassVar, Final
@@ -19,7 +21,7 @@ from pydantic import Field
 from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Verdict
 from trainmover.events.executor import StepBroken, WorkerFinished
 from trainmover.events.machine import LinkLost, WorkerExited
-from trainmover.telemetry import LINK, PULSE, RECORD, Phase
+from trainmover.telemetry import HEAD, LINK, PULSE, RECORD, Phase
 from trainmover.topology import Membership
 from trainmover_detector.inbox import FEW_RANKS
 from trainmover_detector.mismatch import find_mismatch
@@ -32,6 +34,12 @@ _STOPPED: Final = {ord("T"): "stopped", ord("t"): "stopped", ord("D"): "waiting 
 _HISTORY: Final = 128
 _LEAST_STEPS: Final = 3
 _REPEAT_S: Final = 1.0
+_LOOK_RANKS: Final = 12_288
+"""Jobs up to so many ranks may be looked at closely with each tick."""
+_CHAINS: Final = 4
+"""The way to so many of them is told; each is a walk through the whole job."""
+_MOST_NAMED: Final = 64
+"""Machines that are named at once: if it is more of them, it is none of them."""
 
 Records = npt.NDArray[np.void]
 
@@ -96,6 +104,9 @@ class HangDetector:
         self._froze = False
         self._claimed: dict[tuple[str, str | None, tuple[int, int] | None], Verdict] = {}
         self._said_s = 0.0
+        self._judged_s = -math.inf
+        # A close look at a large job takes a good part of a second.
+        self._pause_s = world / _LOOK_RANKS if world > _LOOK_RANKS else 0.0
 
     def membership_changed(self, membership: Membership) -> None:
         """A new epoch: everybody's operations are numbered anew."""
@@ -159,11 +170,13 @@ class HangDetector:
             return ()
         if still_s < self.patience_s():
             return ()  # not even a frozen process would be due
-        if self._claimed and now_s - self._said_s < _REPEAT_S:
+        said_s = self._said_s if self._claimed else -math.inf
+        if now_s - said_s < _REPEAT_S or now_s - self._judged_s < self._pause_s:
             return ()
         now = self._gather(membership, moved_s, now_s)
         if now is None:
             return ()
+        self._judged_s = now_s
         return self._say(self._judge(now, membership, still_s, now_s), now_s)
 
     def patience_s(self, *, alive: bool = False) -> float:
@@ -209,11 +222,9 @@ class HangDetector:
         silent_s = self._config.silent_s
         # A process may hold its interpreter's lock for a while; one that is stopped does not.
         stale = pulses["rank"][age_s > np.where(stopped, silent_s, 1.5 * silent_s)]
-        issued = {
-            (int(group), int(rank)): int(count)
-            for window in windows
-            for rank, group, count in window.heads.tolist()
-        }
+        heads = np.concatenate([w.heads for w in windows] or [np.zeros(0, HEAD)])
+        places = zip(heads["group"].tolist(), heads["rank"].tolist(), strict=True)
+        issued = dict(zip(places, heads["issued"].tolist(), strict=True))
         return Standstill(
             open=np.concatenate([w.open for w in windows] or [np.zeros(0, RECORD)]),
             pulses=pulses,
@@ -234,7 +245,9 @@ class HangDetector:
         # Whoever is in an operation that all have entered communicates; it does not hold them up.
         inside = set(now.open["rank"].tolist()) - now.stale
         outside = [rank for rank in waits.roots if rank not in inside]
-        roots = [rank for rank in outside if self._is_due(rank, now, now_s)]
+        there = now.pulses[np.isin(now.pulses["rank"], outside)]
+        pulses = {int(pulse["rank"]): pulse for pulse in there}
+        roots = [rank for rank in outside if self._is_due(rank, pulses.get(rank), now, now_s)]
         if roots and len(roots) * 3 > max(6, len(now.pulses)) and still_s < 3 * self.patience_s():
             return []  # so many at once are rather news that has not come yet
         if roots:
@@ -242,26 +255,26 @@ class HangDetector:
             by_machine: dict[str, list[int]] = {}
             for rank in roots:
                 by_machine.setdefault(membership.machine_of(rank), []).append(rank)
+            named = [*by_machine.values()][:_MOST_NAMED]
             return [
-                self._hang(machine, ranks, now, waits, still_s)
-                for machine, ranks in by_machine.items()
+                self._hang(ranks, now, waits, still_s, told=number < _CHAINS)
+                for number, ranks in enumerate(named)
             ]
         if outside or not self._all_stuck(now):
             return []
         return self._link_hangs(now, waits, membership, still_s)
 
-    def _is_due(self, rank: int, now: Standstill, now_s: float) -> bool:
+    def _is_due(self, rank: int, pulse: np.void | None, now: Standstill, now_s: float) -> bool:
         """Whether a rank has been where it is for too long; one between two steps has more time."""
-        pulse = now.pulses[now.pulses["rank"] == rank]
-        if not len(pulse):
+        if pulse is None:
             return True
-        phase = Phase(int(pulse["phase"][0]))
-        there_s = float(pulse["phase_ns"][0] + pulse["age_ns"][0]) * 1e-9
+        phase = _phase(pulse)
+        there_s = (float(pulse["phase_ns"]) + float(pulse["age_ns"])) * 1e-9
         # It may have waited for somebody until a moment ago.
         there_s = min(there_s, now_s - float(self._acted_s[rank]))
         if rank in now.stale:
             return True
-        if phase not in _ELSEWHERE:
+        if phase is None or phase not in _ELSEWHERE:
             return there_s >= self.patience_s(alive=True)
         config = self._config
         floor_s = config.outside_s if phase is Phase.OUTSIDE else config.loader_s
@@ -280,13 +293,22 @@ class HangDetector:
         return min(entered.values()) * 1e-9 >= max(0.8 * self._config.least_s, usual_s)
 
     def _hang(
-        self, machine: str, ranks: list[int], now: Standstill, waits: Waits, still_s: float
+        self,
+        ranks: list[int],
+        now: Standstill,
+        waits: Waits,
+        still_s: float,
+        *,
+        told: bool,
     ) -> Verdict:
         rank = ranks[0]
-        pulse = now.pulses[now.pulses["rank"] == rank]
+        assert self._membership is not None  # noqa: S101 - asked for a job that has formed
+        machine = self._membership.machine_of(rank)
         frozen = rank in now.stale
-        state = int(pulse["state"][0]) if len(pulse) else 0
-        phase = Phase(int(pulse["phase"][0])).name.lower() if len(pulse) else "unknown"
+        pulse = next(iter(now.pulses[now.pulses["rank"] == rank]), None)
+        state = int(pulse["state"]) if pulse is not None else 0
+        known = None if pulse is None else _phase(pulse)
+        phase = "unknown" if known is None else known.name.lower()
         how = (
             f"its process is {_STOPPED.get(state, 'frozen')}"
             if frozen
@@ -295,7 +317,6 @@ class HangDetector:
         limit_s = (
             self._config.recover_frozen_s if frozen else self._config.recover_alive_s or np.inf
         )
-        victims = sorted(waits.edges)
         evidence: dict[str, Any] = {
             "class": "non_communication_hang",
             "ranks": ranks,
@@ -305,16 +326,16 @@ class HangDetector:
             "step": self._step,
             "still_s": round(still_s, 3),
             "patience_s": round(self.patience_s(), 3),
-            "waiting_ranks": victims[:64],
-            "chain": waits.chain_to(rank)[:16],
+            "waiting_ranks": heapq.nsmallest(64, waits.lines),
+            "chain": waits.chain_to(rank)[:16] if told else [],
         }
         return Verdict(
             kind="hang",
             machine=machine,
             rank=rank,
             confidence=0.97 if frozen else 0.9,
-            summary=f"{machine}: rank {rank} never entered what {len(victims)} ranks wait in since "
-            f"{still_s:.1f} s (step {self._step}); {how}",
+            summary=f"{machine}: rank {rank} never entered what {len(waits.lines)} ranks wait in "
+            f"since {still_s:.1f} s (step {self._step}); {how}",
             evidence=evidence,
             advice="recover" if still_s >= limit_s else "none",
         )
@@ -382,3 +403,12 @@ class HangDetector:
             Verdict(v.kind, v.machine, None, 0.9, "the job moves again", closed=True, link=v.link)
             for v in claimed.values()
         ]
+
+
+def _phase(pulse: np.void) -> Phase | None:
+    """Where a rank says it is; None where it says nothing that there is."""
+    value = int(pulse["phase"])
+    return Phase(value) if value in _PHASES else None
+
+
+_PHASES: Final = frozenset(Phase)

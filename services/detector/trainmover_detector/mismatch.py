@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from trainmover.detection import Verdict
 from trainmover.telemetry import OPS
 from trainmover.topology import Membership
@@ -23,12 +26,9 @@ _NAMED: Final = 8
 def find_mismatch(now: Standstill, membership: Membership) -> Verdict | None:
     """The first group in which ranks entered different things under the same number."""
     places: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
-    for one in now.open:
-        if one["peer"] < 0:
-            op = int(one["op"])
-            what = (op, int(one["bytes"]) if op in _SAME_BYTES else -1)
-            place = places.setdefault((int(one["group"]), int(one["sequence"])), {})
-            place[int(one["rank"])] = what
+    for rank, group, sequence, op, nbytes in _that_differ(now.open):
+        what = (op, nbytes if op in _SAME_BYTES else -1)
+        places.setdefault((group, sequence), {})[rank] = what
     for (group, sequence), what_by_rank in sorted(places.items(), key=lambda each: each[0][1]):
         votes = Counter(what_by_rank.values()).most_common()
         if len(votes) < 2:
@@ -40,6 +40,26 @@ def find_mismatch(now: Standstill, membership: Membership) -> Verdict | None:
     return None
 
 
+def _that_differ(open_: npt.NDArray[np.void]) -> list[tuple[int, int, int, int, int]]:
+    """(rank, group, sequence, op, bytes) wherever ranks are in different things."""
+    every = open_[open_["peer"] < 0]
+    nbytes = np.where(np.isin(every["op"], [*_SAME_BYTES]), every["bytes"], 0)
+    place = np.stack([every["group"].astype(np.int64), every["sequence"].astype(np.int64)])
+    _, where = np.unique(place, axis=1, return_inverse=True)
+    where = where.reshape(-1)
+    odd = np.zeros(len(every), bool)
+    for what in (every["op"].astype(np.int64), nbytes.astype(np.int64)):
+        least = np.full(len(every), np.iinfo(np.int64).max)
+        most = np.full(len(every), np.iinfo(np.int64).min)
+        np.minimum.at(least, where, what)
+        np.maximum.at(most, where, what)
+        odd |= (least < most)[where]
+    found: list[tuple[int, int, int, int, int]] = every[
+        ["rank", "group", "sequence", "op", "bytes"]
+    ][odd].tolist()
+    return found
+
+
 def _verdict(
     group: int,
     sequence: int,
@@ -49,7 +69,8 @@ def _verdict(
 ) -> Verdict:
     said: dict[str, list[int]] = {}
     for rank, (op, nbytes) in sorted(what_by_rank.items()):
-        name = OPS[op] + (f" of {nbytes} bytes" if nbytes >= 0 else "")
+        known = OPS[op] if 0 <= op < len(OPS) else f"operation {op}"
+        name = known + (f" of {nbytes} bytes" if nbytes >= 0 else "")
         said.setdefault(name, []).append(rank)
     words = "; ".join(f"ranks {_some(ranks)} are in {name}" for name, ranks in said.items())
     evidence: dict[str, Any] = {

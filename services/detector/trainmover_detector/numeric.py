@@ -18,6 +18,7 @@ from pydantic import Field
 
 from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Verdict
 from trainmover.events.executor import JobLayoutKnown
+from trainmover.spans import Spans
 from trainmover.telemetry import Flag
 from trainmover.topology import Membership
 from trainmover_detector.baselines import median_and_sigma
@@ -26,6 +27,8 @@ from trainmover_detector.inbox import StepInbox
 __all__ = ["NumericConfig", "NumericDetector"]
 
 _KEPT_STEPS: Final = 32
+_MOST_SPANS: Final = 64
+"""A rank that names more spans of replicas is not believed."""
 _LOSS, _CHECKSUM, _REDONE = int(Flag.LOSS), int(Flag.CHECKSUM), int(Flag.REDONE)
 
 Floats = npt.NDArray[np.float64]
@@ -92,7 +95,8 @@ class NumericDetector:
     def __init__(self, config: NumericConfig = NumericConfig()) -> None:  # noqa: B008 - frozen
         self._config = config
         self._membership: Membership | None = None
-        self._replicas: dict[int, tuple[int, ...]] = {}
+        self._replicas: dict[int, Spans] = {}
+        self._sets: list[Spans] | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -137,8 +141,18 @@ class NumericDetector:
     def notice(self, evidence: Evidence) -> Iterable[Verdict]:
         """Learn who holds the same state."""
         if isinstance(evidence.fact, JobLayoutKnown):
-            self._replicas[evidence.fact.rank] = tuple(sorted(evidence.fact.replicas))
+            self._learn(evidence.fact)
         return ()
+
+    def _learn(self, fact: JobLayoutKnown) -> None:
+        membership = self._membership
+        if membership is None or not membership.holds(fact.machine, fact.rank):
+            return  # nobody speaks for others
+        world = membership.layout.world_size
+        if not 0 < len(fact.spans) <= _MOST_SPANS or any(span[-1] >= world for span in fact.spans):
+            return
+        self._replicas[fact.rank] = fact.spans
+        self._sets = None
 
     def tick(self, now_s: float) -> Iterable[Verdict]:
         """Look at what waits."""
@@ -220,8 +234,11 @@ class NumericDetector:
         verdicts: list[Verdict] = []
         if not step.sums:
             return verdicts
-        for replicas in sorted(set(self._replicas.values())):
-            sums = {rank: step.sums[rank] for rank in replicas if rank in step.sums}
+        if self._sets is None:  # they change when the job starts, and then no more
+            self._sets = sorted(set(self._replicas.values()), key=lambda spans: spans[0][0])
+        for spans in self._sets:
+            ranks = (rank for span in spans for rank in span)
+            sums = {rank: step.sums[rank] for rank in ranks if rank in step.sums}
             counts = Counter(sums.values()).most_common()
             if len(counts) < 2:
                 continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -21,6 +21,8 @@ __all__ = ["Standstill", "Waits", "find_waits"]
 
 _RECV: Final = OPS.index("recv")
 _SEND: Final = OPS.index("send")
+_LOOKS: Final = 16
+"""So often the graph looks at every rank, at most."""
 
 Records = npt.NDArray[np.void]
 
@@ -46,125 +48,176 @@ class Standstill:
     stale: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Wait:
+    """Whom several ranks wait for together; one for all of them, or a large job has millions.
+
+    Attributes:
+        others: Who is waited for.
+        why: In words.
+    """
+
+    others: frozenset[int]
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class Waits:
     """The graph.
 
     Attributes:
-        edges: For each rank that waits, whom it waits for.
+        lines: For each rank that waits, whom it waits for.
         roots: Ranks that are waited for and wait for nobody.
-        why: For each edge, in words.
         stuck: (sending, receiving rank) of messages that were sent and did not arrive.
     """
 
-    edges: Mapping[int, frozenset[int]]
+    lines: Mapping[int, Sequence[Wait]]
     roots: tuple[int, ...]
-    why: Mapping[tuple[int, int], str] = field(default_factory=dict)
     stuck: tuple[tuple[int, int], ...] = ()
 
     def chain_to(self, root: int) -> list[str]:
         """The longest of the shortest chains of waits that end at ``root``, in words."""
-        behind: dict[int, list[int]] = {}
-        for rank, others in self.edges.items():
-            for other in others:
-                behind.setdefault(other, []).append(rank)
-        came: dict[int, int] = {}
+        waiting: dict[Wait, list[int]] = {}
+        for rank, waits in sorted(self.lines.items()):
+            for wait in waits:
+                waiting.setdefault(wait, []).append(rank)
+        named: dict[int, list[Wait]] = {}
+        for wait in waiting:
+            for other in wait.others:
+                named.setdefault(other, []).append(wait)
+        came: dict[int, tuple[int, str]] = {}
         seen, line, last = {root}, deque([root]), root
         while line:
             last = line.popleft()
-            for rank in sorted(behind.get(last, ())):
-                if rank not in seen:
-                    seen.add(rank)
-                    came[rank] = last
-                    line.append(rank)
+            for wait in named.pop(last, ()):
+                # Whoever waits so has been reached once anybody was who is waited for.
+                for rank in waiting.pop(wait, ()):
+                    if rank not in seen:
+                        seen.add(rank)
+                        came[rank] = (last, wait.why)
+                        line.append(rank)
         words = []
         while last != root:
-            words.append(f"rank {last} waits for rank {came[last]} {self.why[last, came[last]]}")
-            last = came[last]
+            other, why = came[last]
+            words.append(f"rank {last} waits for rank {other} {why}")
+            last = other
         return words
 
 
 def find_waits(now: Standstill) -> Waits:
     """Build the graph of a job that stands still."""
-    edges: dict[int, set[int]] = {}
-    why: dict[tuple[int, int], str] = {}
-    stuck: list[tuple[int, int]] = []
+    lines: dict[int, list[Wait]] = {}
+    stuck: set[tuple[int, int]] = set()
     arrived = _arrived(now.links)
-
-    def wait(rank: int, other: int, reason: str) -> None:
-        if rank != other:
-            edges.setdefault(rank, set()).add(other)
-            why.setdefault((rank, other), reason)
-
-    entered = {
-        (int(one["group"]), int(one["rank"]), int(one["sequence"]))
-        for one in now.open
-        if one["peer"] < 0
-    }
-    messages = {
-        (int(one["rank"]), int(one["peer"]), int(one["op"]), int(one["sequence"]))
-        for one in now.open
-        if one["peer"] >= 0
-    }
-    for one in now.open:
-        rank, group, op = int(one["rank"]), int(one["group"]), int(one["op"])
-        peer, sequence = int(one["peer"]), int(one["sequence"])
+    together: dict[tuple[int, int, int], list[int]] = {}
+    messages: dict[tuple[int, int, int, int], None] = {}
+    for one in now.open[["rank", "group", "op", "peer", "sequence"]].tolist():
+        rank, group, op, peer, sequence = one
+        if peer >= 0:
+            messages[rank, peer, op, sequence] = None
+        else:
+            together.setdefault((sequence, group, op), []).append(rank)
+    for rank, peer, op, sequence in messages:
         if rank in now.stale:
             continue
-        if peer >= 0:
-            both = (peer, rank, _SEND if op == _RECV else _RECV, sequence) in messages
-            source, target = (peer, rank) if op == _RECV else (rank, peer)
-            if both or arrived.get((source, target), True) is False:
-                stuck.append((source, target))
-            else:
-                wait(rank, peer, f"in {OPS[op]} {sequence} between them")
+        both = (peer, rank, _SEND if op == _RECV else _RECV, sequence) in messages
+        source, target = (peer, rank) if op == _RECV else (rank, peer)
+        if both or arrived.get((source, target), True) is False:
+            stuck.add((source, target))
+        elif rank != peer:
+            wait = Wait(frozenset({peer}), f"in {_name(op)} {sequence} between them")
+            lines.setdefault(rank, []).append(wait)
+    _wait_in_groups(now, lines, together)
+    _wait_in_votes(now, lines)
+    every = {wait for waits in lines.values() for wait in waits}
+    waited_for = set[int]().union(*(wait.others for wait in every))
+    roots = sorted(rank for rank in waited_for if rank in now.stale or rank not in lines)
+    return Waits(lines=lines, roots=tuple(roots), stuck=tuple(sorted(stuck)))
+
+
+def _name(op: int) -> str:
+    return OPS[op] if 0 <= op < len(OPS) else f"operation {op}"
+
+
+def _wait_in_groups(
+    now: Standstill,
+    lines: dict[int, list[Wait]],
+    together: Mapping[tuple[int, int, int], Sequence[int]],
+) -> None:
+    """Whoever is in an operation of a group waits for those of it who have not entered it."""
+    entered: dict[tuple[int, int], set[int]] = {}
+    for (sequence, group, _), ranks in together.items():
+        entered.setdefault((sequence, group), set()).update(ranks)
+    missing: dict[tuple[int, int], frozenset[int]] = {}
+    room = _LOOKS * (len(now.pulses) + len(now.open) + 1)
+    for (sequence, group, op), ranks in sorted(together.items()):
+        place = (sequence, group)
+        if place not in missing:
+            # The lowest numbers hold all others up. Honest ranks are in few; one that claims to
+            # be in thousands must not cost a look at the whole job for each.
+            members = [member for span in now.groups.get(group, ()) for member in span]
+            room -= len(members)
+            if room < 0:
+                return
+            there = entered[place]
+            missing[place] = frozenset(
+                member for member in members if _is_missing(now, group, member, sequence, there)
+            )
+        if not missing[place]:
             continue
-        for span in now.groups.get(group, ()):
-            for member in span:
-                known = now.issued.get((group, member))
-                there = (group, member, sequence) in entered
-                # One that does not say how far it is is in no operation at all.
-                if member in now.stale or (not there and (known is None or known <= sequence)):
-                    wait(rank, member, f"in {OPS[op]} {sequence} of group {group:08x}")
-    _wait_in_votes(now, edges, wait_in=wait)
-    waited_for = {other for others in edges.values() for other in others}
-    roots = sorted(r for r in waited_for if r in now.stale or not edges.get(r))
-    return Waits(
-        edges={rank: frozenset(others) for rank, others in edges.items()},
-        roots=tuple(roots),
-        why=why,
-        stuck=tuple(sorted(set(stuck))),
-    )
+        wait = Wait(missing[place], f"in {_name(op)} {sequence} of group {group:08x}")
+        for rank in ranks:
+            if rank not in now.stale:
+                lines.setdefault(rank, []).append(wait)
 
 
-def _wait_in_votes(now: Standstill, edges: dict[int, set[int]], *, wait_in: object) -> None:
+def _is_missing(now: Standstill, group: int, member: int, sequence: int, there: set[int]) -> bool:
+    if member in now.stale:
+        return True
+    if member in there:
+        return False
+    known = now.issued.get((group, member))
+    # One that does not say how far it is is in no operation at all.
+    return known is None or known <= sequence
+
+
+def _wait_in_votes(now: Standstill, lines: dict[int, list[Wait]]) -> None:
     """Ranks that vote and show no operation wait for whoever does not vote yet."""
-    assert callable(wait_in)  # noqa: S101 - a local function of the only caller
     busy = set(now.open["rank"].tolist())
+    pulses = now.pulses[["rank", "step", "phase"]].tolist()
     voting = {
-        int(pulse["rank"]): int(pulse["step"])
-        for pulse in now.pulses
-        if pulse["phase"] == Phase.VOTE and int(pulse["rank"]) not in now.stale
+        rank: step for rank, step, phase in pulses if phase == Phase.VOTE and rank not in now.stale
     }
+    waiting: dict[int, list[int]] = {}
     for rank, step in voting.items():
-        if rank in busy or edges.get(rank):
-            continue
-        for pulse in now.pulses:
-            other = int(pulse["rank"])
-            behind = other not in voting and int(pulse["step"]) <= step
-            if behind or other in now.stale:
-                wait_in(rank, other, f"in the vote on step {step}")
+        if rank not in busy and not lines.get(rank):
+            waiting.setdefault(step, []).append(rank)
+    for step in sorted(waiting)[:_LOOKS]:
+        behind = frozenset(
+            rank
+            for rank, at, _ in pulses
+            if (rank not in voting and at <= step) or rank in now.stale
+        )
+        if behind:
+            wait = Wait(behind, f"in the vote on step {step}")
+            for rank in waiting[step]:
+                lines.setdefault(rank, []).append(wait)
+
+
+_ENDS: Final = ("rank", "peer", "group")
+_SENT: Final = ("sent_messages", "sent_bytes")
+_RECEIVED: Final = ("received_messages", "received_bytes")
 
 
 def _arrived(links: Records) -> dict[tuple[int, int], bool]:
     """For each (sending, receiving) pair whose two ends are known: did everything arrive?"""
     sent: dict[tuple[int, int, int], tuple[int, int]] = {}
     got: dict[tuple[int, int, int], tuple[int, int]] = {}
-    for one in links:
-        rank, peer, group = int(one["rank"]), int(one["peer"]), int(one["group"])
+    for one in links[[*_ENDS, *_SENT, *_RECEIVED]].tolist():
+        rank, peer, group, *counted = one
         out, back = (rank, peer, group), (peer, rank, group)
-        sent[out] = _most(sent.get(out), one["sent_messages"], one["sent_bytes"])
-        got[back] = _most(got.get(back), one["received_messages"], one["received_bytes"])
+        sent[out] = _most(sent.get(out), *counted[:2])
+        got[back] = _most(got.get(back), *counted[2:])
     found: dict[tuple[int, int], bool] = {}
     for key, (messages, nbytes) in sent.items():
         if key in got:

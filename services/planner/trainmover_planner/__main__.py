@@ -37,6 +37,21 @@ def main() -> None:
         help="standbys that automatic moves leave for crashes (default %(default)s)",
     )
     group.add_argument(
+        "--fence-budget",
+        type=int,
+        default=defaults.fence_budget,
+        metavar="N",
+        help="machines that are ended within an hour because a detector advises it, where that is "
+        "no evidence of death (default %(default)s)",
+    )
+    group.add_argument(
+        "--fence-votes",
+        type=int,
+        default=defaults.fence_votes,
+        metavar="K",
+        help="detectors that have to agree on that (default %(default)s)",
+    )
+    group.add_argument(
         "--when-exhausted",
         choices=get_args(WhenExhausted),
         default=defaults.when_exhausted,
@@ -78,6 +93,8 @@ def main() -> None:
     settings = Settings(
         automation=arguments.automation,
         keep_reserve=arguments.keep_reserve,
+        fence_budget=arguments.fence_budget,
+        fence_votes=arguments.fence_votes,
         cooldown_s=arguments.cooldown,
         form_quiet_s=arguments.form_quiet,
         when_exhausted=arguments.when_exhausted,

@@ -7,27 +7,23 @@ from types import MappingProxyType
 
 from trainmover.capsules import holder_of, holders_of
 from trainmover.errors import RequestRefusedError
+from trainmover.spans import Spans, after, covers, some
 from trainmover.topology import Layout, Member, Membership
 from trainmover_planner.inventory import Host, life_of
-from trainmover_planner.state import State
+from trainmover_planner.state import State, seat_of
 
 __all__ = ["assign", "match", "sources", "standbys"]
 
 
 def standbys(state: State) -> list[Host]:
     """Machines without a slot that may be given one, in natural order; ready or not."""
-    seated = set()
-    flight = state.flight
-    for membership in (
-        state.membership,
-        None if flight is None or flight.plan is None else flight.plan.membership,
-    ):
-        if membership is not None:
-            seated |= {life_of(member) for member in membership.members}
+    seats = state.seats
     free = [
         host
-        for host in state.inventory.sorted()
-        if host.life not in seated | state.spent and state.inventory.usable(host, dead=state.deaths)
+        for host in state.inventory.sorted(state.spare)
+        if host.life not in state.spent
+        and all(seat_of(one, host.life) is None for one in seats)
+        and state.inventory.usable(host, dead=state.deaths)
     ]
     # One that is about to go itself comes last.
     leaving = {one.machine for one in state.incidents.values() if one.kind == "notice"}
@@ -58,13 +54,13 @@ def assign(
         The new members, or None when some slot cannot be filled.
     """
     wanted = list(slots)
-    seated = {m.machine for s, m in enumerate(keep.members) if s not in wanted}
-    committed = {life_of(member) for member in fallback.members}
+    filled = frozenset(wanted)
     pool = [
         host
-        for host in state.inventory.sorted()
-        if host.machine.name not in seated
-        and host.life not in committed | state.spent
+        for host in state.inventory.sorted(state.spare)
+        if keep.slot_of_machine(host.machine.name) in (None, *filled)
+        and host.life not in state.spent
+        and seat_of(fallback, host.life) is None
         and state.inventory.usable(host, dead=state.deaths)
     ]
     ready: dict[int, list[Member]] = {}
@@ -73,8 +69,11 @@ def assign(
     for slot in wanted:
         only = prefer.get(slot)
         warm = [host for host in pool if slot in host.warming and only in (None, host.machine.name)]
-        ready[slot] = [host.member(slot) for host in warm if slot in host.ready]
-        warming[slot] = [host.member(slot) for host in warm if slot not in host.ready]
+        # As many as there are slots are enough for each of them to find one.
+        able = [host for host in warm if slot in host.ready][: len(wanted)]
+        late = [host for host in warm if slot not in host.ready][: len(wanted)]
+        ready[slot] = [host.member(slot) for host in able]
+        warming[slot] = [host.member(slot) for host in late]
         old = fallback.members[slot]
         back = life_of(old) not in state.deaths and old != keep.members[slot]
         former[slot] = [old] if back else []
@@ -117,7 +116,7 @@ def match(slots: Iterable[int], *tiers: Mapping[int, Sequence[Member]]) -> dict[
 
 def sources(
     layout: Layout,
-    replicas: Mapping[int, tuple[int, ...]],
+    replicas: Mapping[int, Spans],
     *,
     followers: Mapping[int, int] = MappingProxyType({}),
     joining: Collection[int],
@@ -142,26 +141,46 @@ def sources(
     chosen: dict[int, int] = {}
     for slot in sorted(joining):
         for rank in layout.ranks_of(slot):
-            same = _replicas_of(rank, replicas)
-            if rank in followers:
-                same.add(followers[rank])
-            alive = same - ranks
+            spans = replicas[rank] if replicas.get(rank) else _said_by_others(rank, replicas)
+            found = [_nearest(layout, rank, span, joining=ranks) for span in spans]
+            if followers.get(rank, rank) not in ranks:
+                found.append(followers.get(rank))
+            alive = [other for other in found if other is not None]
             if alive:
                 _check_capsule(layout, rank, joining=ranks)
                 chosen[rank] = min(alive, key=lambda r: _distance(layout, rank, r))
             elif slot in whole:
                 chosen[rank] = rank
             else:
-                others = sorted(same - {rank})
-                why = f"ranks {others} died with it" if others else "no other rank holds it"
-                raise RequestRefusedError(
-                    f"The state of rank {rank} is lost: {why}.",
-                    code="no_replica",
-                    next_step="Start the job again from its latest checkpoint. To survive this "
-                    "next time, replicate the model (data parallel or hybrid sharding) or let a "
-                    "neighbour follow it (--redundancy follower).",
-                )
+                raise _lost(rank, spans, followers.get(rank))
     return chosen
+
+
+def _nearest(layout: Layout, rank: int, span: range, *, joining: Collection[int]) -> int | None:
+    """The rank of a span that is best to copy from; None where all of them join."""
+    best: int | None = None
+    for other in after(span, rank):
+        if other in joining:
+            continue
+        if (other - rank) % layout.ranks_per_slot == 0:
+            return other  # in the next slot that there is, at the same place
+        if best is None or _distance(layout, rank, other) < _distance(layout, rank, best):
+            best = other
+    return best
+
+
+def _lost(rank: int, spans: Spans, follower: int | None) -> RequestRefusedError:
+    others = [other for span in spans for other in span if other != rank]
+    if follower is not None:
+        others.append(follower)
+    why = f"ranks {some(sorted(set(others)))} died with it" if others else "no other rank holds it"
+    return RequestRefusedError(
+        f"The state of rank {rank} is lost: {why}.",
+        code="no_replica",
+        next_step="Start the job again from its latest checkpoint. To survive this "
+        "next time, replicate the model (data parallel or hybrid sharding) or let a "
+        "neighbour follow it (--redundancy follower).",
+    )
 
 
 def _check_capsule(layout: Layout, rank: int, *, joining: Collection[int]) -> None:
@@ -176,10 +195,9 @@ def _check_capsule(layout: Layout, rank: int, *, joining: Collection[int]) -> No
         )
 
 
-def _replicas_of(rank: int, replicas: Mapping[int, tuple[int, ...]]) -> set[int]:
-    own = set(replicas.get(rank, ()))
-    # A rank that died before it said what it holds: its replicas may have said so.
-    return own or {r for r, same in replicas.items() if rank in same}
+def _said_by_others(rank: int, replicas: Mapping[int, Spans]) -> Spans:
+    """A rank that died before it said what it holds: its replicas may have said so."""
+    return next((spans for spans in dict.fromkeys(replicas.values()) if covers(spans, rank)), ())
 
 
 def _distance(layout: Layout, rank: int, other: int) -> tuple[int, int, int]:

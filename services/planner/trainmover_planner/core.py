@@ -4,16 +4,22 @@ Read in this order: ``state`` (what is known), ``record`` (how facts become know
 decisions: ``formation``, ``recovery``, ``policy``, ``requests``. The shell is ``service``.
 
 Decisions look at the state alone, never at the event that came in, so repeated and reordered
-facts lead to the same end.
+facts lead to the same end. Each names the fields of the state that it looks at, and is asked when
+one of them changed or when something is due: most facts of a large job change nothing that anybody
+has to decide about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
 from trainmover.events.migration import JobFinished
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.table import Phase
+from trainmover.tables import Table
+from trainmover.topology import Membership
 from trainmover_planner import formation, policy, recovery, replan, requests
 from trainmover_planner.migrations import advance, resend
 from trainmover_planner.record import record
@@ -59,12 +65,15 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Command
     match event:
         case Fact():
             record(turn, event)
+            due = state.due_s is not None and now_s >= state.due_s
         case Request():
             requests.answer(turn, event)
+            due = True
         case Tick():
-            pass
-    _decide(turn)
-    return turn.state, _finish(turn, state)
+            due = True
+    if due or turn.changed:
+        _decide(turn, due=due)
+    return turn.state, _finish(turn)
 
 
 def fold(state: State, fact: Fact, at_s: float) -> State:
@@ -95,7 +104,7 @@ def resume(
             be told the same number, or they might issue the same epoch.
     """
     turn = Turn(state, now_s)
-    turn.set(unannounced={}, early={})
+    turn.set(unannounced={}, early=Table())
     turn.commands.extend(state.unannounced.values())
     if state.membership is not None and not state.over:
         gap = RESUME_GAP * incarnation
@@ -107,15 +116,22 @@ def resume(
         resend(turn)
         if not state.seen and len(state.memberships) == 1:
             formation.start_members(turn)
-    _decide(turn)
-    return turn.state, _finish(turn, state)
+    turn.changed |= _EVERYTHING
+    _decide(turn, due=True)
+    return turn.state, _finish(turn)
 
 
-def next_wake_s(state: State, now_s: float) -> float | None:
+def next_wake_s(state: State) -> float | None:
     """When to call ``step`` with a tick at the latest, in seconds; None: nothing is due."""
+    return state.due_s
+
+
+def _due_s(state: State, now_s: float) -> float | None:
+    """When something is due after ``now_s`` although nothing happens, in seconds."""
     if state.over:
         return None
-    times = [one.deadline_s for one in state.migrations.values() if one.open and one.deadline_s]
+    flying = [state.migrations[id].deadline_s for id in state.open]
+    times = [deadline_s for deadline_s in flying if deadline_s]
     times += recovery.wakes_s(state)
     if any(policy.advises_move(one) for one in state.incidents.values()):
         times += list(state.cooldown.values())
@@ -125,52 +141,111 @@ def next_wake_s(state: State, now_s: float) -> float | None:
     return min((at_s for at_s in times if at_s > now_s), default=None)
 
 
-def _decide(turn: Turn) -> None:
-    """Everything the state calls for; repeated until nothing more follows."""
+def _decide(turn: Turn, *, due: bool) -> None:
+    """Everything the state calls for; repeated until nothing more follows.
+
+    Args:
+        turn: The step under construction.
+        due: Whether to look at what only time decides, too.
+    """
+    asked = {stage for stage in _STAGES if (due and stage.timed) or stage.fields & turn.changed}
     for _ in range(8):
-        before = turn.state
         if turn.state.over:
-            turn.stop_everybody(turn.state.reason or f"the job has {turn.state.phase}")
-            return
-        formation.refuse_misfits(turn)
-        formation.form(turn)
-        for one in turn.state.migrations.values():
-            if one.open:
-                advance(turn, one.id, protocol.Tick())
-        recovery.recover(turn)
-        replan.announce_losses(turn)
-        formation.warm_standbys(turn)
-        policy.automate(turn)
-        _finish_job(turn)
-        if turn.state == before:
-            return
+            _stop(turn)
+            break
+        for stage in _STAGES:
+            if stage not in asked:
+                continue
+            asked.discard(stage)
+            turn.changed = set()
+            stage.decide(turn)
+            asked |= {other for other in _STAGES if other.fields & turn.changed}
+        if not asked:
+            break
+    turn.changed = set()
+    turn.note(due_s=_due_s(turn.state, turn.now_s))
+
+
+def _stop(turn: Turn) -> None:
+    state = turn.state
+    reason = state.reason or f"the job has {state.phase}"
+    if "phase" in turn.touched:
+        turn.stop_everybody(reason)
+    else:
+        turn.stop_newcomers(reason)
+
+
+def _expire(turn: Turn) -> None:
+    """Phases of migrations that lasted for too long end."""
+    for id in turn.state.open:
+        if turn.state.migrations[id].open:
+            advance(turn, id, protocol.Tick())
 
 
 def _finish_job(turn: Turn) -> None:
-    state, membership = turn.state, turn.state.membership
-    if membership is None or state.over:
+    state = turn.state
+    if state.over:
         return
-    flight = state.flight
-    seats = [membership]
-    if flight is not None and flight.plan is not None:
-        seats.append(flight.plan.membership)
-    for seat in seats:
-        ranks = range(seat.layout.world_size)
-        if all((seat.machine_of(rank), rank) in state.finished for rank in ranks):
+    for seats in state.seats:
+        if len(state.finished) >= seats.layout.world_size and _all_finished(state, seats):
             turn.set(phase="finished", reason="every rank's program ended normally")
-            turn.publish(JobFinished(epoch=seat.epoch, step=state.step), id="job.finished")
-            turn.stop_everybody("the job is finished")
+            turn.publish(JobFinished(epoch=seats.epoch, step=state.step), id="job.finished")
             return
 
 
-def _finish(turn: Turn, before: State) -> tuple[Command, ...]:
-    after = turn.state
-    if _outline(after) != _outline(before):
-        turn.commands.append(SaveJob(requests.snapshot(after)))
+def _all_finished(state: State, seats: Membership) -> bool:
+    return all(
+        (member.machine, rank) in state.finished
+        for slot, member in enumerate(seats.members)
+        for rank in seats.layout.ranks_of(slot)
+    )
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """One decision.
+
+    Attributes:
+        decide: Takes it.
+        fields: Fields of the state that it looks at.
+        timed: Whether it may find something although none of them changed.
+    """
+
+    decide: Callable[[Turn], None]
+    fields: frozenset[str]
+    timed: bool = False
+
+
+_FLYING: Final = frozenset({"phase", "membership", "migrations", "open"})
+_MACHINES: Final = frozenset({"inventory", "deaths", "spent"})
+
+_STAGES: Final = (
+    _Stage(formation.refuse_misfits, frozenset({"newcomers", "inventory"})),
+    _Stage(formation.form, _MACHINES | {"arrived_s", "shape", "phase"}, timed=True),
+    _Stage(_expire, frozenset({"open"}), timed=True),
+    _Stage(
+        recovery.recover,
+        _FLYING
+        | _MACHINES
+        | {"broken", "crashes", "finished", "held", "retry_s", "saved", "seen", "attempts"},
+        timed=True,
+    ),
+    _Stage(replan.announce_losses, frozenset({"unsaid"})),
+    _Stage(formation.warm_standbys, _FLYING | _MACHINES),
+    _Stage(
+        policy.automate,
+        _FLYING | _MACHINES | {"broken", "control", "cooldown", "incidents", "seen"},
+        timed=True,
+    ),
+    _Stage(_finish_job, _FLYING | {"finished"}),
+)
+_EVERYTHING: Final = frozenset[str]().union(*(stage.fields for stage in _STAGES))
+
+_TOLD: Final = frozenset({"phase", "phases", "membership", "inventory", "deaths", "control"})
+"""What readers of the mirrored job want to know at once."""
+
+
+def _finish(turn: Turn) -> tuple[Command, ...]:
+    if turn.touched & _TOLD:
+        turn.commands.append(SaveJob())
     return tuple(turn.commands)
-
-
-def _outline(state: State) -> tuple[object, ...]:
-    phases: Mapping[str, Phase] = {one.id: one.phase for one in state.migrations.values()}
-    inventory, deaths = state.inventory, state.deaths
-    return (state.phase, state.membership, phases, inventory, deaths, state.control)

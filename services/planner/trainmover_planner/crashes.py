@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from trainmover.events.machine import WorkerExited
@@ -23,20 +24,36 @@ _FROM_OUTSIDE: Final = frozenset({9, 15})
 _ERROR: Final = re.compile(r"(?:\[rank\d+\]: *)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b.*)")
 _NUMBER: Final = re.compile(r"0x[0-9a-f]+|\d+")
 _REASON: Final = 1500
+_KEPT: Final = 4000
+"""Characters of a process's last words that are remembered."""
 
 
 def note(turn: Turn, fact: WorkerExited) -> None:
     """Remember a crash until the next commit: then its step has been passed."""
+    life, known = (fact.machine, fact.generation), turn.state.crashes
+    if (life, fact.rank) in known.every:
+        return
     crash = Crash(
-        life=(fact.machine, fact.generation),
+        life=life,
         rank=fact.rank,
         exit_code=fact.exit_code,
         signal=fact.signal,
-        last_words=fact.last_words,
+        last_words=fact.last_words[-_KEPT:],
         at_s=turn.now_s,
     )
-    if all((one.life, one.rank) != (crash.life, crash.rank) for one in turn.state.crashes):
-        turn.set(crashes=(*turn.state.crashes, crash))
+    crash = replace(crash, error=signature(crash))
+    crashes = replace(known, every=known.every.put((life, fact.rank), crash))
+    if crash.error:
+        where = (crash.rank, crash.error)
+        lives = crashes.lives.get(where, ())
+        count = crashes.ranks.get(crash.error, 0)
+        crashes = replace(
+            crashes,
+            lives=crashes.lives.put(where, (*lives, life)),
+            ranks=crashes.ranks if lives else crashes.ranks.put(crash.error, count + 1),
+            again=crashes.again or (crash if lives else None),
+        )
+    turn.set(crashes=crashes)
 
 
 def signature(crash: Crash) -> str:
@@ -49,29 +66,23 @@ def signature(crash: Crash) -> str:
         found = _ERROR.match(line.strip())
         if found is not None:
             # What we raise ourselves is a consequence of something else.
-            return "" if found[1].startswith("trainmover") else _NUMBER.sub("#", found[1])
+            return "" if found[1].startswith("trainmover") else _NUMBER.sub("#", found[1])[:_REASON]
     return ""
 
 
 def bug_of(state: State) -> str:
     """Why the job ends although machines are there: the traceback; empty when it goes on."""
-    by_rank: dict[tuple[int, str], set[tuple[str, int]]] = {}
-    ranks: dict[str, set[int]] = {}
-    shown: dict[str, Crash] = {}
-    for crash in state.crashes:
-        name = signature(crash)
-        if name:
-            by_rank.setdefault((crash.rank, name), set()).add(crash.life)
-            ranks.setdefault(name, set()).add(crash.rank)
-            shown[name] = crash
+    crashes = state.crashes
+    if crashes.again is not None:
+        crash = crashes.again
+        lives = sorted(crashes.lives[crash.rank, crash.error])
+        machines = " and then on ".join(machine for machine, _ in lives)
+        return _told(crash, f"rank {crash.rank} failed in the same step on {machines}")
     world = 0 if state.membership is None else state.membership.layout.world_size
-    for (rank, name), lives in by_rank.items():
-        if len(lives) > 1:
-            machines = " and then on ".join(machine for machine, _ in sorted(lives))
-            return _told(shown[name], f"rank {rank} failed in the same step on {machines}")
-    for name, found in ranks.items():
-        if len(found) == world > 1:
-            return _told(shown[name], "every rank failed in the same way")
+    for error, count in crashes.ranks.items():
+        if count == world > 1:
+            shown = next(one for one in crashes.every.values() if one.error == error)
+            return _told(shown, "every rank failed in the same way")
     return ""
 
 
@@ -89,7 +100,9 @@ def restarts(state: State, slots: Iterable[int], now_s: float) -> Mapping[int, s
     waiting = {}
     for slot in slots:
         member = seats.members[slot]
-        crash = next((one for one in state.crashes if one.life == life_of(member)), None)
+        ranks = seats.layout.ranks_of(slot)
+        ended = (state.crashes.every.get((life_of(member), rank)) for rank in ranks)
+        crash = next((one for one in ended if one is not None), None)
         if crash is None or member.machine in state.inventory.quarantined:
             continue
         if now_s < crash.at_s + state.settings.restart_within_s:
@@ -101,4 +114,4 @@ def restarts_until_s(state: State) -> list[float]:
     """When to stop waiting for machines to start over, in seconds."""
     if state.settings.on_worker_crash != "restart":
         return []
-    return [crash.at_s + state.settings.restart_within_s for crash in state.crashes]
+    return [crash.at_s + state.settings.restart_within_s for crash in state.crashes.every.values()]

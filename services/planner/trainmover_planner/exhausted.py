@@ -68,10 +68,12 @@ def is_given_up(turn: Turn, base: Membership) -> str:
     )
     if settings.when_exhausted == "fail":
         return f"{what}."
+    dead = frozenset(state.dead_slots(base))
     alive = {
-        (base.machine_of(rank), rank)
-        for rank in range(base.layout.world_size)
-        if base.layout.slot_of(rank) not in state.dead_slots(base)
+        (member.machine, rank)
+        for slot, member in enumerate(base.members)
+        if slot not in dead
+        for rank in base.layout.ranks_of(slot)
     }
     answers = [
         answer for who, answer in state.saved.items() if who in alive and answer.epoch == base.epoch
@@ -106,11 +108,8 @@ def _ask_to_save(turn: Turn, base: Membership) -> None:
     if base.epoch in state.told_save:
         return
     turn.set(told_save=state.told_save | {base.epoch})
+    dead, order = state.dead_slots(base), SaveCheckpoint(epoch=base.epoch, reason=state.reason)
     for slot, member in enumerate(base.members):
-        if slot not in state.dead_slots(base):
-            turn.send(
-                member.machine,
-                SaveCheckpoint(epoch=base.epoch, reason=state.reason),
-                id=f"{state.job}:{member.machine}:{base.epoch}:save",
-                urgent=True,
-            )
+        if slot not in dead:
+            id = f"{state.job}:{member.machine}:{base.epoch}:save"
+            turn.send(member.machine, order, id=id, urgent=True)

@@ -7,11 +7,83 @@ from types import MappingProxyType
 from trainmover.commands import Start, Stop, Warm
 from trainmover.events.machine import MachineLost
 from trainmover.events.migration import JobFormed
+from trainmover.tables import Table
 from trainmover.topology import Layout, Member, Membership
-from trainmover_planner.inventory import Host, Life, life_of
-from trainmover_planner.state import State, Turn
+from trainmover_planner.inventory import Host, Life
+from trainmover_planner.state import Shape, State, Turn, seat_of
 
-__all__ = ["adopt", "form", "forms_at_s", "refuse_misfits", "start_members", "warm_standbys"]
+__all__ = [
+    "adopt",
+    "form",
+    "forms_at_s",
+    "refuse",
+    "refuse_misfits",
+    "start_members",
+    "warm_standbys",
+]
+
+
+def refuse_misfits(turn: Turn) -> None:
+    """Turn away machines that were told another shape of the job than the first one."""
+    state = turn.state
+    if not state.newcomers:
+        return
+    shape = _shape(state)
+    if shape is None:
+        turn.set(newcomers=Table())
+        return
+    # A shape that was not known before is one that nobody was held against yet.
+    names = state.newcomers if state.shape == shape or state.membership else state.inventory.hosts
+    turn.set(shape=shape, newcomers=Table())
+    for host in turn.state.inventory.sorted(names):
+        if not state.inventory.usable(host, dead=state.deaths):
+            continue
+        mine = len(host.machine.endpoints)
+        if host.nnodes == shape.nnodes and mine == shape.ranks:
+            turn.set(arrived_s=max(turn.state.arrived_s, host.registered_s))
+            continue
+        by = "the job" if state.membership is not None else shape.life[0]
+        refuse(
+            turn,
+            host,
+            f"machine {host.machine.name} does not fit: it says --nnodes {_words(host.nnodes)} "
+            f"with {mine} ranks, {by} says {_words(shape.nnodes)} with {shape.ranks}. "
+            "Start it with the same flags as the others.",
+        )
+
+
+def _words(nnodes: tuple[int, int]) -> str:
+    return f"{nnodes[0]}:{nnodes[1]}"
+
+
+def refuse(turn: Turn, host: Host, reason: str) -> None:
+    """Never use this life of a machine; it is told so."""
+    name, generation = host.life
+    turn.set(inventory=turn.state.inventory.refuse(host.life))
+    lost = MachineLost(machine=name, reason=reason, generation=generation)
+    turn.publish(lost, id=f"{name}.{generation}.refused")
+    stop = Stop(reason=reason)
+    turn.send(name, stop, id=f"{turn.state.job}:{name}:{generation}:refused")
+
+
+def _shape(state: State) -> Shape | None:
+    """What machines must have been told; None while there are none."""
+    if state.membership is not None:
+        members = (state.inventory.get(m.machine) for m in state.membership.members)
+        known = next((host for host in members if host is not None), None)
+        if known is None:
+            return None
+        return Shape(known.life, known.nnodes, state.membership.layout.ranks_per_slot)
+    if state.shape is not None:
+        host = state.inventory.get(state.shape.life[0])
+        same = host is not None and host.life == state.shape.life
+        if host is not None and same and state.inventory.usable(host, dead=state.deaths):
+            return state.shape
+    hosts = _registered(state)
+    if not hosts:
+        return None
+    first = min(hosts, key=lambda host: host.registered_s)
+    return Shape(first.life, first.nnodes, len(first.machine.endpoints))
 
 
 def _registered(state: State) -> list[Host]:
@@ -19,44 +91,17 @@ def _registered(state: State) -> list[Host]:
     return [h for h in state.inventory.sorted() if usable(h, dead=state.deaths)]
 
 
-def refuse_misfits(turn: Turn) -> None:
-    """Turn away machines that were told another shape of the job than the first one."""
-    state = turn.state
-    hosts = _registered(state)
-    if not hosts:
-        return
-    if state.membership is None:
-        first = min(hosts, key=lambda host: host.registered_s)
-        nnodes, ranks, by = first.nnodes, len(first.machine.endpoints), first.machine.name
-    else:
-        members = [state.inventory.get(m.machine) for m in state.membership.members]
-        nnodes = next((h.nnodes for h in members if h is not None), hosts[0].nnodes)
-        ranks, by = state.membership.layout.ranks_per_slot, "the job"
-    for host in hosts:
-        mine = len(host.machine.endpoints)
-        if host.nnodes == nnodes and mine == ranks:
-            continue
-        name, generation = host.life
-        reason = (
-            f"machine {name} does not fit: it says --nnodes {host.nnodes[0]}:{host.nnodes[1]} "
-            f"with {mine} ranks, {by} says {nnodes[0]}:{nnodes[1]} with {ranks}. "
-            "Start it with the same flags as the others."
-        )
-        turn.set(inventory=turn.state.inventory.refuse(host.life))
-        turn.publish(MachineLost(machine=name, reason=reason), id=f"{name}.{generation}.refused")
-        turn.send(name, Stop(reason=reason), id=f"{state.job}:{name}:{generation}:refused")
-
-
 def forms_at_s(state: State) -> float | None:
     """When the job forms if nobody else registers, in seconds; None while machines are missing."""
-    hosts = _registered(state)
-    if state.phase != "forming" or not hosts:
+    if state.phase != "forming" or state.shape is None:
         return None
-    fewest, most = hosts[0].nnodes
-    if len(hosts) < fewest:
+    fewest, most = state.shape.nnodes
+    if len(state.inventory.hosts) < fewest:
         return None
-    latest = max(host.registered_s for host in hosts)
-    return latest if len(hosts) >= most else latest + state.settings.form_quiet_s
+    count = state.inventory.count(dead=state.deaths)
+    if count < fewest:
+        return None
+    return state.arrived_s if count >= most else state.arrived_s + state.settings.form_quiet_s
 
 
 def form(turn: Turn) -> None:
@@ -88,11 +133,16 @@ def form(turn: Turn) -> None:
 
 def adopt(turn: Turn, membership: Membership) -> None:
     """The first membership exists."""
+    state = turn.state
+    hosts = (state.inventory.get(member.machine) for member in membership.members)
+    seated = {h.machine.name for h in hosts if h and seat_of(membership, h.life) is not None}
     turn.set(
         phase="running",
         membership=membership,
         memberships=MappingProxyType({membership.epoch: membership}),
-        issued=max(turn.state.issued, membership.epoch),
+        issued=max(state.issued, membership.epoch),
+        spare=Table.of(name for name in state.spare if name not in seated),
+        cold=Table.of(name for name in state.cold if name not in seated),
     )
 
 
@@ -113,34 +163,54 @@ def warm_standbys(turn: Turn) -> None:
     A process that a standby starts later learns from the rank that fills the slot then.
     """
     state = turn.state
-    membership, flight = state.membership, state.flight
+    membership = state.membership
     if membership is None or state.over:
         return
-    seated = {life_of(member) for member in membership.members}
-    if flight is not None and flight.plan is not None:
-        seated |= {life_of(member) for member in flight.plan.membership.members}
-    if not seated <= state.warmed:
-        turn.set(warmed=state.warmed | seated)  # whoever leaves a slot starts a new life first
-    hosts, told = _registered(state), turn.state.warmed
     if membership.epoch > state.warm_epoch:
         turn.set(warm_epoch=membership.epoch)
-        for host in hosts:
-            if host.life in told - seated and host.warming:
-                _warm(turn, host.life, membership, slots=tuple(range(membership.layout.slots)))
-    covered = sum(host.warm_limit or 0 for host in hosts if host.life in told - seated)
-    for host in hosts:
-        if host.life in told:
+        _tell_standbys(turn, membership)
+    if not state.cold:
+        return
+    seats = state.seats
+    left: dict[str, None] = {}
+    covered: int | None = None
+    for host in state.inventory.sorted(state.cold):
+        name = host.life[0]
+        if any(seat_of(one, host.life) is not None for one in seats):
+            continue  # whoever leaves a slot starts a new life first
+        if not state.inventory.usable(host, dead=state.deaths):
+            # Only what an operator may let out again is worth another look.
+            if name in state.inventory.quarantined and host.life not in state.deaths:
+                left[name] = None
             continue
-        turn.set(warmed=turn.state.warmed | {host.life})
+        if covered is None:
+            covered = _covered(state)
         slots = _in_turn(membership.layout.slots, after=covered if host.warm_limit else 0)
         covered += host.warm_limit or 0
         _warm(turn, host.life, membership, slots=slots)
+    turn.set(cold=Table(left))
+
+
+def _tell_standbys(turn: Turn, membership: Membership) -> None:
+    """Who fills the slots now, for the processes that warm standbys start later."""
+    state = turn.state
+    for name in state.spare:
+        host = state.inventory.get(name)
+        if name not in state.cold and host is not None and host.warming:
+            _warm(turn, host.life, membership, slots=tuple(range(membership.layout.slots)))
 
 
 def _warm(turn: Turn, life: Life, membership: Membership, *, slots: tuple[int, ...]) -> None:
     name, generation = life
     warm = Warm(generation=generation, slots=slots, membership=membership)
     turn.send(name, warm, id=f"{turn.state.job}:{name}:{generation}:warm:{membership.epoch}")
+
+
+def _covered(state: State) -> int:
+    """Slots that the standbys which were told so keep processes for."""
+    hosts = (state.inventory.get(name) for name in state.spare if name not in state.cold)
+    usable = state.inventory.usable
+    return sum(host.warm_limit or 0 for host in hosts if host and usable(host, dead=state.deaths))
 
 
 def _in_turn(slots: int, *, after: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from trainmover.protocol.migration import Migration
 from trainmover.protocol.table import Signal, allows
 from trainmover.topology import Frozen
 from trainmover_planner import formation, steering
-from trainmover_planner.migrations import advance, start
+from trainmover_planner.migrations import advance, forget, start
 from trainmover_planner.state import Fact, Turn
 
 __all__ = ["remember"]
@@ -36,18 +36,33 @@ def _of_job(turn: Turn, payload: Frozen) -> None:
             turn.set(phase="finished")
         case migration.JobFailed(reason=reason):
             turn.set(phase="failed", reason=reason)
-        case machine.MachineLost(machine=name):
-            host = state.inventory.get(name)
-            lives = {life for life in state.deaths if life[0] == name}
-            turn.set(said=state.said | {(f"{n}.{g}", "lost") for n, g in lives})
-            if host is not None and not lives:
-                turn.set(inventory=state.inventory.refuse(host.life))
+        case machine.MachineLost():
+            _lost(turn, payload)
         case machine.MachineQuarantined() | operator.MachineReleased():
             steering.apply(turn, payload)
         case operator.AutomationChanged():
             steering.apply(turn, payload)
         case _:
             pass
+
+
+def _lost(turn: Turn, fact: machine.MachineLost) -> None:
+    state = turn.state
+    host = state.inventory.get(fact.machine)
+    if fact.generation is None:  # said before the fact named the life
+        lives = [life for life in state.deaths if life[0] == fact.machine]
+    else:
+        lives = [(fact.machine, fact.generation)]
+    said, unsaid = state.said, state.unsaid
+    for name, generation in lives:
+        if (name, generation) in state.deaths:
+            said = said.put((f"{name}.{generation}", "lost"), None)
+            unsaid = tuple(life for life in unsaid if life != (name, generation))
+    turn.set(said=said, unsaid=unsaid)
+    if host is None or any(life in state.deaths for life in lives):
+        return
+    if fact.generation in (None, host.machine.generation):
+        turn.set(inventory=state.inventory.refuse(host.life))
 
 
 def _of_migration(turn: Turn, fact: Fact) -> None:
@@ -63,7 +78,7 @@ def _of_migration(turn: Turn, fact: Fact) -> None:
             _decide(turn, rejected.migration, reject)
             one = turn.state.migrations.get(rejected.migration)
             if one is not None and one.incident is not None:
-                turn.set(said=turn.state.said | {(one.incident, rejected.code)})
+                turn.put("said", (one.incident, rejected.code), None)
         case migration.MigrationAborted() as aborted:
             abort = protocol.Abort(aborted.reason, aborted.aborted_by)
             _decide(turn, aborted.migration, abort)
@@ -91,7 +106,8 @@ def _proposed(turn: Turn, payload: migration.MigrationProposed, fact: Fact) -> N
         ),
         turn.now_s,
     )
-    turn.put("migrations", one.id, one)
+    forget(turn)
+    turn.keep(one)
     number = int(one.id.rpartition("-")[2])
     turn.set(sequence=max(turn.state.sequence, number))
 
@@ -107,10 +123,12 @@ def _approved(turn: Turn, fact: migration.MigrationApproved) -> None:
     start(turn, one.id, plan, before, by=fact.approved_by, why=fact.approval)
     if plan.kind == "failure":
         turn.set(phase="running", held=(), held_s=None, attempts=turn.state.attempts + 1)
-    reports = turn.state.early.get(one.id, ())
-    turn.drop("early", one.id)
-    for report in reports:
-        advance(turn, one.id, protocol.Report(report))
+    early = turn.state.early
+    for key, report in early.items():
+        if report.migration == one.id:
+            early = early.drop(key)
+            advance(turn, one.id, protocol.Report(report))
+    turn.set(early=early)
 
 
 def _decide(turn: Turn, id: str, event: protocol.Reject | protocol.Abort | protocol.Fail) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from trainmover.events.machine import MachineReady, MachineRegistered, MachineWarming
+from trainmover.tables import Table
 from trainmover.topology import Machine, Member
 
 __all__ = ["Host", "Inventory", "Life", "life_of", "natural"]
@@ -45,7 +46,7 @@ class Host:
     registered_s: float
     warm_limit: int | None = None
     warming: Mapping[int, tuple[str, ...]] = field(default_factory=lambda: _EMPTY)
-    ready: frozenset[int] = frozenset()
+    ready: Table[int, None] = field(default_factory=Table)
 
     @property
     def life(self) -> Life:
@@ -70,17 +71,22 @@ class Inventory:
         refused: Machines whose shape does not fit the job.
     """
 
-    hosts: Mapping[str, Host] = field(default_factory=lambda: MappingProxyType({}))
+    hosts: Table[str, Host] = field(default_factory=Table)
     quarantined: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    refused: frozenset[Life] = frozenset()
+    refused: Table[Life, None] = field(default_factory=Table)
 
     def get(self, machine: str) -> Host | None:
         """The machine in its latest life, or None."""
-        return self.hosts.get(machine)
+        host: Host | None = self.hosts.get(machine)
+        return host
 
-    def sorted(self) -> list[Host]:
-        """All machines in natural order of their names."""
-        return sorted(self.hosts.values(), key=lambda host: natural(host.machine.name))
+    def sorted(self, names: Iterable[str] | None = None) -> list[Host]:
+        """Machines in natural order of their names: all, or those with these names."""
+        if names is None:
+            hosts = list(self.hosts.values())
+        else:
+            hosts = [host for name in names if (host := self.hosts.get(name)) is not None]
+        return sorted(hosts, key=lambda host: natural(host.machine.name))
 
     def register(self, fact: MachineRegistered, now_s: float) -> Inventory:
         """Take a machine up; an earlier or the same life again changes nothing."""
@@ -93,7 +99,7 @@ class Inventory:
 
     def refuse(self, life: Life) -> Inventory:
         """Never use this life."""
-        return replace(self, refused=self.refused | {life})
+        return replace(self, refused=self.refused.put(life, None))
 
     def quarantine(self, machine: str, reason: str) -> Inventory:
         """Do not use the machine again, whatever its generation."""
@@ -111,25 +117,24 @@ class Inventory:
             return self
         endpoints = {slot: tuple(ports) for slot, ports in fact.endpoints.items()}
         # It is the whole truth of this moment: a process that started over is not ready again yet.
-        ready = {s for s in host.ready if host.warming.get(s, endpoints.get(s)) == endpoints.get(s)}
-        return self._with(
-            replace(host, warming=MappingProxyType(endpoints), ready=frozenset(ready))
-        )
+        same = [s for s in host.ready if host.warming.get(s, endpoints.get(s)) == endpoints.get(s)]
+        return self._with(replace(host, warming=MappingProxyType(endpoints), ready=Table.of(same)))
 
     def readied(self, fact: MachineReady) -> Inventory:
         """A standby can take a slot."""
         host = self._alive(fact.machine, fact.generation)
         if host is None:
             return self
-        return self._with(replace(host, ready=host.ready | {fact.slot}))
+        return self._with(replace(host, ready=host.ready.put(fact.slot, None)))
 
     def cooled(self, machine: str, generation: int, slots: Iterable[int]) -> Inventory:
         """The processes for ``slots`` are gone."""
         host, gone = self._alive(machine, generation), frozenset(slots)
-        if host is None or not gone & (host.ready | host.warming.keys()):
+        if host is None or not any(slot in host.ready or slot in host.warming for slot in gone):
             return self
         left = MappingProxyType({s: e for s, e in host.warming.items() if s not in gone})
-        return self._with(replace(host, warming=left, ready=host.ready - gone))
+        ready = Table.of(slot for slot in host.ready if slot not in gone)
+        return self._with(replace(host, warming=left, ready=ready))
 
     def spent(self, lives: Iterable[Life]) -> Inventory:
         """These lives filled a slot, or tried to: they are standbys for nothing any more."""
@@ -137,9 +142,8 @@ class Inventory:
         for machine, generation in lives:
             host = inventory.hosts.get(machine)
             if host is not None and host.machine.generation == generation:
-                inventory = inventory.cooled(
-                    machine, generation, frozenset(host.warming) | host.ready
-                )
+                slots = frozenset(host.warming) | frozenset(host.ready)
+                inventory = inventory.cooled(machine, generation, slots)
         return inventory
 
     def usable(self, host: Host, *, dead: Mapping[Life, object]) -> bool:
@@ -150,9 +154,15 @@ class Inventory:
             and host.machine.name not in self.quarantined
         )
 
+    def count(self, *, dead: Mapping[Life, object]) -> int:
+        """How many lives may be given a slot; few are none of them."""
+        odd = {name for name, _ in (*dead, *self.refused)} | self.quarantined.keys()
+        hosts = [host for name in odd if (host := self.hosts.get(name)) is not None]
+        return len(self.hosts) - sum(not self.usable(host, dead=dead) for host in hosts)
+
     def _alive(self, machine: str, generation: int) -> Host | None:
         host = self.hosts.get(machine)
         return host if host is not None and host.machine.generation == generation else None
 
     def _with(self, host: Host) -> Inventory:
-        return replace(self, hosts=MappingProxyType({**self.hosts, host.machine.name: host}))
+        return replace(self, hosts=self.hosts.put(host.machine.name, host))

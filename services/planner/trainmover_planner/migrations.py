@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 from trainmover.commands import Prepare
 from trainmover.events.machine import MachineQuarantined
@@ -12,17 +14,22 @@ from trainmover.protocol.migration import Migration, MigrationEvent
 from trainmover.protocol.table import Phase, Signal, allows
 from trainmover.topology import Membership
 from trainmover_planner.inventory import Life, life_of
-from trainmover_planner.state import SaveMigration, State, Turn
+from trainmover_planner.state import Crashes, SaveMigration, State, Turn, seat_of
 
 __all__ = [
     "advance",
     "base_of",
+    "forget",
     "give_up",
     "propose",
     "resend",
     "spend_failed_joiners",
     "start",
 ]
+
+
+_REMEMBERED: Final = 32
+"""So many closed migrations and memberships are known; facts tell of all."""
 
 
 def propose(
@@ -61,9 +68,20 @@ def propose(
     )
     turn.set(sequence=number)
     proposed, effects = protocol.propose(fresh, turn.now_s)
-    turn.put("migrations", proposed.id, proposed)
+    forget(turn)
+    turn.keep(proposed)
     _emit(turn, proposed, effects)
     return proposed
+
+
+def forget(turn: Turn) -> None:
+    """Drop closed migrations that are long over, so that a job may go on for ever."""
+    state = turn.state
+    if len(state.migrations) < 2 * _REMEMBERED:
+        return
+    every = list(state.migrations.values())
+    kept = [one for one in every[:-_REMEMBERED] if one.open] + every[-_REMEMBERED:]
+    turn.set(migrations=MappingProxyType({one.id: one for one in kept}))
 
 
 def start(
@@ -71,7 +89,10 @@ def start(
 ) -> None:
     """Approve a plan and send its commands; ``by`` agreed."""
     epochs = {**turn.state.memberships, plan.epoch: plan.membership}
-    turn.set(issued=max(turn.state.issued, plan.epoch), memberships=epochs)
+    for epoch in sorted(epochs)[:-_REMEMBERED]:
+        if turn.state.membership is None or epoch < turn.state.membership.epoch:
+            del epochs[epoch]
+    turn.set(issued=max(turn.state.issued, plan.epoch), memberships=MappingProxyType(epochs))
     advance(turn, id, protocol.Approve(plan, before, by, why))
     advance(turn, id, protocol.Begin())
 
@@ -84,14 +105,16 @@ def advance(turn: Turn, id: str, event: MigrationEvent) -> None:
     """
     old = turn.state.migrations[id]
     new, effects = protocol.step(old, event, turn.now_s, deadlines=turn.state.settings.deadlines)
-    if new == old:
+    if new is old:
         return
-    turn.put("migrations", id, new)
+    # One report among many decides nothing: the phases count them.
+    turn.keep(new, looked_at=new.phase is not old.phase or new.failures != old.failures)
     _emit(turn, new, effects)
     if new.failures != old.failures and (new.kind == "failure" or new.phase is Phase.SWITCHING):
         spend_failed_joiners(turn, new)
     if new.phase is old.phase:
         return
+    turn.touched.add("phases")
     if not new.open and new.kind == "planned":
         for slot in {move.slot for move in new.moves} or {new.slot}:
             turn.put("cooldown", slot, turn.now_s + turn.state.settings.cooldown_s)
@@ -126,7 +149,7 @@ def base_of(state: State) -> Membership:
     for one in state.migrations.values():
         if one.kind != "planned" or one.plan is None or one.plan.epoch <= base.epoch:
             continue
-        if one.switched or one.plan.epoch in state.seen.values():
+        if one.switched or one.plan.epoch in state.seen:
             base = one.plan.membership
     return base
 
@@ -158,7 +181,9 @@ def spend_failed_joiners(turn: Turn, one: Migration, *, doubt: bool = False) -> 
         life = life_of(one.plan.membership.members[move.slot])
         if move.joiner not in failed or life in turn.state.spent:
             continue
-        turn.set(spent=turn.state.spent | {life}, inventory=turn.state.inventory.spent([life]))
+        turn.set(
+            spent=turn.state.spent.put(life, None), inventory=turn.state.inventory.spent([life])
+        )
         send = protocol.release(one.plan, life[0], generation=life[1], stop=False)
         turn.send(send.machine, send.command, id=send.id, urgent=True)
 
@@ -172,6 +197,7 @@ def _committed(turn: Turn, one: Migration) -> None:
     assert one.plan is not None  # noqa: S101 - a committed migration has a plan
     state, after = turn.state, one.plan.membership
     old = state.membership
+    slots = range(after.layout.slots) if old is None else sorted(old.changed_slots(after))
     turn.set(
         membership=after,
         # The ranks may end with the step that commits it, and some say that they ended first.
@@ -179,16 +205,57 @@ def _committed(turn: Turn, one: Migration) -> None:
         reason=state.reason if state.over else "",
         held=(),
         held_s=None,
-        crashes=(),
+        crashes=Crashes(),
         attempts=0,
         retry_s=None,
-        inventory=state.inventory.spent(life_of(member) for member in after.members),
-        broken={who: at for who, at in state.broken.items() if at[0] >= after.epoch},
+        inventory=state.inventory.spent(life_of(after.members[slot]) for slot in slots),
+        broken=MappingProxyType({e: at for e, at in state.broken.items() if e >= after.epoch}),
+        seen=frozenset({after.epoch, *(e for e in state.seen if e > after.epoch)}),
+        told_break=frozenset(e for e in state.told_break if e >= after.epoch),
+        told_save=frozenset(e for e in state.told_save if e >= after.epoch),
     )
+    if old is not None:
+        _reseat(turn, old, after, slots)
     for other in turn.state.migrations.values():
         if other.open and other.plan is not None and other.plan.epoch < after.epoch:
             give_up(turn, other.id, f"the job is at epoch {after.epoch} by {one.id}")
     _release(turn, one, old)
+    _bury(turn)
+
+
+def _reseat(turn: Turn, old: Membership, after: Membership, slots: Sequence[int]) -> None:
+    """Which machines have no slot: those that left are spare, those that joined no longer."""
+    spare, inventory = turn.state.spare, turn.state.inventory
+    for slot in slots:
+        for member in (old.members[slot], after.members[slot]):
+            host = inventory.get(member.machine)
+            if host is None:
+                continue
+            if seat_of(after, host.life) is None:
+                spare = spare.put(member.machine, None)
+            else:
+                spare = spare.drop(member.machine)
+    turn.set(spare=spare)
+
+
+def _bury(turn: Turn) -> None:
+    """Forget lives that can no longer come up: their machines live again."""
+    state = turn.state
+    epoch = 0 if state.membership is None else state.membership.epoch
+    plans = [one.plan for one in state.migrations.values() if one.plan is not None]
+    every = [*state.seats, *(plan.membership for plan in plans if plan.epoch > epoch)]
+
+    def matters(life: Life) -> bool:
+        host = state.inventory.get(life[0])
+        latest = host is not None and host.life == life
+        return latest or any(seat_of(seats, life) is not None for seats in every)
+
+    deaths, spent, said = state.deaths, state.spent, state.said
+    for life in (*deaths, *spent):
+        if not matters(life) and life not in state.unsaid:
+            deaths, spent = deaths.drop(life), spent.drop(life)
+            said = said.drop((f"{life[0]}.{life[1]}", "lost"))
+    turn.set(deaths=deaths, spent=spent, said=said)
 
 
 def _blamed(one: Migration) -> dict[str, Migration]:
@@ -198,33 +265,48 @@ def _blamed(one: Migration) -> dict[str, Migration]:
     return {move.leaver: one for move in one.moves} or {one.leaver: one}
 
 
-def _release(turn: Turn, one: Migration, old: Membership | None) -> None:
-    """End the ranks of everybody who filled a slot, or was told to, and has none now."""
-    assert one.plan is not None  # noqa: S101 - only called for committed migrations
-    plan, state = one.plan, turn.state
-    since = 0 if old is None or old.epoch == plan.epoch else old.epoch
-    involved: dict[Life, None] = {}
-    blamed = _blamed(one)
+def _involved(
+    state: State, plan: Plan, *, since: int
+) -> tuple[dict[Life, None], dict[str, Migration]]:
+    """Lives that filled a slot, or were told to, by this plan or by earlier ones after ``since``.
+
+    Returns:
+        The lives, and whose fault it was that some machines lost their slot.
+    """
+    lives: dict[Life, None] = {}
+    blamed: dict[str, Migration] = {}
     for other in state.migrations.values():
         if other.plan is None or not since < other.plan.epoch <= plan.epoch:
             continue
         if other.phase not in (Phase.FAILED, Phase.COMMITTED):
             continue
         blamed |= _blamed(other)
-        lives = [*other.plan.membership.members, *(other.before.members if other.before else ())]
-        involved |= dict.fromkeys(life_of(member) for member in lives)
-    seated = {life_of(member) for member in plan.membership.members}
-    names = {machine for machine, _ in seated}
+        for move in other.plan.moves:
+            seats = [other.plan.membership, *([other.before] if other.before else [])]
+            lives |= dict.fromkeys(life_of(one.members[move.slot]) for one in seats)
+    return lives, blamed
+
+
+def _release(turn: Turn, one: Migration, old: Membership | None) -> None:
+    """End the ranks of everybody who filled a slot, or was told to, and has none now."""
+    assert one.plan is not None  # noqa: S101 - only called for committed migrations
+    plan, state = one.plan, turn.state
+    since = 0 if old is None or old.epoch == plan.epoch else old.epoch
+    involved, blamed = _involved(state, plan, since=since)
+    blamed = _blamed(one) | blamed
     for machine, generation in involved:
         host = state.inventory.get(machine)
-        if (machine, generation) in seated or host is None or host.life != (machine, generation):
+        if host is None or host.life != (machine, generation):
+            continue
+        if seat_of(plan.membership, host.life) is not None:
             continue
         if host.life not in turn.state.spent:
             turn.set(
                 inventory=turn.state.inventory.spent([host.life]),
-                spent=turn.state.spent | {host.life},
+                spent=turn.state.spent.put(host.life, None),
             )
-        why = blamed.get(machine) if machine not in names else None
+        elsewhere = plan.membership.slot_of_machine(machine) is not None
+        why = None if elsewhere else blamed.get(machine)
         known = machine in state.inventory.quarantined or host.life in state.control.pardoned
         if why is not None and not known:
             turn.set(inventory=turn.state.inventory.quarantine(machine, why.cause))

@@ -6,6 +6,8 @@ Nothing here ever gives up: the core already counts on it. Ids make repeating ha
 from __future__ import annotations
 
 import asyncio
+import functools
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
@@ -33,6 +35,10 @@ __all__ = ["Outbox"]
 _log = observe.get_logger(__name__)
 _FIRST_RETRY_S: Final = 0.05
 _LONGEST_RETRY_S: Final = 2.0
+_MIRROR_SHARE: Final = 20
+"""A mirror is written again after so many times the time that it took to draw ..."""
+_QUICK_S: Final = 0.02
+"""... unless that was nothing."""
 
 
 class Outbox:
@@ -44,20 +50,28 @@ class Outbox:
     Args:
         bus: A connected bus.
         job: Job name.
+        status: How the job stands now; asked for when there is time to mirror it.
         lease: Nothing leaves without it; None where there are no replicas.
         group: Where the sending tasks live.
     """
 
     def __init__(
-        self, bus: Bus, job: str, group: asyncio.TaskGroup, *, lease: Lease | None = None
+        self,
+        bus: Bus,
+        job: str,
+        group: asyncio.TaskGroup,
+        *,
+        status: Callable[[], Frozen],
+        lease: Lease | None = None,
     ) -> None:
         self._bus = bus
+        self._status = status
         self._job = job
         self._group = group
         self._lease = lease
         self._facts: asyncio.Queue[PublishFact | asyncio.Event] = asyncio.Queue()
         self._machines: dict[str, asyncio.Queue[tuple[SendCommand, asyncio.Event | None]]] = {}
-        self._mirror: dict[tuple[str, str], Frozen] = {}
+        self._mirror: dict[tuple[str, str], Callable[[], Frozen]] = {}
         self._revisions: dict[tuple[str, str], int] = {}
         self._dirty = asyncio.Event()
         self._traces = observe.TraceBook()
@@ -84,9 +98,10 @@ class Outbox:
                 case SendCommand() if index in gates:
                     self._facts.put_nowait(gates[index])
                 case SaveMigration(migration=one):
-                    self._save("tm_migrations", f"{self._job}.{one.id}", migration_status(one))
-                case SaveJob(status=status):
-                    self._save("tm_jobs", self._job, status)
+                    key = f"{self._job}.{one.id}"
+                    self._save("tm_migrations", key, functools.partial(migration_status, one))
+                case SaveJob():
+                    self._save("tm_jobs", self._job, self._status)
                 case _:
                     pass
 
@@ -139,7 +154,7 @@ class Outbox:
                 observe.record(self._phases.take(event), parent=observe.current_trace())
             _log.info("planner.fact", type=event.type, id=item.id)
 
-    def _save(self, bucket: str, key: str, value: Frozen) -> None:
+    def _save(self, bucket: str, key: str, value: Callable[[], Frozen]) -> None:
         self._mirror[bucket, key] = value
         self._dirty.set()
 
@@ -149,12 +164,17 @@ class Outbox:
             self._dirty.clear()
             while self._mirror:
                 where = next(iter(self._mirror))
-                value = self._mirror.pop(where).model_dump_json().encode()
+                began_s = time.monotonic()
+                value = self._mirror.pop(where)().model_dump_json().encode()
+                took_s = time.monotonic() - began_s
                 try:
                     await _insist(lambda w=where, v=value: self._put(w, v))  # type: ignore[misc]
                 except BusError as error:
                     # Only readers want it; whoever may not write it can still plan.
                     _log.error("planner.mirror_failed", bucket=where[0], reason=str(error))
+                # The picture of a large job takes long: it must not take the planner's time.
+                if took_s > _QUICK_S:
+                    await asyncio.sleep(_MIRROR_SHARE * took_s)
 
     async def _put(self, where: tuple[str, str], value: bytes) -> None:
         bucket, key = where

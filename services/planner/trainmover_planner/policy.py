@@ -10,6 +10,7 @@ from trainmover.events.incident import IncidentOpened
 from trainmover.plan import Move, Plan
 from trainmover.protocol import migration as protocol
 from trainmover.topology import Member, Membership
+from trainmover_planner import condemn
 from trainmover_planner.assignment import match, standbys
 from trainmover_planner.inventory import life_of
 from trainmover_planner.migrations import advance, base_of, propose, start
@@ -100,13 +101,13 @@ def planned(state: State, proposal: Proposal, *, id: str) -> Plan:
 
 def advises_move(incident: IncidentOpened) -> bool:
     """Whether a detector asks that the incident's machine leave by plan."""
-    wanted = incident.advice == "move" or incident.kind == "straggler"
-    return wanted and incident.mode == "active" and bool(incident.machine)
+    return incident.advice == "move" and incident.mode == "active" and bool(incident.machine)
 
 
 def automate(turn: Turn) -> None:
     """Carry out, or propose, planned moves that incidents advise: one at a time, in budget."""
     _withdraw(turn)
+    _spare(turn)
     mode = turn.state.control.mode
     if mode == "paused" or turn.state.phase != "running":
         return
@@ -136,6 +137,21 @@ def automate(turn: Turn) -> None:
         )
         if mode == "automatic":
             start(turn, one.id, planned(turn.state, proposal, id=one.id), proposal.membership)
+
+
+def _spare(turn: Turn) -> None:
+    """Say once of each machine that is not ended although a detector advises it, and why."""
+    state = turn.state
+    for incident in state.incidents.values():
+        if not condemn.recommends_end(incident) or _stale(state, incident):
+            continue
+        if state.membership is None or state.dead_slots(state.membership):
+            continue
+        code, why = condemn.refusal(state, incident, turn.now_s)
+        if code:
+            reason = f"{incident.machine} is not treated as dead: {why}"
+            step = f"Look at it, and move it with `trainmover migrate {incident.machine}`."
+            _say_once(turn, incident, _refusal(reason, code, step))
 
 
 def _withdraw(turn: Turn) -> None:
@@ -169,7 +185,7 @@ def _slot_of(state: State, membership: Membership, machine: str) -> int:
         raise _refusal(
             f"Machine {machine} fills no slot, so there is nothing to move.",
             "not_in_slot",
-            f"Members are {', '.join(m.machine for m in membership.members)}.",
+            "List the machines with `trainmover status`.",
         )
     return slot
 
@@ -273,7 +289,7 @@ def _say_once(turn: Turn, incident: IncidentOpened, refusal: RequestRefusedError
     said = (incident.id, refusal.code)
     if refusal.code in _QUIET or said in turn.state.said:
         return
-    turn.set(said=turn.state.said | {said})
+    turn.put("said", said, None)
     slot = incident.slot
     if slot is None or incident.machine is None:
         return
@@ -300,11 +316,7 @@ def _stale(state: State, incident: IncidentOpened) -> bool:
 
 
 def _broken(state: State, membership: Membership) -> bool:
-    names = {member.machine for member in membership.members}
-    return any(
-        epoch == membership.epoch and machine in names
-        for (machine, _), (epoch, _) in state.broken.items()
-    )
+    return membership.epoch in state.broken
 
 
 def _refusal(message: str, code: str, next_step: str) -> RequestRefusedError:

@@ -10,6 +10,7 @@ from trainmover.commands import BreakStep
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
 from trainmover.protocol.table import Phase
+from trainmover.topology import Membership
 from trainmover_planner import exhausted
 from trainmover_planner.crashes import bug_of, restarts_until_s
 from trainmover_planner.evidence import deaths_of, stuck, why
@@ -22,7 +23,8 @@ __all__ = ["recover", "wakes_s"]
 
 def recover(turn: Turn) -> None:
     """Do what dead machines and broken steps call for, if anything does."""
-    if turn.state.membership is None or turn.state.over:
+    state = turn.state
+    if state.membership is None or state.over or _is_well(state):
         return
     bug = bug_of(turn.state)
     if bug:
@@ -38,6 +40,13 @@ def recover(turn: Turn) -> None:
         replan(turn)
 
 
+def _is_well(state: State) -> bool:
+    """Whether there is nothing to recover from: so it is nearly always."""
+    return not (state.open or state.deaths or state.spent or state.broken or state.held) and not (
+        state.crashes.every or state.migrations
+    )
+
+
 def wakes_s(state: State) -> list[float]:
     """Times at which ``recover`` may decide something although nothing happened."""
     if state.membership is None or state.over:
@@ -45,7 +54,8 @@ def wakes_s(state: State) -> list[float]:
     settings = state.settings
     times = [death.at_s + settings.truth_s for death in deaths_of(state, state.membership)]
     times += exhausted.wakes_s(state) + restarts_until_s(state)
-    times += [at_s + state.regroup_s for _, at_s in state.broken.values()]
+    for breaks in state.broken.values():
+        times += [breaks.first_s + state.regroup_s, breaks.last_s + state.regroup_s]
     if state.retry_s is not None:
         times.append(state.retry_s)
     return times
@@ -63,7 +73,7 @@ def _break_steps(turn: Turn) -> None:
         epoch = membership.epoch
         if epoch in turn.state.told_break or epoch < state.membership.epoch:
             continue
-        dead = state.dead_slots(membership)
+        dead = dict.fromkeys(state.dead_slots(membership))
         found = stuck(state, membership, epochs=[epoch])
         waited = found.some and turn.now_s >= found.first_s + state.settings.regroup_s
         if not dead and not (waited and not found.all):
@@ -71,14 +81,11 @@ def _break_steps(turn: Turn) -> None:
         turn.set(told_break=turn.state.told_break | {epoch})
         names = [membership.members[slot].machine for slot in dead]
         reason = f"machine {', '.join(names)} failed" if names else "a peer's step broke"
+        order = BreakStep(epoch=epoch, reason=reason)
         for slot, member in enumerate(membership.members):
             if slot not in dead:
-                turn.send(
-                    member.machine,
-                    BreakStep(epoch=epoch, reason=reason),
-                    id=f"{state.job}:{member.machine}:{epoch}:break",
-                    urgent=True,
-                )
+                id = f"{state.job}:{member.machine}:{epoch}:break"
+                turn.send(member.machine, order, id=id, urgent=True)
 
 
 def _settle(turn: Turn, one: Migration) -> None:
@@ -107,11 +114,7 @@ def _settle(turn: Turn, one: Migration) -> None:
     dead = state.dead_slots(current)
     found = stuck(state, current, epochs=[current.epoch])
     if dead:
-        known = all(
-            state.broken.get((current.machine_of(rank), rank), (0, 0.0))[0] >= current.epoch
-            for rank in range(current.layout.world_size)
-            if current.layout.slot_of(rank) not in dead
-        )
+        known = _all_broken(state, current, but=dead)
         first_s = min(death.at_s for death in deaths_of(state, current))
         if known or now_s >= first_s + state.settings.truth_s:
             give_up(turn, one.id, why(state, current))
@@ -119,6 +122,15 @@ def _settle(turn: Turn, one: Migration) -> None:
         give_up(turn, one.id, why(state, after))
     elif found.all and now_s >= found.last_s + regroup_s:
         give_up(turn, one.id, "the step broke on every rank")
+
+
+def _all_broken(state: State, current: Membership, *, but: list[int]) -> bool:
+    """Whether every rank broke its step at this epoch or a later one, but for some slots'."""
+    late = [breaks for epoch, breaks in state.broken.items() if epoch >= current.epoch]
+    absent = [(current.members[s].machine, r) for s in but for r in current.layout.ranks_of(s)]
+    count = sum(current.holds(*who) for breaks in late for who in breaks.ranks)
+    count -= sum(who in breaks.ranks for breaks in late for who in absent)
+    return count == current.layout.world_size - len(absent)
 
 
 def _judge(turn: Turn, one: Migration) -> None:

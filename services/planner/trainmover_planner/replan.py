@@ -16,11 +16,11 @@ from trainmover.topology import Member, Membership
 from trainmover_planner import exhausted
 from trainmover_planner.assignment import assign, sources
 from trainmover_planner.crashes import restarts
-from trainmover_planner.evidence import deaths_of, gone, stuck, unproven, why
+from trainmover_planner.evidence import deaths_of, gone, gone_slots, stuck, unproven, why
 from trainmover_planner.inventory import Life, life_of
 from trainmover_planner.migrations import advance, base_of, give_up, propose, start
-from trainmover_planner.state import State, Turn
-from trainmover_planner.survival import followers
+from trainmover_planner.state import State, Turn, seat_of
+from trainmover_planner.survival import Copies, Replicas
 
 __all__ = ["announce_losses", "fail_job", "replan"]
 
@@ -31,7 +31,7 @@ def replan(turn: Turn) -> None:
     assert state.membership is not None  # noqa: S101 - checked by the caller
     base, failed = base_of(state), _failed_since(state)
     keep, kept = _keep(base, failed, state)
-    lost = [s for s, m in enumerate(keep.members) if gone(state, m)]
+    lost = gone_slots(state, keep)
     found = stuck(state, base, epochs=[state.membership.epoch, base.epoch])
     regroup = found.all and turn.now_s >= found.last_s + state.regroup_s
     if not lost and not regroup and failed is None:
@@ -40,7 +40,7 @@ def replan(turn: Turn) -> None:
     cause = why(state, keep) or why(state, base) or "the step broke on every rank"
     if failed is not None and not lost and not dead:
         cause = failed.reason
-    if state.finished & {(m.machine, r) for m, r in _ranks(base)}:
+    if any(base.holds(machine, rank) for machine, rank in state.finished):
         fail_job(
             turn,
             reason=f"{cause}. Other ranks had already finished, so the step cannot be redone.",
@@ -57,7 +57,7 @@ def replan(turn: Turn) -> None:
     prefer = restarts(state, lost, turn.now_s)
     joiners = assign(state, lost, keep=keep, fallback=state.membership, prefer=prefer)
     after = keep.replace(joiners or {}, epoch=state.issued + 1)
-    moving = {s for s in range(base.layout.slots) if after.members[s] != base.members[s]}
+    moving = set(base.changed_slots(after))
     moving |= unproven(state, base) | frozenset(kept) | frozenset(lost)
     own = {s for s in moving if after.members[s] == state.membership.members[s]}
     stale = any(
@@ -68,8 +68,8 @@ def replan(turn: Turn) -> None:
     try:
         givers = sources(
             base.layout,
-            state.replicas,
-            followers=followers(state, base),
+            Replicas(state),
+            followers=Copies(state, base),
             joining=moving,
             whole=() if stale else own,
         )
@@ -142,16 +142,20 @@ def _fence(turn: Turn, plan: Plan, member: Member) -> None:
 
 def announce_losses(turn: Turn) -> None:
     """Say once of each life that was given up."""
-    for (machine, generation), death in turn.state.deaths.items():
+    lives = turn.state.unsaid
+    turn.set(unsaid=())
+    for machine, generation in lives:
+        death = turn.state.deaths.get((machine, generation))
         key = (f"{machine}.{generation}", "lost")
-        if key not in turn.state.said:
-            turn.set(said=turn.state.said | {key})
-            turn.publish(
-                MachineLost(machine=machine, reason=death.reason),
-                id=f"{machine}.{generation}.lost",
-                trace=turn.state.traces.get(death.incident or "", {}),
-            )
-            _invite_back(turn, (machine, generation))
+        if death is None or key in turn.state.said:
+            continue
+        turn.put("said", key, None)
+        turn.publish(
+            MachineLost(machine=machine, reason=death.reason, generation=generation),
+            id=f"{machine}.{generation}.lost",
+            trace=turn.state.traces.get(death.incident or "", {}),
+        )
+        _invite_back(turn, (machine, generation))
 
 
 def _invite_back(turn: Turn, life: Life) -> None:
@@ -159,11 +163,8 @@ def _invite_back(turn: Turn, life: Life) -> None:
     state = turn.state
     machine, generation = life
     host = state.inventory.get(machine)
-    seats = [state.membership]
-    if state.flight is not None and state.flight.plan is not None:
-        seats.append(state.flight.plan.membership)
-    seated = {life_of(member) for one in seats if one is not None for member in one.members}
-    if host is None or host.life != life or life in seated | state.spent:
+    seated = any(seat_of(seats, life) is not None for seats in state.seats)
+    if host is None or host.life != life or seated or life in state.spent:
         return
     release = Release(generation=generation, epoch=state.issued, then="standby")
     id = f"{state.job}:{machine}:{generation}:back"
@@ -198,17 +199,13 @@ def _keep(
     return base.replace(kept, epoch=state.issued + 1), kept
 
 
-def _ranks(membership: Membership) -> list[tuple[Member, int]]:
-    layout = membership.layout
-    return [(m, r) for s, m in enumerate(membership.members) for r in layout.ranks_of(s)]
-
-
 def _incident_of(state: State, base: Membership) -> str | None:
     return next((d.incident for d in deaths_of(state, base) if d.incident), None)
 
 
 def _trace_of(state: State, base: Membership) -> Mapping[str, str]:
-    return state.traces.get(_incident_of(state, base) or "", {})
+    trace: Mapping[str, str] = state.traces.get(_incident_of(state, base) or "", {})
+    return trace
 
 
 def _reject(
@@ -232,5 +229,4 @@ def fail_job(turn: Turn, *, reason: str, next_step: str, code: FailureCode = "fa
     if flight is not None:
         give_up(turn, flight.id, reason)
     turn.set(phase="failed", reason=reason)
-    turn.stop_everybody(reason)
     turn.publish(JobFailed(reason=reason, next_step=next_step, code=code), id="job.failed")

@@ -179,7 +179,7 @@ def _machine_status(state: State, host: Host) -> MachineStatus:
         generation=host.machine.generation,
         role=role,
         slot=slot,
-        warming=tuple(sorted(host.warming.keys() - host.ready)),
+        warming=tuple(sorted(slot for slot in host.warming if slot not in host.ready)),
         ready=tuple(sorted(host.ready)),
         labels=host.machine.labels,
     )

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import math
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from trainmover.errors import BusUnavailableError, ConflictError, ProtocolError
 from trainmover.events.envelope import Envelope
 from trainmover.lease import Lease
 from trainmover.topology import Frozen
-from trainmover_planner import core
+from trainmover_planner import core, requests
+from trainmover_planner.memory import Attic
 from trainmover_planner.outbox import Outbox
 from trainmover_planner.state import (
     SOURCE,
@@ -85,9 +87,10 @@ class Planner:
         self._state = core.initial(job, settings)
         self._inbox: asyncio.Queue[Delivery[Envelope] | _Asked | _CaughtUp] = asyncio.Queue()
         self._waiting: dict[str, asyncio.Future[Frozen]] = {}
-        self._stepped_s = self._clock()
+        self._stepped_s = 0.0
         self._numbers = itertools.count(1)
         self._outbox: Outbox | None = None
+        self._attic = Attic()
 
     async def run(self) -> None:
         """Plan until cancelled; first learns everything that happened before.
@@ -107,7 +110,13 @@ class Planner:
         async with asyncio.TaskGroup() as group:
             if self._lease is not None:
                 group.create_task(self._lease.keep(), name="planner-lease")
-            self._outbox = Outbox(self._bus, self._job, group, lease=self._lease)
+            self._outbox = Outbox(
+                self._bus,
+                self._job,
+                group,
+                status=lambda: requests.snapshot(self._state),
+                lease=self._lease,
+            )
             group.create_task(self._read(), name="planner-read")
             await self._catch_up()
             await self._bus.serve(self._job, self._answer)
@@ -146,11 +155,36 @@ class Planner:
             read += 1
             # When it was stored, by the bus's clock: a sender's may be hours off.
             latest_s = max(latest_s, self._clock() - item.age_s)
-            self._state = core.fold(self._state, _fact(item.payload), latest_s)
+            self._fold(item.payload, latest_s)
         self._stepped_s = self._clock()
         incarnation = await self._incarnation() if self._state.membership is not None else 1
-        self._state, commands = core.resume(self._state, self._stepped_s, incarnation=incarnation)
-        self._carry_out((*self._fences(), *commands))
+        fences = self._fences()
+        try:
+            self._state, commands = core.resume(
+                self._state, self._stepped_s, incarnation=incarnation
+            )
+        except Exception as error:  # noqa: BLE001 - each event that comes is tried by itself
+            self._set_aside(Tick(), error)
+            commands = ()
+        self._carry_out((*fences, *commands))
+
+    def _fold(self, event: Envelope, stored_s: float) -> None:
+        """Take in a stored fact, at the time at which the bus stored it."""
+        try:
+            self._state = core.fold(self._state, _fact(event), stored_s)
+        except Exception as error:  # noqa: BLE001 - it is stored, and would end each planner
+            self._set_aside(event, error)
+
+    def _set_aside(self, event: Envelope | Event, error: Exception) -> None:
+        """One event is lost, but whoever may fail next still finds a planner."""
+        told = {} if isinstance(event, Tick) else {"id": event.id}
+        what = event.payload if isinstance(event, Envelope | Fact) else event
+        # No locals: they hold all that is known of the job.
+        where = "".join(traceback.format_tb(error.__traceback__, limit=-3))
+        reason = f"{type(error).__name__}: {error}"
+        _log.error(
+            "planner.event_refused", **told, event_=repr(what)[:500], reason=reason, at=where
+        )
 
     def _fences(self) -> tuple[Command, ...]:
         """First of all, every machine hears that this planner leads: no other is obeyed then."""
@@ -178,8 +212,7 @@ class Planner:
 
     async def _loop(self) -> None:
         while True:
-            # From the latest step on: what became due since must not be missed.
-            wake_s = core.next_wake_s(self._state, self._stepped_s)
+            wake_s = core.next_wake_s(self._state)
             timeout_s = None if wake_s is None else max(wake_s - self._clock(), 0.0)
             try:
                 # Not wait_for: until Python 3.12 it may swallow our own cancellation.
@@ -198,13 +231,14 @@ class Planner:
         self._stepped_s = self._clock()
         try:
             self._state, commands = core.step(self._state, event, self._stepped_s)
-        except ProtocolError as error:
-            # A bug of ours: one event is lost, but whoever may fail next still finds a planner.
-            _log.exception("planner.event_refused", event_=repr(event)[:500], reason=str(error))
+        except Exception as error:  # noqa: BLE001 - a bug of ours; the state is as it was before
+            self._set_aside(event, error)
             if isinstance(event, Request):
-                self._waiting.pop(event.id).set_exception(error)
+                failure = ProtocolError(f"the planner could not: {type(error).__name__}: {error}")
+                self._waiting.pop(event.id).set_exception(failure)
             return
         self._carry_out(commands)
+        self._attic.settle(len(self._state.inventory.hosts) + len(self._state.holdings))
 
     def _carry_out(self, commands: tuple[Command, ...]) -> None:
         assert self._outbox is not None  # noqa: S101 - set before the first step

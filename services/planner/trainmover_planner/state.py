@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from trainmover.commands import Command as MachineCommand
 from trainmover.commands import Stop
@@ -16,17 +16,22 @@ from trainmover.policies import OnWorkerCrash, WhenExhausted
 from trainmover.protocol.migration import Migration, RankReport
 from trainmover.protocol.table import Deadlines, Phase
 from trainmover.redundancy import Redundancy
+from trainmover.spans import Spans
+from trainmover.tables import Table
 from trainmover.topology import Frozen, Membership
 from trainmover_planner.chart import JOB
-from trainmover_planner.inventory import Inventory, Life, life_of
+from trainmover_planner.inventory import Inventory, Life
 
 __all__ = [
+    "Breaks",
     "Command",
     "Control",
     "Crash",
+    "Crashes",
     "Death",
     "Event",
     "Fact",
+    "Holding",
     "JobPhase",
     "PublishFact",
     "Reply",
@@ -35,9 +40,11 @@ __all__ = [
     "SaveMigration",
     "SendCommand",
     "Settings",
+    "Shape",
     "State",
     "Tick",
     "Turn",
+    "seat_of",
 ]
 
 JobPhase = Literal["forming", "running", "held", "finished", "failed"]
@@ -50,6 +57,10 @@ class Settings:
 
     Attributes:
         automation: What policy may do about stragglers, until an operator says otherwise.
+        fence_budget: Machines ended within an hour because a detector advises it, where that is no
+            evidence of death.
+        fence_votes: Detectors that have to agree on it.
+        fence_confidence: How sure a claim has to be for it, 0 to 1.
         form_quiet_s: The job forms when no machine registered for this long.
         cooldown_s: Pause between automatic moves of the same slot.
         keep_reserve: Standbys that an automatic planned move must leave for crashes.
@@ -65,6 +76,9 @@ class Settings:
     """
 
     automation: AutomationMode = "automatic"
+    fence_budget: int = 60
+    fence_votes: int = 1
+    fence_confidence: float = 0.8
     form_quiet_s: float = 2.0
     cooldown_s: float = 30.0
     keep_reserve: int = 0
@@ -116,9 +130,8 @@ class PublishFact:
     trace: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class SendCommand:
-    """Queue a command for a machine.
+class SendCommand(NamedTuple):
+    """Queue a command for a machine. A tuple: a recovery makes one for each machine of the job.
 
     Attributes:
         urgent: Do not wait until the facts before it are stored: ranks stand still.
@@ -128,7 +141,7 @@ class SendCommand:
     command: MachineCommand
     id: str
     urgent: bool = False
-    trace: Mapping[str, str] = field(default_factory=dict)
+    trace: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +161,7 @@ class SaveMigration:
 
 @dataclass(frozen=True, slots=True)
 class SaveJob:
-    """Mirror the job for readers of the key-value store."""
-
-    status: Frozen
+    """Mirror the job, as it is when there is time for it, for readers of the key-value store."""
 
 
 Command = PublishFact | SendCommand | Reply | SaveMigration | SaveJob
@@ -184,7 +195,11 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A worker process that ended by itself."""
+    """A worker process that ended by itself.
+
+    Attributes:
+        error: What it has in common with other crashes of the same bug; empty for no bug.
+    """
 
     life: Life
     rank: int
@@ -192,6 +207,67 @@ class Crash:
     signal: int | None
     last_words: str
     at_s: float
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Crashes:
+    """Worker processes that ended by themselves since the latest commit.
+
+    Attributes:
+        every: By life and rank.
+        lives: Lives in which a rank ended by the same error, by (rank, error).
+        ranks: How many ranks ended by an error.
+        again: The first crash that repeated another one of its rank on another machine.
+    """
+
+    every: Table[tuple[Life, int], Crash] = field(default_factory=Table)
+    lives: Table[tuple[int, str], tuple[Life, ...]] = field(default_factory=Table)
+    ranks: Table[str, int] = field(default_factory=Table)
+    again: Crash | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Breaks:
+    """Ranks whose step broke at one epoch.
+
+    Attributes:
+        ranks: (machine, rank) of each.
+        first_s: When the first of them was heard, in seconds.
+        last_s: When the last was.
+    """
+
+    ranks: Table[tuple[str, int], None]
+    first_s: float
+    last_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one rank says about its state.
+
+    Attributes:
+        replicas: The ranks that hold the same, itself included.
+        kind: Where it is to survive.
+        obstacle: Why it is no better kind.
+    """
+
+    replicas: Spans
+    kind: Redundancy
+    obstacle: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What all machines of a job that forms must have been told, and by whom it is known.
+
+    Attributes:
+        life: The first machine that registered, in the life that said so.
+    """
+
+    life: Life
+    nnodes: tuple[int, int]
+    ranks: int
 
 
 def _none() -> Mapping[Any, Any]:
@@ -202,28 +278,36 @@ def _none() -> Mapping[Any, Any]:
 class State:
     """Everything the planner knows.
 
+    What has an entry for each machine or rank is a ``Table``, which is not copied when it changes.
+
     Attributes:
         control: What operators steered.
         membership: The latest committed membership.
-        memberships: Every membership that was ever issued, by epoch.
+        memberships: The latest memberships that were issued, by epoch.
         issued: The highest epoch ever issued or seen; the next one is higher.
         sequence: Number of migrations ever proposed.
+        migrations: The open and the latest others, oldest first.
+        open: Ids of those that are open, oldest first.
         incidents: Open incidents.
         traces: W3C trace headers of each incident.
-        deaths: Lives that were given up.
+        deaths: Lives that were given up, as far as they matter still.
+        unsaid: Those among them that nobody was told of yet.
+        fenced: When machines were ended on claims that are no evidence of death, within an hour.
         spent: Lives that had a slot, or could not take one: they are of no use any more.
-        seen: Latest epoch at which each (machine, rank) was seen.
-        broken: Epoch and time of the latest broken step of each (machine, rank).
-        replicas: For each rank, the ranks that hold the same state.
-        redundancy: For each rank, where its state is to survive, and why it is no better kind.
+        shape: What machines must have been told, before the job formed.
+        arrived_s: When the latest machine of that shape registered.
+        newcomers: Machines that registered and were not looked at yet.
+        spare: Machines whose life has no slot in the latest committed membership.
+        cold: Those among them that were not told to be standbys yet.
+        seen: Epochs at which a rank was seen, from the latest committed one on.
+        broken: Who broke a step, by epoch; each rank of a machine at its latest epoch alone.
+        holdings: What each rank says about its state.
         followers: For each rank that is or was followed, its follower and the life it is in.
         finished: (machine, rank) of each rank whose program ended normally.
         early: Reports about migrations not heard of yet (only while facts are read again).
         unannounced: Facts that follow from what was read again, but were never published.
         told_break: Epochs at which all members were told to break their step.
-        warmed: Lives that were told to be standbys.
         warm_epoch: Epoch of the membership that standbys were told last.
-        stopped: Lives that were told that the job is over.
         held: Slots that no machine can fill at present.
         held_s: Since when the job is held.
         told_save: Epochs at which the survivors were asked to save a checkpoint.
@@ -234,6 +318,7 @@ class State:
         attempts: Recovery plans since the latest commit.
         retry_s: When the recovery may be planned again, after one failed without a culprit.
         step: Completed steps of the furthest rank.
+        due_s: When something is due although nothing happens, in seconds; None: never.
     """
 
     job: str
@@ -247,32 +332,38 @@ class State:
     issued: int = 0
     sequence: int = 0
     migrations: Mapping[str, Migration] = field(default_factory=_none)
-    incidents: Mapping[str, IncidentOpened] = field(default_factory=_none)
-    traces: Mapping[str, Mapping[str, str]] = field(default_factory=_none)
-    deaths: Mapping[Life, Death] = field(default_factory=_none)
-    spent: frozenset[Life] = frozenset()
-    seen: Mapping[tuple[str, int], int] = field(default_factory=_none)
-    broken: Mapping[tuple[str, int], tuple[int, float]] = field(default_factory=_none)
-    replicas: Mapping[int, tuple[int, ...]] = field(default_factory=_none)
-    redundancy: Mapping[int, tuple[Redundancy, str]] = field(default_factory=_none)
-    followers: Mapping[int, tuple[int, Life]] = field(default_factory=_none)
-    finished: frozenset[tuple[str, int]] = frozenset()
-    early: Mapping[str, tuple[RankReport, ...]] = field(default_factory=_none)
+    open: tuple[str, ...] = ()
+    incidents: Table[str, IncidentOpened] = field(default_factory=Table)
+    traces: Table[str, Mapping[str, str]] = field(default_factory=Table)
+    deaths: Table[Life, Death] = field(default_factory=Table)
+    unsaid: tuple[Life, ...] = ()
+    fenced: tuple[float, ...] = ()
+    spent: Table[Life, None] = field(default_factory=Table)
+    shape: Shape | None = None
+    arrived_s: float = 0.0
+    newcomers: Table[str, None] = field(default_factory=Table)
+    spare: Table[str, None] = field(default_factory=Table)
+    cold: Table[str, None] = field(default_factory=Table)
+    seen: frozenset[int] = frozenset()
+    broken: Mapping[int, Breaks] = field(default_factory=_none)
+    holdings: Table[int, Holding] = field(default_factory=Table)
+    followers: Table[int, tuple[int, Life]] = field(default_factory=Table)
+    finished: Table[tuple[str, int], None] = field(default_factory=Table)
+    early: Table[tuple[str, str, str, int], RankReport] = field(default_factory=Table)
     unannounced: Mapping[str, PublishFact] = field(default_factory=_none)
     told_break: frozenset[int] = frozenset()
-    warmed: frozenset[Life] = frozenset()
     warm_epoch: int = 0
-    stopped: frozenset[Life] = frozenset()
     held: tuple[int, ...] = ()
     held_s: float | None = None
     told_save: frozenset[int] = frozenset()
-    saved: Mapping[tuple[str, int], CheckpointSaved] = field(default_factory=_none)
-    crashes: tuple[Crash, ...] = ()
+    saved: Table[tuple[str, int], CheckpointSaved] = field(default_factory=Table)
+    crashes: Crashes = field(default_factory=Crashes)
     cooldown: Mapping[int, float] = field(default_factory=_none)
-    said: frozenset[tuple[str, str]] = frozenset()
+    said: Table[tuple[str, str], None] = field(default_factory=Table)
     attempts: int = 0
     retry_s: float | None = None
     step: int = 0
+    due_s: float | None = None
 
     @property
     def regroup_s(self) -> float:
@@ -292,55 +383,107 @@ class State:
     @property
     def flight(self) -> Migration | None:
         """The migration under way; there is at most one. Proposals that wait do not count."""
-        return next(
-            (
-                one
-                for one in reversed([*self.migrations.values()])
-                if one.open and one.phase is not Phase.PROPOSED
-            ),
-            None,
-        )
+        for id in reversed(self.open):
+            if self.migrations[id].phase is not Phase.PROPOSED:
+                return self.migrations[id]
+        return None
 
     @property
     def waiting(self) -> list[Migration]:
         """Proposals that wait for an operator."""
-        return [one for one in self.migrations.values() if one.phase is Phase.PROPOSED]
+        every = (self.migrations[id] for id in self.open)
+        return [one for one in every if one.phase is Phase.PROPOSED]
+
+    @property
+    def seats(self) -> list[Membership]:
+        """The committed membership, and that of the plan under way."""
+        if self.membership is None:
+            return []
+        flight = self.flight
+        if flight is None or flight.plan is None:
+            return [self.membership]
+        return [self.membership, flight.plan.membership]
 
     def dead_slots(self, membership: Membership) -> list[int]:
-        """Slots of ``membership`` whose machine was given up."""
-        return [s for s, m in enumerate(membership.members) if life_of(m) in self.deaths]
+        """Slots of ``membership`` whose machine was given up, in order."""
+        slots = (seat_of(membership, life) for life in self.deaths)
+        return sorted(slot for slot in slots if slot is not None)
 
-    def is_dead(self, machine: str) -> bool:
-        """Whether the machine's latest life was given up."""
-        host = self.inventory.get(machine)
-        return host is not None and host.life in self.deaths
+
+def seat_of(membership: Membership, life: Life) -> int | None:
+    """The slot that a life fills, or None."""
+    slot = membership.slot_of_machine(life[0])
+    if slot is None or membership.members[slot].generation != life[1]:
+        return None
+    return slot
 
 
 class Turn:
-    """One step of the core under construction: the state so far and the commands so far."""
+    """One step of the core under construction: the state so far and the commands so far.
+
+    Attributes:
+        changed: Fields of the state that changed since the decisions looked at them.
+        touched: All fields that changed in this turn.
+    """
 
     def __init__(self, state: State, now_s: float, *, replay: bool = False) -> None:
         self.state = state
         self.now_s = now_s
         self.replay = replay
         self.commands: list[Command] = []
+        self.changed: set[str] = set()
+        self.touched: set[str] = set()
 
     def set(self, **changes: Any) -> None:
-        """Change fields of the state."""
-        if not self.replay:  # what is read again may begin in the middle
-            JOB.check(self.state.phase, changes.get("phase", self.state.phase))
-        self.state = replace(self.state, **changes)
+        """Change fields of the state, and let decisions look at them."""
+        self.changed.update(self._change(changes))
+
+    def note(self, **changes: Any) -> None:
+        """Change fields in a way that no decision looks at: it would find nothing to do."""
+        self._change(changes)
+
+    def _change(self, changes: dict[str, Any]) -> list[str]:
+        state = self.state
+        if not self.replay and "phase" in changes:  # what is read again may begin in the middle
+            JOB.check(state.phase, changes["phase"])
+        names = [name for name, value in changes.items() if _differs(getattr(state, name), value)]
+        if names:
+            self.state = replace(state, **{name: changes[name] for name in names})
+            self.touched.update(names)
+        return names
 
     def put(self, name: str, key: object, value: object) -> None:
         """Set one entry of a mapping of the state."""
         mapping = getattr(self.state, name)
-        self.set(**{name: MappingProxyType({**mapping, key: value})})
+        if isinstance(mapping, Table):
+            self.set(**{name: mapping.put(key, value)})
+        else:
+            self.set(**{name: MappingProxyType({**mapping, key: value})})
 
     def drop(self, name: str, key: object) -> None:
         """Remove one entry of a mapping of the state."""
         mapping = getattr(self.state, name)
-        if key in mapping:
+        if isinstance(mapping, Table):
+            self.set(**{name: mapping.drop(key)})
+        elif key in mapping:
             self.set(**{name: MappingProxyType({k: v for k, v in mapping.items() if k != key})})
+
+    def keep(self, one: Migration, *, looked_at: bool = True) -> None:
+        """Set a migration.
+
+        Args:
+            one: The migration.
+            looked_at: Whether a decision may follow from what changed in it.
+        """
+        state = self.state
+        ids = state.open
+        if one.open != (one.id in ids):
+            ids = (*ids, one.id) if one.open else tuple(id for id in ids if id != one.id)
+        known = MappingProxyType({**state.migrations, one.id: one})
+        if looked_at:
+            self.set(migrations=known, open=ids)
+        else:
+            self.note(migrations=known, open=ids)
 
     def send(
         self,
@@ -369,10 +512,24 @@ class Turn:
 
     def stop_everybody(self, reason: str) -> None:
         """The job is over: tell every machine."""
-        for host in self.state.inventory.sorted():
-            name, generation = host.life
-            if host.life in self.state.stopped:
-                continue
-            self.set(stopped=self.state.stopped | {host.life})
+        self._stop((host.life for host in self.state.inventory.sorted()), reason)
+
+    def stop_newcomers(self, reason: str) -> None:
+        """The job has been over: tell those that registered since."""
+        hosts = (self.state.inventory.get(name) for name in sorted(self.state.newcomers))
+        self._stop((host.life for host in hosts if host is not None), reason)
+
+    def _stop(self, lives: Iterable[Life], reason: str) -> None:
+        stop = Stop(reason=reason)
+        for name, generation in lives:
             id = f"{self.state.job}:{name}:{generation}:stop"
-            self.send(name, Stop(reason=reason), id=id, urgent=True)
+            self.send(name, stop, id=id, urgent=True)
+        self.set(newcomers=Table())
+
+
+def _differs(old: object, new: object) -> bool:
+    # Only what is short is compared: equal tables would be compared entry by entry.
+    return old is not new and not (isinstance(new, _SHORT) and old == new)
+
+
+_SHORT = (int, float, str, tuple, frozenset, type(None))

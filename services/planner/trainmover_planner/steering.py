@@ -91,7 +91,7 @@ def reject(turn: Turn, request: Request) -> RequestAccepted:
     words = f"{', '.join(move.leaver for move in one.moves)} stays for this incident"
     if not wish.dry_run:
         if one.incident is not None:
-            turn.set(said=turn.state.said | {(one.incident, OPERATOR_REJECTED)})
+            turn.put("said", (one.incident, OPERATOR_REJECTED), None)
         advance(turn, one.id, protocol.Reject(OPERATOR_REJECTED, wish.reason, wish.requested_by))
     return RequestAccepted(migration=one.id, words=words)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -17,6 +19,8 @@ __all__ = ["Seats"]
 
 _SECTIONS: Final = tuple(each.name for each in fields(Sections))
 _NOTHING: Final = Sections()
+_MOST_GROUPS: Final = 1_024
+_MOST_SPANS: Final = 4_096
 
 
 class Seats:
@@ -93,9 +97,24 @@ class Seats:
             records=sections.records,
             received_s=now_s,
             more=sections,
-            groups=batch.groups if whole else {},
+            groups=self._own_groups(batch, slot) if whole and slot is not None else {},
             dropped=batch.dropped,
         )
+
+    def _own_groups(self, batch: Batch, slot: int) -> Mapping[int, tuple[range, ...]]:
+        """Groups that can be: of ranks of the job, the sender's among them, and not too many."""
+        assert self.membership is not None  # noqa: S101 - asked when there are seats
+        if not batch.groups:
+            return {}
+        world, own = self.membership.layout.world_size, self._ranks[slot]
+        return {
+            group: spans
+            for group, spans in islice(batch.groups.items(), _MOST_GROUPS)
+            if len(spans) <= _MOST_SPANS
+            and all(s and min(s[0], s[-1]) >= 0 and max(s[0], s[-1]) < world for s in spans)
+            and sum(map(len, spans)) <= world
+            and any(rank in span for rank in own for span in spans)
+        }
 
     def early(self) -> list[CollectiveWindow]:
         """Signs of life from before there were seats, once: only so is their end noticed."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from pydantic import Field, field_validator
+
+from trainmover.events.numbers import Count, Epoch, Rank
 from trainmover.redundancy import Redundancy
+from trainmover.spans import Spans, as_spans
 from trainmover.topology import Frozen
 
 __all__ = [
@@ -14,6 +19,7 @@ __all__ = [
     "PlanFailed",
     "PlanPrepared",
     "PlanSwitched",
+    "Span",
     "StateFollowed",
     "StepBroken",
     "StepProgress",
@@ -22,21 +28,50 @@ __all__ = [
 ]
 
 
+class Span(Frozen):
+    """Ranks at equal distances: ``first``, ``first + step``, and so on to ``last``."""
+
+    first: Rank
+    last: Rank
+    step: int = Field(default=1, ge=1)
+
+    @staticmethod
+    def of(ranks: Iterable[int]) -> tuple[Span, ...]:
+        """The spans that hold these ranks."""
+        spans = as_spans(ranks)
+        return tuple(Span(first=span[0], last=span[-1], step=span.step) for span in spans)
+
+
 class JobLayoutKnown(Frozen):
     """The session of one rank says which ranks hold the same state (``redundancy``).
 
     Attributes:
         replicas: All ranks, this one included, that hold bitwise the same model and optimizer
-            state. Only this rank when the state is sharded without replicas.
+            state, as spans, ascending; a list of ranks is understood, too. Only this rank when the
+            state is sharded without replicas.
         redundancy: Where the state is to survive the machine.
         obstacle: Why it is no better kind, for people; empty when it is as asked for.
     """
 
     machine: str
-    rank: int
-    replicas: tuple[int, ...]
+    rank: Rank
+    replicas: tuple[Span, ...]
     redundancy: Redundancy = "replica"
     obstacle: str = ""
+
+    @field_validator("replicas", mode="before")
+    @classmethod
+    def _ranks_are_spans(cls, value: Any) -> Any:
+        """Ranks of one mesh, named one by one, would be as many bytes as the job has ranks."""
+        if isinstance(value, list | tuple) and value and all(type(one) is int for one in value):
+            return Span.of(value)
+        return value
+
+    @property
+    def spans(self) -> Spans:
+        """``replicas`` as ranges."""
+        every = (range(one.first, one.last + 1, one.step) for one in self.replicas)
+        return tuple(span for span in every if span)
 
 
 class StateFollowed(Frozen):
@@ -48,9 +83,9 @@ class StateFollowed(Frozen):
     """
 
     machine: str
-    rank: int
-    follower: int
-    epoch: int
+    rank: Rank
+    follower: Rank
+    epoch: Epoch
 
 
 class PlanPrepared(Frozen):
@@ -58,8 +93,8 @@ class PlanPrepared(Frozen):
 
     migration: str
     machine: str
-    rank: int
-    epoch: int
+    rank: Rank
+    epoch: Epoch
     prepare_s: float
 
 
@@ -76,10 +111,10 @@ class PlanSwitched(Frozen):
 
     migration: str
     machine: str
-    rank: int
-    epoch: int
-    step: int
-    phases_s: Mapping[str, float]
+    rank: Rank
+    epoch: Epoch
+    step: Count
+    phases_s: Mapping[str, float] = Field(max_length=64)
     state_bytes: int = 0
     copied_because: str = ""
 
@@ -89,9 +124,9 @@ class PlanCommitted(Frozen):
 
     migration: str
     machine: str
-    rank: int
-    epoch: int
-    step: int
+    rank: Rank
+    epoch: Epoch
+    step: Count
 
 
 class PlanFailed(Frozen):
@@ -103,8 +138,8 @@ class PlanFailed(Frozen):
 
     migration: str
     machine: str
-    rank: int
-    epoch: int
+    rank: Rank
+    epoch: Epoch
     reason: str
     step_safe: bool
     links_broke: bool = False
@@ -118,25 +153,26 @@ class StepBroken(Frozen):
     """
 
     machine: str
-    rank: int
-    epoch: int
-    committed_step: int
+    rank: Rank
+    epoch: Epoch
+    committed_step: Count
     reason: str
 
 
 class StepProgress(Frozen):
-    """Once a second while a rank trains: how far it is.
+    """Once a second while a machine trains: how far it is.
 
     Attributes:
+        rank: The rank that speaks for the machine: the lowest one that lives.
         step: Number of completed steps.
         step_s: Median duration of the latest steps, in seconds.
-        loss: Latest loss the session was told of, if any.
+        loss: Latest loss that this rank's session was told of, if any.
     """
 
     machine: str
-    rank: int
-    epoch: int
-    step: int
+    rank: Rank
+    epoch: Epoch
+    step: Count
     step_s: float
     loss: float | None = None
 
@@ -151,9 +187,9 @@ class StepResumed(Frozen):
     """
 
     machine: str
-    rank: int
-    epoch: int
-    step: int
+    rank: Rank
+    epoch: Epoch
+    step: Count
     pause_s: float
     step_s: float
     steps_redone: int
@@ -171,9 +207,9 @@ class CheckpointSaved(Frozen):
     """
 
     machine: str
-    rank: int
-    epoch: int
-    step: int
+    rank: Rank
+    epoch: Epoch
+    step: Count
     path: str
     obstacle: str = ""
 
@@ -182,6 +218,6 @@ class WorkerFinished(Frozen):
     """A rank's program ended normally."""
 
     machine: str
-    rank: int
-    epoch: int
-    step: int
+    rank: Rank
+    epoch: Epoch
+    step: Count

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from trainmover.events.numbers import Epoch
 from trainmover.topology import Frozen
 
 __all__ = ["DetectorQuarantined", "IncidentClosed", "IncidentOpened", "IncidentUpdated"]
@@ -37,7 +38,7 @@ class IncidentOpened(Frozen):
     machine: str | None
     rank: int | None = None
     slot: int | None = None
-    epoch: int
+    epoch: Epoch
     confidence: float = Field(ge=0, le=1)
     summary: str
     evidence: dict[str, Any] = Field(default_factory=dict)

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from trainmover.endpoints import Endpoint
+from trainmover.events.numbers import Count, Epoch, Rank
 from trainmover.topology import Frozen, Machine
 
 __all__ = [
@@ -85,10 +86,15 @@ class MachineWarmingFailed(Frozen):
 
 
 class MachineLost(Frozen):
-    """The planner gave the machine up; its epoch is refused from now on."""
+    """The planner gave the machine up; its epoch is refused from now on.
+
+    Attributes:
+        generation: The life of it that is meant; None in what was said before this was added.
+    """
 
     machine: str
     reason: str
+    generation: int | None = Field(default=None, ge=0)
 
 
 class MachineQuarantined(Frozen):
@@ -127,8 +133,8 @@ class WorkerExited(Frozen):
 
     machine: str
     generation: int
-    rank: int
-    epoch: int
+    rank: Rank
+    epoch: Epoch
     exit_code: int | None
     signal: int | None
     last_words: str = ""
@@ -146,9 +152,9 @@ class LinkLost(Frozen):
     """
 
     machine: str
-    rank: int
-    peer_rank: int
+    rank: Rank
+    peer_rank: Rank
     peer_machine: str
-    epoch: int
-    step: int
+    epoch: Epoch
+    step: Count
     kind: Literal["reset", "refused"]

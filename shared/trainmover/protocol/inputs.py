@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from trainmover.commands import Command
 from trainmover.events.executor import PlanCommitted, PlanFailed, PlanPrepared, PlanSwitched
@@ -35,8 +36,7 @@ class Publish:
     payload: Frozen
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Queue a command for a machine; the same ``id`` is queued once."""
 
     machine: str

@@ -32,6 +32,8 @@ from trainmover.protocol.inputs import (
     Tick,
 )
 from trainmover.protocol.table import OPEN, Deadlines, Phase, Signal, allows, next_phase
+from trainmover.spans import some
+from trainmover.tables import Table
 from trainmover.topology import Membership
 
 __all__ = [
@@ -55,8 +57,9 @@ __all__ = [
     "step",
 ]
 
-_Ranks = frozenset[tuple[str, int]]
-_NOBODY: Final[_Ranks] = frozenset()
+_Ranks = Table[tuple[str, int], None]
+_MOST_PARTS: Final = 64
+"""So many parts of phase 2 are told apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +76,11 @@ class Migration:
         approval: Why an operator approved it, if they said so.
         history: Every phase it was in, with the time (seconds) it began.
         before: The membership the plan starts from.
-        prepared: (machine, rank) of each rank that reported phase 1 complete.
+        prepared: (machine, rank) of each rank that reported phase 1 complete; here as below only
+            of those whose report the plan waits for, so that their number tells when all did.
         switched: The same for phase 2.
         committed: The same for the first vote at the new epoch.
-        failures: Reports of ranks that could not carry out the plan.
+        failures: Reports of ranks that could not carry out the plan, the first of each.
         step: Completed steps at the switch, as the furthest rank saw it.
         phases_s: For each part of phase 2 the slowest rank's seconds.
         trace: W3C trace headers, the incident's where there is one.
@@ -97,9 +101,9 @@ class Migration:
     history: tuple[tuple[Phase, float], ...] = ()
     plan: Plan | None = None
     before: Membership | None = None
-    prepared: _Ranks = _NOBODY
-    switched: _Ranks = _NOBODY
-    committed: _Ranks = _NOBODY
+    prepared: _Ranks = field(default_factory=Table)
+    switched: _Ranks = field(default_factory=Table)
+    committed: _Ranks = field(default_factory=Table)
     failures: tuple[PlanFailed, ...] = ()
     step: int = 0
     phases_s: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
@@ -128,19 +132,47 @@ class Migration:
         """When its phase began, in seconds."""
         return self.history[-1][1] if self.history else 0.0
 
-    def wanted(self) -> _Ranks:
-        """(machine, rank) of everybody whose report completes a phase."""
-        if self.plan is None:
-            return _NOBODY
-        after = self.plan.membership
-        return frozenset((after.machine_of(rank), rank) for rank in range(after.layout.world_size))
+    def takes_part(self, machine: str, rank: int) -> bool:
+        """Whether the plan gives this rank to this machine: its reports complete a phase."""
+        return self.plan is not None and self.plan.membership.holds(machine, rank)
 
-    def wanted_prepared(self) -> _Ranks:
-        """The same for phase 1, which leavers end, too: their joiners are up to date then."""
+    def hands_over(self, machine: str, rank: int) -> bool:
+        """Whether this machine gives this rank away: it ends phase 1 when its joiner is current."""
+        if self.plan is None or self.before is None or rank not in self.plan.sources:
+            return False
+        return self.kind == "planned" and self.before.holds(machine, rank)
+
+    def missing(self) -> list[int]:
+        """Ranks whose report its phase waits for, in order."""
+        if self.plan is None:
+            return []
+        done = {Phase.PREPARING: self.prepared, Phase.READY: self.switched}.get(
+            self.phase, self.committed
+        )
+        after = self.plan.membership
+        ranks = {r for r in range(after.layout.world_size) if (after.machine_of(r), r) not in done}
+        if self.phase is Phase.PREPARING:
+            ranks |= {rank for who, rank in self._leaving() if (who, rank) not in done}
+        return sorted(ranks)
+
+    def all_prepared(self) -> bool:
+        """Whether phase 1 is complete everywhere."""
+        return len(self.prepared) == self._world_size() + len(self._leaving())
+
+    def all_committed(self) -> bool:
+        """Whether the first vote at the new epoch passed everywhere."""
+        return len(self.committed) == self._world_size()
+
+    def _world_size(self) -> int:
+        return 0 if self.plan is None else self.plan.membership.layout.world_size
+
+    def _leaving(self) -> list[tuple[str, int]]:
+        """Who hands a rank over to another machine."""
         if self.plan is None or self.before is None or self.kind != "planned":
-            return self.wanted()
-        leaving = {(self.before.machine_of(rank), rank) for rank in self.plan.joining_ranks}
-        return self.wanted() | leaving
+            return []
+        after, before = self.plan.membership, self.before
+        leaving = [(before.machine_of(rank), rank) for rank in self.plan.sources]
+        return [(who, rank) for who, rank in leaving if not after.holds(who, rank)]
 
 
 _Result = tuple[Migration, tuple[Effect, ...]]
@@ -212,9 +244,11 @@ def standing_commands(state: Migration) -> tuple[Send, ...]:
     if state.phase not in (Phase.PREPARING, Phase.READY, Phase.SWITCHING):
         return ()
     if plan.kind == "planned":
-        return tuple(Send(m, Prepare(plan=plan), f"{plan.id}:{m}:prepare") for m in everybody)
+        prepare = Prepare(plan=plan)
+        return tuple(Send(m, prepare, f"{plan.id}:{m}:prepare") for m in everybody)
+    recover = Recover(plan=plan)
     members = [member.machine for member in plan.membership.members]
-    return tuple(Send(m, Recover(plan=plan), f"{plan.id}:{m}:recover") for m in members)
+    return tuple(Send(m, recover, f"{plan.id}:{m}:recover") for m in members)
 
 
 def release(plan: Plan, machine: str, *, generation: int, stop: bool) -> Send:
@@ -254,61 +288,79 @@ def _try(state: Migration, signal: Signal, now_s: float, limits: Deadlines) -> _
 def _report(state: Migration, fact: RankReport, now_s: float, limits: Deadlines) -> _Result:
     if state.plan is None or fact.epoch != state.plan.epoch:
         return state, ()
-    who = (fact.machine, fact.rank)
-    effects: tuple[Effect, ...] = ()
+    takes_part = state.takes_part(fact.machine, fact.rank)
+    if not takes_part and not state.hands_over(fact.machine, fact.rank):
+        return state, ()  # nobody waits for it, so it must not speak for those who are waited for
+    result: _Result = state, ()
     match fact:
         case PlanPrepared():
-            state = replace(state, prepared=state.prepared | {who})
-            if state.wanted_prepared() <= state.prepared:
-                return _try(state, Signal.PREPARED, now_s, limits)
+            result = _prepared(state, fact, now_s, limits)
         case PlanSwitched():
-            state = replace(
-                state,
-                switched=state.switched | {who},
-                step=max(state.step, fact.step),
-                phases_s=_slowest(state.phases_s, fact.phases_s),
-            )
-            return _try(state, Signal.SWITCHED, now_s, limits)
-        case PlanCommitted():
-            state, effects = _try(
-                replace(
-                    state,
-                    switched=state.switched | {who},
-                    committed=state.committed | {who},
-                    step=max(state.step, fact.step),
-                ),
-                Signal.SWITCHED,
-                now_s,
-                limits,
-            )
-            if state.wanted() <= state.committed:
-                state, more = _try(state, Signal.COMMITTED, now_s, limits)
-                effects += more
+            result = _try(_switched(state, fact), Signal.SWITCHED, now_s, limits)
+        case PlanCommitted() if takes_part:
+            result = _committed(state, fact, now_s, limits)
         case PlanFailed():
-            if fact in state.failures:
-                return state, ()
-            state = replace(state, failures=(*state.failures, fact))
-            if allows(kind=state.kind, phase=state.phase, signal=Signal.ABORT):
-                reason = f"rank {fact.rank} on {fact.machine} cannot: {fact.reason}"
-                state = replace(state, reason=reason, decided_by="planner")
-                return _enter(state, Signal.ABORT, now_s, limits)
+            result = _failed(state, fact, now_s, limits)
+        case _:
+            pass
+    return result
+
+
+def _prepared(state: Migration, fact: PlanPrepared, now_s: float, limits: Deadlines) -> _Result:
+    prepared = state.prepared.put((fact.machine, fact.rank), None)
+    if prepared is state.prepared:
+        return state, ()
+    state = replace(state, prepared=prepared)
+    if state.all_prepared():
+        return _try(state, Signal.PREPARED, now_s, limits)
+    return state, ()
+
+
+def _switched(state: Migration, fact: PlanSwitched) -> Migration:
+    switched = state.switched.put((fact.machine, fact.rank), None)
+    if switched is state.switched:
+        return state
+    return replace(
+        state,
+        switched=switched,
+        step=max(state.step, fact.step),
+        phases_s=_slowest(state.phases_s, fact.phases_s),
+    )
+
+
+def _committed(state: Migration, fact: PlanCommitted, now_s: float, limits: Deadlines) -> _Result:
+    who = (fact.machine, fact.rank)
+    committed, switched = state.committed.put(who, None), state.switched.put(who, None)
+    if committed is not state.committed or switched is not state.switched:
+        step = max(state.step, fact.step)
+        state = replace(state, switched=switched, committed=committed, step=step)
+    state, effects = _try(state, Signal.SWITCHED, now_s, limits)
+    if state.all_committed():
+        state, more = _try(state, Signal.COMMITTED, now_s, limits)
+        effects += more
     return state, effects
+
+
+def _failed(state: Migration, fact: PlanFailed, now_s: float, limits: Deadlines) -> _Result:
+    if any((one.machine, one.rank) == (fact.machine, fact.rank) for one in state.failures):
+        return state, ()
+    state = replace(state, failures=(*state.failures, fact))
+    if not allows(kind=state.kind, phase=state.phase, signal=Signal.ABORT):
+        return state, ()
+    reason = f"rank {fact.rank} on {fact.machine} cannot: {fact.reason}"
+    return _enter(replace(state, reason=reason, decided_by="planner"), Signal.ABORT, now_s, limits)
 
 
 def _tick(state: Migration, now_s: float, limits: Deadlines) -> _Result:
     if state.deadline_s is None or now_s < state.deadline_s:
         return state, ()
-    done = {Phase.PREPARING: state.prepared, Phase.READY: state.switched}.get(
-        state.phase, state.committed
-    )
-    wanted = state.wanted_prepared() if state.phase is Phase.PREPARING else state.wanted()
-    missing = sorted({rank for _, rank in wanted - done})
-    reason = f"still {state.phase} after {now_s - state.since_s:.1f} s; waiting for ranks {missing}"
+    waited_s, missing = now_s - state.since_s, some(state.missing())
+    reason = f"still {state.phase} after {waited_s:.1f} s; waiting for ranks {missing}"
     planned = allows(kind=state.kind, phase=state.phase, signal=Signal.ABORT)
     signal = Signal.ABORT if planned else Signal.FAIL
     return _enter(replace(state, reason=reason, decided_by="planner"), signal, now_s, limits)
 
 
 def _slowest(known: Mapping[str, float], new: Mapping[str, float]) -> Mapping[str, float]:
-    names = dict.fromkeys([*known, *new])
+    names = list(dict.fromkeys([*known, *new]))[:_MOST_PARTS]
     return MappingProxyType({n: max(known.get(n, 0.0), new.get(n, 0.0)) for n in names})

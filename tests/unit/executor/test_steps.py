@@ -12,10 +12,10 @@ from tests.unit.executor.roles import active
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from trainmover_executor.feed import Feed
 from trainmover_executor.finite import nonfinite_in
 from trainmover_executor.latch import Latch
 from trainmover_executor.links.link import LinkBrokenError
-from trainmover_executor.feed import Feed
 from trainmover_executor.metrics import StepLog
 from trainmover_executor.redo import StepStart
 from trainmover_executor.role.shell import WorkerRole

@@ -69,7 +69,7 @@ class World:
     def wait(self, seconds: float) -> list[Command]:
         """Let time pass, with a tick at every moment the core asked for."""
         until, commands = self.now_s + seconds, []
-        while (at_s := core.next_wake_s(self.state, self.now_s)) is not None and at_s <= until:
+        while (at_s := core.next_wake_s(self.state)) is not None and at_s <= until:
             self.now_s = at_s
             commands += self.do(Tick())
         self.now_s = until
@@ -183,6 +183,28 @@ class World:
             "/detector",
         )
 
+    def advised(
+        self, name: str, advice: str, *, kind: str = "hang", sure: float = 0.9, by: str = "hang"
+    ) -> list[Command]:
+        """A detector's opinion about a machine."""
+        self.incidents += 1
+        return self.say(
+            incident.IncidentOpened.model_validate(
+                {
+                    "id": f"i-{self.incidents}",
+                    "kind": kind,
+                    "machine": name,
+                    "slot": self.membership.slot_of_machine(name),
+                    "epoch": self.membership.epoch,
+                    "confidence": sure,
+                    "summary": f"{name} is odd",
+                    "detector": by,
+                    "advice": advice,
+                }
+            ),
+            "/detector",
+        )
+
     def straggler(self, name: str) -> list[Command]:
         self.incidents += 1
         return self.do(
@@ -196,6 +218,7 @@ class World:
                     confidence=0.9,
                     summary=f"{name} is slow",
                     detector="straggler",
+                    advice="move",
                 ),
                 "/detector",
                 trace={"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"},

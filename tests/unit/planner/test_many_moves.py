@@ -216,7 +216,7 @@ class TestCapsules:
         assert holder_of(4, layout, joining=[4, 5, 0]) is None
 
     def test_a_capsule_that_nobody_keeps_is_said_to_be_lost(self):
-        layout, world = Layout(slots=6), tuple(range(6))
+        layout, world = Layout(slots=6), (range(6),)
         with pytest.raises(RequestRefusedError, match=r"rank 1 are lost: slots \[1, 2, 3\]") as no:
-            sources(layout, dict.fromkeys(world, world), joining=[1, 2, 3])
+            sources(layout, dict.fromkeys(range(6), world), joining=[1, 2, 3])
         assert no.value.code == "no_capsule"

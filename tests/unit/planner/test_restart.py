@@ -144,5 +144,5 @@ def test_every_fact_has_an_id_of_its_own(world):
 def test_a_planner_that_knows_nothing_waits(world_class):
     state, commands = core.resume(core.initial("demo"), 5.0)
     assert commands == ()
-    assert core.next_wake_s(state, 5.0) is None
+    assert core.next_wake_s(state) is None
     assert core.step(state, Tick(), 6.0)[1] == ()

@@ -7,6 +7,8 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -29,7 +31,9 @@ from trainmover.protocol.requests import StatusRequest
 from trainmover.telemetry import RECORD, Batch, encode_batch
 from trainmover.topology import Frozen, Machine, Membership
 from trainmover_detector.service import DetectorService
+from trainmover_planner import core as planner_core
 from trainmover_planner.service import Planner
+from trainmover_planner.state import Settings
 
 JOB = "demo"
 
@@ -327,3 +331,45 @@ async def test_a_bus_outage_is_not_a_death(cluster):
     reply = await ask(cluster, "migrate", MigrateRequest(machine="w-0", dry_run=True))
     assert reply["ok"], reply
     assert not [f for f in cluster.facts if isinstance(f, MigrationApproved)]
+
+
+async def test_an_event_that_the_core_cannot_take_is_set_aside(cluster, monkeypatch):
+    """Live, and when it is read again: it is stored, and would end each planner that starts."""
+    record = planner_core.record
+
+    def fragile(turn, fact):
+        if isinstance(fact.payload, machine.LinkLost):
+            raise IndexError("tuple index out of range")
+        record(turn, fact)
+
+    monkeypatch.setattr(planner_core, "record", fragile)
+    lost = machine.LinkLost(
+        machine="w-0", rank=0, peer_rank=1, peer_machine="w-1", epoch=1, step=1, kind="refused"
+    )
+    await cluster.agents["w-0"].say(lost)
+    assert (await ask(cluster, "migrate", MigrateRequest(machine="w-0", dry_run=True)))["ok"]
+    await cluster.kill("planner")
+    await cluster.start_service("planner")
+    await cluster.heard("w-2")
+    await cluster.kill("w-2")
+    committed = await cluster.until(MigrationCommitted)
+    assert committed.leaver == "w-2"
+
+
+async def test_machines_whose_clocks_are_an_hour_ahead_delay_nothing():
+    broker = MemoryBroker()
+    async with MemoryBus(broker) as bus, asyncio.timeout(20), asyncio.TaskGroup() as group:
+        ahead = datetime.now(UTC) + timedelta(hours=1)
+        for number in range(2):
+            me = Machine(name=f"w-{number}", generation=0, endpoints=("h:1",))
+            fact = machine.MachineRegistered(
+                machine=me, nnodes_min=2, nnodes_max=3, pid=1, host="h"
+            )
+            event = observe.new_event(job=JOB, source=f"/machine/{me.name}", payload=fact)
+            await bus.publish(replace(event, time=ahead))
+        planner = Planner(bus, job=JOB, settings=Settings(form_quiet_s=0.2))
+        running = group.create_task(planner.run())
+        async for delivery in bus.events(JOB):
+            if isinstance(delivery.payload.payload, JobFormed):
+                break
+        running.cancel()

@@ -140,8 +140,14 @@ def on_break(turn: Turn, command: BreakStep) -> None:
 
 
 def on_fact(turn: Turn, worker: Worker, fact: Frozen) -> None:
-    """Publish what a worker reports, and learn from it."""
-    turn.publish(fact)
+    """Publish what a worker reports, and learn from it.
+
+    Ranks of one machine are as far as each other, for they vote together: one speaks for all of
+    them, or the bus would carry the same news once a second from every rank.
+    """
+    first = min((one.rank for one in turn.state.live if one.slot == worker.slot), default=None)
+    if not isinstance(fact, StepProgress) or worker.rank == first:
+        turn.publish(fact)
     plan = turn.state.plan
     match fact:
         case StepProgress() | StepResumed():

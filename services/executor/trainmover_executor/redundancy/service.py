@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 import torch
 
-from trainmover.events.executor import JobLayoutKnown, StateFollowed
+from trainmover.events.executor import JobLayoutKnown, Span, StateFollowed
 from trainmover.redundancy import Redundancy
 from trainmover_executor.communicator.memory import flat_of
 from trainmover_executor.redundancy.followed import Followed
@@ -93,7 +93,7 @@ class FollowerService:
             JobLayoutKnown(
                 machine=runtime.spec.machine,
                 rank=runtime.rank,
-                replicas=replicas_of(self._state.models, rank=runtime.rank),
+                replicas=Span.of(replicas_of(self._state.models, rank=runtime.rank)),
                 redundancy=kind,
                 obstacle=obstacle,
             )

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainmover.detection import CollectiveWindow
-from trainmover.events.executor import JobLayoutKnown
+from trainmover.events.executor import JobLayoutKnown, Span
 from trainmover.events.machine import MachineNoticed
 from trainmover.telemetry import HEAD, PULSE, RECORD, STEP, Phase, Sections, span_of
 from trainmover.testing.simulated_jobs.accounts import facts_of_crash, step_rows
@@ -104,7 +104,9 @@ class SimulatedJob:
         if not self.shape.hybrid:
             for rank in everyone:
                 machine = self.shape.machine_of(rank)
-                self._facts.append(JobLayoutKnown(machine=machine, rank=rank, replicas=everyone))
+                self._facts.append(
+                    JobLayoutKnown(machine=machine, rank=rank, replicas=Span.of(everyone))
+                )
         while self._step < steps:
             self._begin_injections()
             if self._step in self.healthy.epochs_at:
