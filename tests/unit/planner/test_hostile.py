@@ -25,7 +25,7 @@ class TestShapes:
 
     @pytest.mark.parametrize(
         "endpoints",
-        [{0: ()}, {0: ("h:1", "h:2")}, {-1: ("h:1",)}, {4: ("h:1",)}, {0: ("h" * 400,)}],
+        [{0: ()}, {0: ("h:1", "h:2")}, {-1: ("h:1",)}, {4: ("h:1",)}],
     )
     def test_a_standby_that_is_warm_for_nonsense_is_refused(self, world, endpoints):
         said = world.say(machine.MachineWarming(machine="w-4", generation=0, endpoints=endpoints))
