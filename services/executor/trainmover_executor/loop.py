@@ -18,11 +18,11 @@ from trainmover.telemetry import Phase
 from trainmover_executor.attempt import Attempt
 from trainmover_executor.ballot import Ballot
 from trainmover_executor.course import Course, Level
+from trainmover_executor.feed import Feed
 from trainmover_executor.frames import signature_of
 from trainmover_executor.handover import Handover
 from trainmover_executor.journal import Journal
 from trainmover_executor.links.link import LinkBrokenError
-from trainmover_executor.feed import Feed
 from trainmover_executor.metrics import StepLog
 from trainmover_executor.moment import Moment
 from trainmover_executor.placement import Placement

@@ -16,9 +16,9 @@ from trainmover.errors import ConfigError
 from trainmover_executor.ballot import Ballot
 from trainmover_executor.capsule import CapsuleKeeper
 from trainmover_executor.checkpoint import CheckpointHook, CheckpointKeeper
+from trainmover_executor.feed import Feed
 from trainmover_executor.handover import Handover
 from trainmover_executor.journal import Journal
-from trainmover_executor.feed import Feed
 from trainmover_executor.loop import SHADOW_ITERATIONS, Call, StepIterator, TrainingLoop
 from trainmover_executor.metrics import StepLog
 from trainmover_executor.process_group import BACKEND
