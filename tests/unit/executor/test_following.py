@@ -14,12 +14,24 @@ from torch import nn
 
 from trainmover.errors import ProtocolError
 from trainmover_executor.links.link import Link, LinkBrokenError
+from trainmover_executor.moment import Moment
+from trainmover_executor.placement import Placement
+from trainmover_executor.position import Place, Position
+from trainmover_executor.state.arrival import say_arrived
 from trainmover_executor.state.follow import StateFollower
 from trainmover_executor.state.lead import StateLead
 from trainmover_executor.state.training import TrainingState
+from trainmover_executor.state.transfer import receive_tree
 
 EPOCH = 4
 WAIT_S = 20.0
+PLACE = Place(open=[[1, 3]], ended=[[], []], committed=3, between=0, results=[])
+MOMENT = Moment(
+    position=Position(feeds=[], rng={}, buffers=[], variables={}),
+    place=PLACE,
+    placement=Placement(),
+    accumulates=False,
+)
 
 
 class Program:
@@ -50,6 +62,7 @@ class Pair:
         self.lead = StateLead(
             Link(one, peer=0, group="s"),
             self.leaver.state,
+            moment=MOMENT,
             epoch=EPOCH,
             wanted=lambda: True,
             current=self.current.set,
@@ -64,7 +77,13 @@ class Pair:
         self.lost.set()
 
     def follow(self) -> Future[Any]:
-        return self._pool.submit(self.follower.follow)
+        return self._pool.submit(self._arrive_and_follow)
+
+    def _arrive_and_follow(self) -> Any:
+        told, _ = receive_tree(self.link, epoch=EPOCH, live={}, first_timeout_s=WAIT_S)
+        assert Place.from_tree(told["place"]) == PLACE
+        say_arrived(self.link, epoch=EPOCH)
+        return self.follower.follow()
 
     def step(self, number: int) -> None:
         self.leaver.backward(number)
@@ -111,6 +130,7 @@ def test_the_joiner_is_current_at_the_switch(pair):
 class TestAnOptimizerThatRaises:
     def fail(self, pair: Pair) -> None:
         """As where the program's own hook, or a step on bad values, raises."""
+        pair.steps_until(lambda: pair.lead._met)
         pair.leaver.backward(0)
         pair.lead.before_optimizer(0)
         with pytest.raises(RuntimeError):
@@ -154,6 +174,56 @@ class TestAnErrorNobodyThoughtOf:
         pair.within(lambda: pair.steps_until(pair.lost.is_set))
         assert "StateNotPortableError while following" in pair.reason
         assert "schedule" in pair.reason
+
+
+class TestOnTheWay:
+    def test_a_step_that_the_joiner_arrives_in_is_over_before_units_are_handed(self, pair):
+        following = pair.follow()
+        pair.leaver.backward(0)
+        pair.lead.before_optimizer(0)
+        meeting = pair._pool.submit(pair.lead.meet)
+        with pytest.raises(TimeoutError):
+            meeting.result(timeout=0.2)
+        pair.leaver.optimizer.step()
+        pair.lead.after_optimizer()
+        meeting.result(timeout=WAIT_S)
+        pair.lead.obstacle = "this test"
+        pair.lead.finish({})
+        following.result(timeout=WAIT_S)
+        assert pair.joiner.state.digest() == pair.leaver.state.digest()
+
+    def test_a_pause_before_the_joiner_arrived_ends_the_link(self, pair):
+        assert pair.lead.pause() is None
+        with pytest.raises(LinkBrokenError):
+            pair.follow().result(timeout=WAIT_S)
+
+    def test_after_a_pause_another_lead_goes_on_over_the_same_link(self, pair):
+        following = pair.follow()
+        pair.lead.start()
+        pair.steps_until(pair.current.is_set)
+        link = pair.lead.pause()
+        assert link is not None
+        again = StateLead(
+            link,
+            pair.leaver.state,
+            moment=MOMENT,
+            epoch=EPOCH,
+            wanted=lambda: True,
+            current=pair.current.set,
+            lost=pair._lose,
+        )
+        pair.current.clear()
+        again.start()
+        message, _ = following.result(timeout=WAIT_S)
+        assert Place.from_tree(message["place"]) == PLACE
+        pair.lead = again
+        say_arrived(pair.link, epoch=EPOCH)
+        following = pair._pool.submit(pair.follower.follow)
+        pair.steps_until(pair.current.is_set)
+        pair.lead.finish({})
+        following.result(timeout=WAIT_S)
+        assert not pair.follower.copied
+        assert pair.joiner.state.digest() == pair.leaver.state.digest()
 
 
 class TestGradientsOfTheJoiner:

@@ -11,7 +11,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.fabric import everywhere, shared_pair, socket_pair
 from torch import nn
@@ -52,6 +52,7 @@ TREES = st.recursive(
 
 
 class TestCodec:
+    @settings(deadline=None)
     @given(TREES)
     def test_every_tree_comes_back_as_it_was(self, tree):
         skeleton, tensors = encode(tree)

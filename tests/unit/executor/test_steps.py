@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainmover_executor.feed import Feed
+from trainmover.errors import ConfigError
 from trainmover_executor.finite import nonfinite_in
 from trainmover_executor.latch import Latch
 from trainmover_executor.links.link import LinkBrokenError
@@ -20,40 +22,75 @@ from trainmover_executor.metrics import StepLog
 from trainmover_executor.redo import StepStart
 from trainmover_executor.role.shell import WorkerRole
 from trainmover_executor.state.training import TrainingState
-from trainmover_executor.step import BatchChangedError, Step
+from trainmover_executor.step import BatchChangedError, Step, VoidStep
 
 
-def step(*, passes: bool = True, broken: bool = False, batch=None) -> Step:
-    return Step(index=4, epoch=0, batch=batch, vote=lambda: passes, is_broken=lambda: broken)
+class Attempts:
+    """A loop that says what it is told to; the body runs as often as there are ``votes``."""
+
+    def __init__(self, votes: list[bool], *, broken: bool = False) -> None:
+        self.votes = votes
+        self.broken = broken
+        self.begun = 0
+
+    def begin(self, step: Step, frame: FrameType) -> None:
+        assert frame.f_code.co_name.startswith("test_")
+        self.begun += 1
+
+    def vote(self, step: Step) -> bool:
+        return self.votes.pop(0)
+
+    def is_broken(self) -> bool:
+        return self.broken
+
+    def end(self, step: Step) -> bool:
+        return bool(self.votes)
+
+
+def step(*votes: bool, broken: bool = False, batch=None) -> Step:
+    attempts = Attempts(list(votes or (True,)), broken=broken)
+    return Step(index=4, epoch=0, batch=batch, attempts=attempts)
 
 
 class TestStep:
-    def test_a_vote_in_front_of_the_optimizer_commits(self):
-        one = step()
+    def test_a_vote_in_front_of_the_optimizer_counts_for_the_whole_body(self):
+        one = step(True)
         with one:
-            one.before_optimizer()
+            assert one.cast_vote()
+            assert one.cast_vote()
         assert one.committed
 
-    def test_a_failed_vote_leaves_the_body_before_the_optimizer(self):
-        one = step(passes=False)
+    def test_an_aborted_body_is_left_past_any_except_clause(self):
+        one = step(False)
         with one:
             try:
-                one.before_optimizer()
+                if not one.cast_vote():
+                    raise VoidStep
             except Exception:  # noqa: BLE001 - that it is blind is the point
                 pytest.fail("no 'except Exception' of user code may catch it")
             pytest.fail("the optimizer's step must not be taken")
         assert not one.committed
 
     def test_a_body_without_an_optimizer_step_votes_on_leaving(self):
-        one = step()
+        one = step(True)
         with one:
             pass
         assert one.committed
 
+    def test_an_aborted_body_runs_again_before_the_code_behind_it(self):
+        one = step(False, False, True)
+        behind = 0
+        with one as batch:
+            assert batch is None
+        behind += 1
+        assert (one.committed, behind) == (True, 1)
+        assert one._attempts.begun == 3
+
     def test_what_a_broken_body_raises_is_swallowed(self):
         one = step(broken=True)
+        one._attempts.votes.clear()
         with one:
-            raise ValueError("a consequence of dummy values")
+            raise ValueError("a consequence of stand-ins")
         assert not one.committed
 
     def test_what_a_sound_body_raises_is_the_users(self):
@@ -64,6 +101,13 @@ class TestStep:
     def test_leaving_the_program_is_never_swallowed(self, error):
         with pytest.raises(error), step(broken=True):
             raise error
+
+    def test_a_committed_step_is_not_entered_again(self):
+        one = step()
+        with one:
+            pass
+        with pytest.raises(ConfigError, match="step 4 was entered twice"), one:
+            pytest.fail("the body must not run")
 
     def test_microbatches_split_every_tensor(self):
         x, y = torch.arange(8.0).view(4, 2), torch.arange(4)
@@ -153,6 +197,78 @@ class TestStepStart:
         start.capture(0)
         start.restore()
         assert all(parameter.grad.eq(0).all() for parameter in model.parameters())
+
+    def whole(self) -> TrainingState:
+        """Adam has no state before its first step."""
+        model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+        optimizer = torch.optim.Adam(model.parameters())
+        return TrainingState(models=[model], optimizers=[optimizer], others={})
+
+    @staticmethod
+    def train(state: TrainingState) -> None:
+        state.models[0](torch.randn(4, 2)).square().sum().backward()
+        state.optimizers[0].step()
+        for group in state.optimizers[0].param_groups:
+            group["lr"] *= 0.5
+
+    @pytest.mark.parametrize("steps_before", [0, 1, 2])
+    def test_a_whole_body_is_taken_back_with_its_optimizer(self, steps_before):
+        state = self.whole()
+        for _ in range(steps_before):
+            self.train(state)
+        start = StepStart(state)
+        assert start.nbytes == 0
+        start.capture(steps_before, whole=True)
+        before = state.digest()
+        for _ in range(2):  # a step may be aborted more than once
+            self.train(state)
+            assert state.digest() != before
+            start.restore()
+            assert state.digest() == before
+        parameters = sum(each.nbytes for each in state.parameters())
+        assert start.nbytes >= parameters
+        start.capture(steps_before)
+        assert start.nbytes == 0
+
+    def test_what_is_done_again_after_a_whole_body_has_the_same_bits(self):
+        state = self.whole()
+        start = StepStart(state)
+        start.capture(0, whole=True)
+        self.train(state)
+        expected = state.digest()
+        start.restore()
+        self.train(state)
+        assert state.digest() == expected
+
+    @pytest.mark.parametrize("had_some", [False, True])
+    def test_accumulated_gradients_are_those_of_the_bodies_before(self, had_some):
+        model, _, state = self.make()
+        if had_some:
+            model(torch.randn(4, 2)).sum().backward()
+        parameters = list(model.parameters())
+        before = [None if p.grad is None else p.grad.clone() for p in parameters]
+        memory = [p.grad for p in parameters]
+        start = StepStart(state)
+        start.capture(0, accumulates=True)
+        model(torch.randn(4, 2)).square().sum().backward()
+        start.restore()
+        for parameter, kept, same in zip(parameters, before, memory, strict=True):
+            if kept is None:
+                assert parameter.grad is None
+            else:
+                assert parameter.grad is same
+                assert torch.equal(parameter.grad, kept)
+
+    def test_accumulated_gradients_come_back_where_the_body_let_go_of_them(self):
+        model, _, state = self.make()
+        model(torch.randn(4, 2)).square().sum().backward()
+        before = [parameter.grad.clone() for parameter in model.parameters()]
+        start = StepStart(state)
+        start.capture(0, accumulates=True)
+        model.zero_grad(set_to_none=True)
+        start.restore()
+        now = [parameter.grad for parameter in model.parameters()]
+        assert all(map(torch.equal, now, before))
 
     def test_only_buffers_that_training_changes_are_private(self):
         model, _, state = self.make()
@@ -244,7 +360,7 @@ class TestLatch:
     def test_outside_of_the_step_loop_the_error_is_raised(self):
         latch = Latch(WorkerRole(active()))
         latch.trip("rank 2 is gone")
-        with pytest.raises(LinkBrokenError, match=r"outside of session.steps\(\): rank 2 is gone"):
+        with pytest.raises(LinkBrokenError, match=r"outside of 'with step': rank 2 is gone"):
             latch.check_protected()
         latch.protected = True
         latch.check_protected()

@@ -32,6 +32,7 @@ from trainmover_executor.role.effects import (
     Heard,
     Joined,
     Joins,
+    LeadPaused,
     Led,
     Left,
     Noted,
@@ -233,6 +234,15 @@ class RankMachine(RuleBasedStateMachine):
         assert leading is not None
         self.take(Led(leading, 0.2))
         assert self.state.prepared == leading
+
+    @precondition(lambda self: self.state.leading is not None and self.state.phase == "training")
+    @rule()
+    def call_ends(self) -> None:
+        leading = self.state.leading
+        assert leading is not None
+        self.take(LeadPaused(leading))
+        assert self.state.prepared != leading, "votes for a joiner that is on its way again"
+        assert self.state.leading == leading
 
     # -- the training thread of a standby --------------------------------------------------------
 

@@ -99,12 +99,14 @@ class StateLead:
 
     def before_optimizer(self, index: int) -> None:
         """Optimizer ``index`` is about to take a step that was voted for."""
-        if self._over.is_set() or self.obstacle or not self._met:
+        if self._over.is_set() or self.obstacle:
             return
         with self._changed:
-            if self._stepping:  # nobody said that the last one was taken
+            if self._stepping and self._met:  # nobody said that the last one was taken
                 self.obstacle = "a step of an optimizer raised an error"
             self._stepping = True
+            if not self._met:
+                return
             self._changed.wait_for(lambda: not self._handing)
         if not self._over.is_set() and not self.obstacle:
             self._hand_gradients(index)
