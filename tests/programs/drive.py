@@ -28,11 +28,13 @@ class Spot:
         point: Its name.
         step: Steps completed by the job.
         rank: Whose.
+        steps: For how many steps from ``step`` on it is looked for; the first time counts.
     """
 
     point: str
     step: int
     rank: int
+    steps: int = 1
 
 
 @dataclass
@@ -79,9 +81,10 @@ class Rules:
 
     def add(self, spot: Spot, do: str, folder: Path) -> Path:
         path = folder / uuid.uuid4().hex
-        match = {"rank": spot.rank, "step": spot.step, "machine": f"m{spot.rank}"}
-        rule = {"point": spot.point, "match": match, "do": do, "path": str(path)}
-        self._rules.append(rule)
+        for step in range(spot.step, spot.step + spot.steps):
+            match = {"rank": spot.rank, "step": step, "machine": f"m{spot.rank}"}
+            rule = {"point": spot.point, "match": match, "do": do, "path": str(path)}
+            self._rules.append(rule)
         self.write()
         return path
 
@@ -139,31 +142,59 @@ class Drive:
     def moved(self, script: str, *arguments: str, slot: int = 1, at: int = 4) -> Left:
         """With a planned move of ``slot`` that begins after ``at`` steps."""
         with self.job(script, *arguments) as job:
-            held = self._rules.add(Spot("step.begin", at, 0), "hold", job.folder)
-            standby, joiner = job.standby("spare", slot)
-            standby.expect(Warmed)
-            _wait(held.with_suffix(".reached").exists, f"step {at} was not reached")
-            plan = job.move(slot, standby, joiner)
-            held.with_suffix(".go").touch()
-            for rank in [*(r for r in job.ranks if r.spec.rank != slot), standby]:
-                rank.expect(PlanCommitted)
-            job.ranks[slot].process.kill()
-            job.took(plan, standby)
+            held = self._hold(job, slot, at)
+            standby, joiner = job.standby("moves", slot)
+            self._move(job, slot, standby, joiner, held=held)
             return self.left(job)
 
-    def killed(self, script: str, *arguments: str, spots: list[Spot], warm_at: int = 4) -> Left:
-        """With machines killed at ``spots``, one after the other; each is replaced."""
+    def killed(
+        self,
+        script: str,
+        *arguments: str,
+        spots: list[Spot],
+        warm_at: int = 4,
+        then_moves: tuple[int, int] | None = None,
+    ) -> Left:
+        """With machines killed at ``spots``, one after the other; each is replaced.
+
+        Args:
+            script: Name of the program.
+            arguments: Its arguments.
+            spots: Where, in order.
+            warm_at: Nobody goes on behind so many steps before all standbys are warm.
+            then_moves: (slot, steps): afterwards a planned move of the slot, after so many steps.
+        """
         with self.job(script, *arguments) as job:
-            held = self._rules.add(Spot("step.begin", warm_at, spots[0].rank), "hold", job.folder)
+            held = self._hold(job, spots[0].rank, warm_at)
             standbys = [job.standby(f"spare{i}", spot.rank) for i, spot in enumerate(spots)]
             for standby, _ in standbys:
                 standby.expect(Warmed)
             _wait(held.with_suffix(".reached").exists, f"step {warm_at} was not reached")
             kills = [self._rules.add(spot, "kill", job.folder) for spot in spots]
+            if then_moves is not None:
+                slot, at = then_moves
+                moving, mover = job.standby("moves", slot)
+                hold = self._hold(job, slot, at)
             held.with_suffix(".go").touch()
             for spot, kill, (standby, joiner) in zip(spots, kills, standbys, strict=True):
                 self._replace(job, spot, kill, standby, joiner)
+            if then_moves is not None:
+                self._move(job, slot, moving, mover, held=hold)
             return self.left(job)
+
+    def _hold(self, job: RanksJob, rank: int, step: int) -> Path:
+        return self._rules.add(Spot("step.next", step, rank), "hold", job.folder)
+
+    @staticmethod
+    def _move(job: RanksJob, slot: int, standby: Rank, joiner: Any, *, held: Path) -> None:
+        standby.expect(Warmed)
+        _wait(held.with_suffix(".reached").exists, "the step of the move was not reached")
+        plan = job.move(slot, standby, joiner)
+        held.with_suffix(".go").touch()
+        for rank in [*(r for r in job.ranks if r.spec.rank != slot), standby]:
+            rank.expect(PlanCommitted)
+        job.ranks[slot].process.kill()
+        job.took(plan, standby)
 
     def _replace(self, job: RanksJob, spot: Spot, kill: Path, standby: Rank, joiner: Any) -> None:
         _wait(kill.with_suffix(".reached").exists, f"nobody reached {spot}")

@@ -2,29 +2,73 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
+from tests.programs.catalogue import CATALOGUE
 from tests.programs.drive import Drive, Left, Spot
 
 pytestmark = pytest.mark.job
 
 Undisturbed = Callable[..., Left]
 
-PROGRAMS = ["counter", "epochs"]
+
+@pytest.mark.parametrize("script", CATALOGUE)
+def test_a_crash_and_a_move_change_no_bit(
+    script: str, drive: Drive, undisturbed: Undisturbed
+) -> None:
+    program = CATALOGUE[script]
+    chance = random.Random(script)
+    slot, killed, _ = chance.sample(range(3), 3)
+    spot = program.spot(chance.choice(program.all_points()), seed=script, rank=killed)
+    left = drive.killed(script, spots=[spot], then_moves=(slot, 33))
+    left.same_as(undisturbed(script), killed=killed)
 
 
-@pytest.mark.parametrize("script", PROGRAMS)
-def test_a_planned_move_changes_no_bit(script: str, drive: Drive, undisturbed: Undisturbed) -> None:
-    drive.moved(script).same_as(undisturbed(script))
+@pytest.mark.soak
+@pytest.mark.parametrize("script", CATALOGUE)
+@pytest.mark.parametrize("at", [0, 1, 17])
+def test_a_planned_move_changes_no_bit(
+    script: str, at: int, drive: Drive, undisturbed: Undisturbed
+) -> None:
+    drive.moved(script, slot=at % 3, at=at).same_as(undisturbed(script))
 
 
-@pytest.mark.parametrize("script", PROGRAMS)
+@pytest.mark.soak
 @pytest.mark.parametrize(
-    ("point", "step"), [("step.begin", 19), ("vote.passed", 23), ("step.taken", 29)]
+    ("script", "point"),
+    [(name, point) for name, program in CATALOGUE.items() for point in program.all_points()],
 )
 def test_a_crash_changes_no_bit(
+    script: str, point: str, drive: Drive, undisturbed: Undisturbed
+) -> None:
+    spot = CATALOGUE[script].spot(point, seed=script)
+    drive.killed(script, spots=[spot]).same_as(undisturbed(script), killed=spot.rank)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("script", "point", "step"),
+    [
+        (name, point, end)
+        for name, program in CATALOGUE.items()
+        for end in program.ends
+        for point in ("step.next", "vote.passed", "step.taken")
+    ],
+)
+def test_a_crash_at_the_end_of_a_call_changes_no_bit(
     script: str, point: str, step: int, drive: Drive, undisturbed: Undisturbed
 ) -> None:
-    left = drive.killed(script, spots=[Spot(point, step, 1)])
-    left.same_as(undisturbed(script), killed=1)
+    rank = step % 3
+    left = drive.killed(script, spots=[Spot(point, step, rank)], warm_at=min(4, step - 1))
+    left.same_as(undisturbed(script), killed=rank)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("script", CATALOGUE)
+def test_a_crash_before_the_first_step_changes_no_bit(
+    script: str, drive: Drive, undisturbed: Undisturbed
+) -> None:
+    left = drive.killed(script, spots=[Spot("step.begin", 0, 2)], warm_at=0)
+    left.same_as(undisturbed(script), killed=2)

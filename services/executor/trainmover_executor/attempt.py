@@ -82,6 +82,11 @@ class Attempt:
             return self.accumulates
         return self._optimizer_at is None and self._has_gradients()
 
+    @property
+    def votes_at_end(self) -> bool:
+        """At a vote: whether it is cast at the end of the body."""
+        return self._whole or self._optimizer_at is None
+
     def before_optimizer(self, step: Step) -> None:
         """An optimizer is about to take a step.
 

@@ -15,7 +15,7 @@ from trainmover_executor.position import EndedCall, Place
 __all__ = ["Course", "EndCall", "Level", "Lost", "OneMoreStep", "Stay", "TakeOver", "Way", "way_to"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Level:
     """One call of ``session.steps`` that has begun; the program as a whole is the lowest level.
 
@@ -54,13 +54,21 @@ class Course:
         level.ended.clear()
         level.results.clear()
 
-    def end(self, level: Level, *, committed: int, left: bool, variables: dict[str, Any]) -> None:
+    def end(
+        self,
+        level: Level,
+        *,
+        committed: int,
+        left: bool,
+        variables: dict[str, Any],
+        at_end: bool = False,
+    ) -> None:
         """A call ended, and with it all calls inside of it."""
         if level not in self.levels:
             return
         at = self.levels.index(level)
         del self.levels[at:]
-        ended = EndedCall(level.drawn, committed, left, variables)
+        ended = EndedCall(level.drawn, committed, left, variables, at_end=at_end)
         self.levels[-1].ended.append(ended)
 
     @property

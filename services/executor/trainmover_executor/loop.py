@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any, Final, TypeVar
@@ -159,7 +160,7 @@ class TrainingLoop:
         self.step: Step | None = None
         self._sites: dict[Any, int] = {}
         self._site: Any = None
-        self._voted_variables: dict[str, Any] = {}
+        self._voted = Position([], {}, [], {})
         self._moment: Moment | None = None
         self.attempt = Attempt(
             runtime, state, placement=Placement.first(optimizers=len(state.optimizers))
@@ -284,15 +285,19 @@ class TrainingLoop:
                     "program left the loop inside of its body. Put 'break' and 'return' behind "
                     "'with step'."
                 )
-        self._close(call, left=True, variables=self._voted_variables)
+        self._close(call, left=True, variables=self._voted.variables, at_end=self._voted.at_end)
         if step is not None and step.committed:
             self._write_final()
 
-    def _close(self, call: Call, *, left: bool, variables: dict[str, Any]) -> None:
+    def _close(
+        self, call: Call, *, left: bool, variables: dict[str, Any], at_end: bool = False
+    ) -> None:
         assert call.level is not None  # noqa: S101 - it has begun
         call.over = True
         committed = self._handover.committed
-        self.course.end(call.level, committed=committed, left=left, variables=variables)
+        self.course.end(
+            call.level, committed=committed, left=left, variables=variables, at_end=at_end
+        )
         if call in self.calls:
             del self.calls[self.calls.index(call) :]
         if self._owner is call:
@@ -403,10 +408,10 @@ class TrainingLoop:
         step = self.step
         if step is None or not step.running:
             return
-        if self._runtime.sandboxed:
-            step.cast_vote()
-        else:
+        if not self._runtime.sandboxed:
             self.attempt.before_optimizer(step)
+        elif not self._shadow.votes_at_end:
+            step.cast_vote()
 
     def vote(self, step: Step) -> bool:
         """See ``Attempts.vote``."""
@@ -430,9 +435,8 @@ class TrainingLoop:
         return committed
 
     def _here_at_vote(self, frame: FrameType) -> Position:
-        here = self.here(frame)
-        self._voted_variables = here.variables
-        return here
+        self._voted = replace(self.here(frame), at_end=self.attempt.votes_at_end)
+        return self._voted
 
     def end(self, step: Step) -> bool:
         """See ``Attempts.end``."""

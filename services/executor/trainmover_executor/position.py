@@ -19,6 +19,7 @@ class Position:
         variables: The program's own variables that changed, by path.
         gradients: Fingerprint of the gradients, where they belong to the state (see
             ``Moment.accumulates``); else None.
+        at_end: At a vote: whether it was cast at the end of the body.
     """
 
     feeds: list[dict[str, Any]]
@@ -26,6 +27,7 @@ class Position:
     buffers: list[list[Any]]
     variables: dict[str, Any]
     gradients: int | None = None
+    at_end: bool = False
 
     def to_tree(self) -> dict[str, Any]:
         """As a portable tree."""
@@ -48,6 +50,7 @@ class EndedCall:
         variables: The program's variables when the data was used up; at the last vote, where the
             loop was left.
         results: What ``between_steps`` returned after it, in order.
+        at_end: Where the loop was left: whether that vote was cast at the end of the body.
     """
 
     drawn: int
@@ -55,6 +58,7 @@ class EndedCall:
     left: bool
     variables: dict[str, Any]
     results: list[Any] = field(default_factory=list)
+    at_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,6 @@ class Place:
         return Place(**{**{name: tree[name] for name in _PLACE}, "ended": ended})
 
 
-_POSITION: Final = ("feeds", "rng", "buffers", "variables", "gradients")
-_ENDED: Final = ("drawn", "committed", "left", "variables", "results")
+_POSITION: Final = ("feeds", "rng", "buffers", "variables", "gradients", "at_end")
+_ENDED: Final = ("drawn", "committed", "left", "variables", "results", "at_end")
 _PLACE: Final = ("open", "ended", "committed", "between", "results")

@@ -26,7 +26,9 @@ def predicted(
         now: That rank's now.
 
     Returns:
-        Those that are certain, and the paths of those that are not.
+        Those that are certain, and the paths of those that are not. A variable that differs and did
+        not change at the other rank is in neither: it may have changed at this one, behind a
+        condition on what is its own.
     """
     certain: dict[str, Any] = {}
     unknown = []
@@ -34,8 +36,6 @@ def predicted(
         known = path in theirs and path in then
         if (known and equal(theirs[path], then[path])) or not (path in theirs or path in then):
             certain[path] = value
-        elif known and equal(then[path], value):
-            certain[path] = theirs[path]
-        else:
+        elif not (known and equal(then[path], value)):
             unknown.append(path)
     return certain, unknown

@@ -39,6 +39,7 @@ class Shadow:
 
     Attributes:
         completed: Steps that the program is told the job has completed.
+        votes_at_end: Whether the running body votes at its end, as that of the dead rank did.
 
     Args:
         runtime: This rank's.
@@ -74,6 +75,7 @@ class Shadow:
         self._one_more = False
         handover.joiner.approach = self._approach
         self.completed = 0
+        self.votes_at_end = False
 
     # -- steps -------------------------------------------------------------------------------------
 
@@ -107,6 +109,7 @@ class Shadow:
                 case OneMoreStep(drawn=drawn):
                     if (voted := self._joiner.voted) is not None:
                         self._load, self._load_rng = voted.variables, voted.rng
+                        self.votes_at_end = voted.at_end
                     self._one_more = True
                     committed = self._joiner.committed
                     return self._step(call, iterator, drawn=drawn, index=committed - 1)
@@ -149,6 +152,7 @@ class Shadow:
         if ended.left and ended.drawn > call.level.drawn:
             # It left the loop behind the body of its last step: run that code.
             self._leaving, self._load = ended, ended.variables
+            self.votes_at_end = ended.at_end
             self._one_more = True
             step = self._step(call, iterator, drawn=ended.drawn, index=ended.committed - 1)
             if step is not None:
@@ -204,6 +208,7 @@ class Shadow:
     def end(self, step: Step) -> bool:
         """Whether the body has to run again."""
         self.completed = step.index + 1
+        self.votes_at_end = False
         if self._one_more:
             self._one_more = False
             return False

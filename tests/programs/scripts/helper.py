@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import torch
+from torch.distributed.tensor import DTensor
 
 OUT = Path(sys.argv[1])
 
@@ -28,6 +29,7 @@ def finish(rank, *models, **variables):
     for model in models:
         for name, value in sorted(model.state_dict().items()):
             digest.update(name.encode())
-            digest.update(value.detach().contiguous().numpy().tobytes())
+            local = value.to_local() if isinstance(value, DTensor) else value
+            digest.update(local.detach().contiguous().numpy().tobytes())
     result = {"models": digest.hexdigest(), **{k: repr(v) for k, v in variables.items()}}
     (OUT / f"result-{rank}.json").write_text(json.dumps(result))

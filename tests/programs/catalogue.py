@@ -1,0 +1,70 @@
+"""The programs of ``scripts``: how long they are, and where they are disturbed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from tests.programs.drive import WORLD, Spot
+
+__all__ = ["CATALOGUE", "Program"]
+
+_POINTS = (
+    "step.next",
+    "step.begin",
+    "vote.begin",
+    "vote.passed",
+    "optimizer.before",
+    "optimizer.after",
+    "step.taken",
+)
+_WINDOW = 12
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program.
+
+    Attributes:
+        steps: Steps that it takes.
+        ends: Steps after which a call of ``session.steps`` ends.
+        between: It works between steps.
+        points: Where a machine is killed.
+    """
+
+    steps: int
+    ends: tuple[int, ...] = ()
+    between: bool = False
+    points: tuple[str, ...] = _POINTS
+
+    def all_points(self) -> tuple[str, ...]:
+        """All fail-points that it passes."""
+        return (*self.points, "between.begin") if self.between else self.points
+
+    def spot(self, point: str, *, seed: str, rank: int | None = None) -> Spot:
+        """Some step of the beginning, some rank."""
+        chance = random.Random(f"{point} {seed}")
+        step = chance.randrange(8, 20)
+        who = chance.randrange(WORLD) if rank is None else rank
+        return Spot(point, step, who, steps=_WINDOW)
+
+
+CATALOGUE = {
+    "counter": Program(100, between=True),
+    "epochs": Program(80, ends=(16, 32), between=True),
+    "plateau": Program(120, ends=(30, 90), between=True),
+    "enumerate_lr": Program(110),
+    "progress": Program(100),
+    "meters": Program(105),
+    "own_generators": Program(100),
+    "gan": Program(100),
+    "accumulate": Program(110),
+    "several_steps": Program(80),
+    "sam": Program(100),
+    "scaler": Program(100),
+    "ema": Program(100),
+    "mean_of_loss": Program(100),
+    "recurrent": Program(80),
+    "looks": Program(90),
+    "iterable": Program(100),
+}
