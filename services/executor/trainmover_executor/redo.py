@@ -152,7 +152,8 @@ def _kept(value: Any, memory: Any) -> Any:
     if isinstance(value, dict):
         before = memory if isinstance(memory, dict) else {}
         copied = copy.copy(value)  # of its class, with what else it carries
-        copied.update({key: _kept(each, before.get(key)) for key, each in value.items()})
+        for key, each in value.items():  # update() of a Counter adds
+            copied[key] = _kept(each, before.get(key))
         return copied
     if type(value) in {list, tuple}:
         fits = type(memory) is type(value) and len(memory) == len(value)

@@ -16,6 +16,7 @@ from trainmover.errors import ConfigError
 from trainmover_executor.ballot import Ballot
 from trainmover_executor.capsule import CapsuleKeeper
 from trainmover_executor.checkpoint import CheckpointHook, CheckpointKeeper
+from trainmover_executor.checks import check_state, claim
 from trainmover_executor.handover import Handover
 from trainmover_executor.journal import Journal
 from trainmover_executor.feed import Feed
@@ -61,8 +62,11 @@ class Session:
         extras: Anything else with ``state_dict`` and ``load_state_dict``, by name.
 
     Raises:
-        ConfigError: The program was not started by TrainMover, something has no state_dict, or an
-            optimizer keeps its state in another one (``ZeroRedundancyOptimizer``).
+        ConfigError: The program was not started by TrainMover, or has a session already; something
+            has no state_dict, or one that does not come back as it was; an optimizer keeps its
+            state in another one (``ZeroRedundancyOptimizer``). What cannot be known before the
+            first steps is said after them: state that they added, and what they change and the
+            session does not know.
     """
 
     def __init__(
@@ -85,6 +89,8 @@ class Session:
             optimizers=list(optimizers),
             others={name: other for name, other in others.items() if other is not None},
         )
+        check_state(self._state)
+        claim(self._runtime)
         self._loader = loader
         self._log = StepLog(
             self._runtime.spec.metrics_dir,
