@@ -22,6 +22,7 @@ from trainmover_executor.frames import signature_of
 from trainmover_executor.handover import Handover
 from trainmover_executor.journal import Journal
 from trainmover_executor.links.link import LinkBrokenError
+from trainmover_executor.lookout import Lookout
 from trainmover_executor.feed import Feed
 from trainmover_executor.metrics import StepLog
 from trainmover_executor.moment import Moment
@@ -154,6 +155,7 @@ class TrainingLoop:
         self._log = log
         self._vitals = vitals
         self.variables = variables
+        self._lookout = Lookout(state, variables)
         self.course = Course()
         self.calls: list[Call] = []
         self.step: Step | None = None
@@ -230,6 +232,7 @@ class TrainingLoop:
             self.start()
         self._runtime.reach("step.next")
         self._look(frame, between=False)
+        self._lookout.look(frame, committed=self._handover.committed)
         self._settle()
         if call.max_steps is not None and self._handover.committed >= call.max_steps:
             self._end(call, frame)
@@ -438,6 +441,7 @@ class TrainingLoop:
     def joined(self, moment: Moment, *, sites: dict[Any, int]) -> None:
         """A standby took over: it is as warm as the others, and votes where they do."""
         self._sites = dict(sites)
+        self._lookout.joined()
         self.attempt.adopt(moment)
         self.start()
 
