@@ -17,6 +17,7 @@ from trainmover.errors import ConfigError, StaleEpochError, TrainMoverError
 from trainmover.telemetry import Phase
 from trainmover_executor.attempt import Attempt
 from trainmover_executor.ballot import Ballot
+from trainmover_executor.costs import Costs
 from trainmover_executor.course import Course, Level
 from trainmover_executor.frames import signature_of
 from trainmover_executor.handover import Handover
@@ -156,6 +157,7 @@ class TrainingLoop:
         self._vitals = vitals
         self.variables = variables
         self._lookout = Lookout(state, variables)
+        self.costs = Costs(runtime)
         self.course = Course()
         self.calls: list[Call] = []
         self.step: Step | None = None
@@ -435,6 +437,8 @@ class TrainingLoop:
         if not step.committed:
             return True
         self._journal.committed(epoch=step.epoch)
+        feeds = [call.feed for call in self.calls if call.feed is not None]
+        self.costs.committed(self.attempt, self._start, feeds)
         self._vitals.left()
         return False
 
