@@ -46,6 +46,7 @@ class Attempt:
         self._optimizer_at: int | None = None
         self._changed = False
         self._stand_ins = 0
+        self._needs_the_end = Sighting()
 
     def is_redone(self, step: Step) -> bool:
         """Whether ``step`` was attempted before."""
@@ -152,10 +153,24 @@ class Attempt:
 
     def _sighting(self) -> Sighting:
         at = self._optimizer_at
-        return Sighting(
+        seen = Sighting(
             communicated=at is not None and self._runtime.latch.issued != at,
             changed=self._changed,
         )
+        if seen.needs_the_end:
+            self._needs_the_end = seen
+        return seen
+
+    @property
+    def because(self) -> str:
+        """Why the vote is at the end of the body, for people."""
+        if self._needs_the_end.changed:
+            return "the body changes parameters in front of its optimizer"
+        if self._needs_the_end.communicated:
+            return "the body communicates behind its optimizer's step"
+        if self.placement.wish:
+            return "several optimizers are taken to alternate until some steps were seen"
+        return "another rank needs it"
 
     def _sum_of_versions(self) -> int:
         return sum(parameter._version for parameter in self._state.parameters())  # noqa: SLF001

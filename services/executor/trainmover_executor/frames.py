@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-__all__ = ["is_program", "program_frames", "signature_of", "write_locals"]
+__all__ = ["is_program", "place_in", "program_frames", "signature_of", "write_locals"]
 
 _STANDARD: Final = tuple(
     str(Path(sysconfig.get_path(kind))) + "/" for kind in ("stdlib", "platstdlib")
@@ -42,6 +42,12 @@ def program_frames(frame: FrameType | None) -> list[FrameType]:
             break
         frame = frame.f_back
     return found[::-1]
+
+
+def place_in(frame: FrameType) -> str:
+    """``file:line`` of the innermost function of the program that leads to ``frame``."""
+    found = program_frames(frame) or [frame]
+    return f"{found[-1].f_code.co_filename}:{found[-1].f_lineno}"
 
 
 def signature_of(frame: FrameType) -> tuple[tuple[str, int], ...]:

@@ -18,12 +18,14 @@ from trainmover.errors import ConfigError, StaleEpochError, TrainMoverError
 from trainmover.telemetry import Phase
 from trainmover_executor.attempt import Attempt
 from trainmover_executor.ballot import Ballot
+from trainmover_executor.costs import Costs
 from trainmover_executor.course import Course, Level
 from trainmover_executor.feed import Feed
 from trainmover_executor.frames import signature_of
 from trainmover_executor.handover import Handover
 from trainmover_executor.journal import Journal
 from trainmover_executor.links.link import LinkBrokenError
+from trainmover_executor.lookout import Lookout
 from trainmover_executor.metrics import StepLog
 from trainmover_executor.moment import Moment
 from trainmover_executor.placement import Placement
@@ -155,6 +157,8 @@ class TrainingLoop:
         self._log = log
         self._vitals = vitals
         self.variables = variables
+        self._lookout = Lookout(state, variables)
+        self.costs = Costs(runtime)
         self.course = Course()
         self.calls: list[Call] = []
         self.step: Step | None = None
@@ -242,6 +246,7 @@ class TrainingLoop:
             self.start()
         self._runtime.reach("step.next")
         self._look(frame, between=False)
+        self._lookout.look(frame, committed=self._handover.committed)
         self._settle()
         if call.max_steps is not None and self._handover.committed >= call.max_steps:
             self._end(call, frame)
@@ -447,12 +452,15 @@ class TrainingLoop:
         if not step.committed:
             return True
         self._journal.committed(epoch=step.epoch)
+        feeds = [call.feed for call in self.calls if call.feed is not None]
+        self.costs.committed(self.attempt, self._start, feeds)
         self._vitals.left()
         return False
 
     def joined(self, moment: Moment, *, sites: dict[Any, int]) -> None:
         """A standby took over: it is as warm as the others, and votes where they do."""
         self._sites = dict(sites)
+        self._lookout.joined()
         self.attempt.adopt(moment)
         self.start()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ class StepStart:
 
     Attributes:
         nbytes: What is kept of parameters and optimizers.
+        keep_s: How long keeping that took, in seconds.
     """
 
     def __init__(self, state: TrainingState) -> None:
@@ -37,6 +39,7 @@ class StepStart:
         self._private: set[int] = set()
         self._large: dict[str, Any] | None = None
         self.nbytes = 0
+        self.keep_s = 0.0
 
     @torch.no_grad()
     def capture(self, step: int, *, whole: bool = False, accumulates: bool = False) -> None:
@@ -55,7 +58,9 @@ class StepStart:
         gradients = [parameter.grad for parameter in self._state.parameters()]
         self._had_gradient = [gradient is not None for gradient in gradients]
         self._gradients = _kept(gradients, self._gradients) if accumulates else []
+        began = time.perf_counter()
         self._large = _kept(self._state.large(), self._large) if whole else None
+        self.keep_s = time.perf_counter() - began
         self.nbytes = 0 if self._large is None else _size_of(self._large)
 
     @property
@@ -152,7 +157,8 @@ def _kept(value: Any, memory: Any) -> Any:
     if isinstance(value, dict):
         before = memory if isinstance(memory, dict) else {}
         copied = copy.copy(value)  # of its class, with what else it carries
-        copied.update({key: _kept(each, before.get(key)) for key, each in value.items()})
+        for key, each in value.items():  # update() of a Counter adds
+            copied[key] = _kept(each, before.get(key))
         return copied
     if type(value) in {list, tuple}:
         fits = type(memory) is type(value) and len(memory) == len(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ from trainmover.errors import ConfigError
 from trainmover_executor.ballot import Ballot
 from trainmover_executor.capsule import CapsuleKeeper
 from trainmover_executor.checkpoint import CheckpointHook, CheckpointKeeper
+from trainmover_executor.checks import check_state, claim
 from trainmover_executor.feed import Feed
 from trainmover_executor.handover import Handover
 from trainmover_executor.journal import Journal
@@ -28,11 +29,13 @@ from trainmover_executor.runtime import current_runtime
 from trainmover_executor.shadow import Shadow
 from trainmover_executor.state.training import Stateful, TrainingState
 from trainmover_executor.step import Step
+from trainmover_executor.tracked import Tracked, TrackedValues
 from trainmover_executor.variables import LoopVariables
 from trainmover_executor.vitals import StepVitals
 
 __all__ = ["Session"]
 
+_TRACKED: Final = "tracked"
 _Result = TypeVar("_Result")
 
 
@@ -61,8 +64,11 @@ class Session:
         extras: Anything else with ``state_dict`` and ``load_state_dict``, by name.
 
     Raises:
-        ConfigError: The program was not started by TrainMover, something has no state_dict, or an
-            optimizer keeps its state in another one (``ZeroRedundancyOptimizer``).
+        ConfigError: The program was not started by TrainMover, or has a session already; something
+            has no state_dict, or one that does not come back as it was; an optimizer keeps its
+            state in another one (``ZeroRedundancyOptimizer``). What cannot be known before the
+            first steps is said after them: state that they added, and what they change and the
+            session does not know.
     """
 
     def __init__(
@@ -85,12 +91,15 @@ class Session:
             optimizers=list(optimizers),
             others={name: other for name, other in others.items() if other is not None},
         )
+        check_state(self._state)
+        claim(self._runtime)
         self._loader = loader
         self._log = StepLog(
             self._runtime.spec.metrics_dir,
             rank=self._runtime.rank,
             machine=self._runtime.spec.machine,
         )
+        self._tracked = TrackedValues()
         self._variables = LoopVariables([self, *self._state.others.values()])
         self._handover, self._loop = self._assemble(checkpoint)
         self._shadow = Shadow(
@@ -168,6 +177,31 @@ class Session:
         if not self._runtime.sandboxed:
             self._log.note(values)
 
+    def track(self, **values: Any) -> Tracked:
+        """Make values part of the state: put back when a step is aborted, handed to joiners.
+
+        For what the session does not find among the program's variables: tensors and containers of
+        any size. Like a scheduler's, they are the same on all ranks that hold the same model.
+
+        Example:
+            >>> counters = session.track(global_step=0, best=float("inf"))
+            >>> counters.global_step += 1
+
+        Args:
+            values: Numbers, strings, tensors, arrays, and containers of them, by name.
+
+        Returns:
+            An object with these attributes.
+
+        Raises:
+            ConfigError: A name is tracked already, a value is of another type, or ``steps`` was
+                called before.
+        """
+        tracked = self._tracked.add(values)
+        if self._state.others.setdefault(_TRACKED, self._tracked) is not self._tracked:
+            raise ConfigError(f"Session({_TRACKED}=...) takes the name of session.track()")
+        return tracked
+
     def between_steps(self, work: Callable[[], _Result]) -> _Result | None:
         """Collective work after a step: an evaluation, a sharded checkpoint.
 
@@ -222,6 +256,7 @@ class Session:
         source = loader if loader is not None else self._loader
         if source is None:
             raise ConfigError("session.steps() has no data: pass a loader, or Session(loader=...)")
+        self._tracked.sealed = True
         replay = SHADOW_ITERATIONS if self._runtime.sandboxed else 0
 
         def open_feed() -> Feed:

@@ -178,12 +178,14 @@ class Shadow:
 
     def _approach(self, feeds: list[dict[str, Any]]) -> bool:
         """Get nearer to where the job is in its data; whether there is nothing left to do."""
-        pairs = zip(self._loop.calls, feeds, strict=False)
+        pairs = list(zip(self._loop.calls, feeds, strict=False))
         arrived = [
             call.feed.approach(feed, budget_s=_BUDGET_S)
             for call, feed in pairs
             if call.feed is not None
         ]
+        if all(arrived):
+            self._loop.costs.followed([call.feed for call, _ in pairs if call.feed is not None])
         return all(arrived)
 
     # -- attempts ----------------------------------------------------------------------------------

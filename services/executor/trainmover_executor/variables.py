@@ -83,6 +83,15 @@ class LoopVariables:
         self._first: dict[str, Any] | None = None
         self._changing: set[str] = set()
         self._kept: dict[str, Any] = {}
+        self._passed_over: list[tuple[str, Any]] | None = None
+
+    def passed_over(self, frame: FrameType | None) -> list[tuple[str, Any]]:
+        """(path, value) of what is needed on from ``frame`` and cannot be carried as a value."""
+        self._passed_over = []
+        for _ in self._all(frame):
+            pass
+        found, self._passed_over = self._passed_over, None
+        return found
 
     def changed(self, frame: FrameType | None) -> dict[str, Any]:
         """What changed since the first call, as a portable tree by path.
@@ -174,6 +183,7 @@ class LoopVariables:
         self, value: Any, path: str, put: Callable[[Any], None], seen: set[int], depth: int
     ) -> Iterator[_Variable]:
         if isinstance(value, _NOT_LOOKED_AT) and not isinstance(value, torch.Tensor):
+            self._pass_over(path, value)
             return
         if is_plain(value):
             yield _Variable(path, value, put)
@@ -188,6 +198,12 @@ class LoopVariables:
             for name, member in list(vars(value).items()):
                 setter = _setter(partial(setattr, value), name)
                 yield from self._visit(member, f"{path}.{name}", setter, seen, depth + 1)
+        else:
+            self._pass_over(path, value)
+
+    def _pass_over(self, path: str, value: Any) -> None:
+        if self._passed_over is not None:
+            self._passed_over.append((path, value))
 
     def _visit_items(
         self, value: Any, path: str, seen: set[int], depth: int

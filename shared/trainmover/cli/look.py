@@ -35,6 +35,7 @@ from trainmover.report import Report, duration
 from trainmover.report_page import render
 from trainmover.summary import summarise
 from trainmover.view import JobView, trace_id
+from trainmover.view.costs import cost_lines
 
 __all__ = ["events_app", "machines", "migrations_app", "status"]
 
@@ -211,6 +212,7 @@ def _status_table(view: JobView, planner: dict[str, Any] | None) -> RenderableTy
     parts: list[RenderableType] = [Text(head, style="bold")]
     if planner is not None and planner.get("redundancy"):
         parts.append(Text(f"state survives a machine by: {planner['redundancy']}"))
+    parts += [Text(line) for line in cost_lines(view.costs)]
     if view.reason:
         parts.append(Text(view.reason))
     parts += [Text(line) for line in _steered(view, planner)]

@@ -100,6 +100,7 @@ _TYPES: Final = (
     EventType("worker", "finished", executor.WorkerFinished, "machine"),
     EventType("worker", "saved", executor.CheckpointSaved, "machine"),
     EventType("worker", "layout", executor.JobLayoutKnown, "machine"),
+    EventType("worker", "costs", executor.WorkerCosts, "machine"),
     EventType("worker", "followed", executor.StateFollowed, "machine"),
     EventType("link", "lost", machine.LinkLost, "machine"),
     EventType("plan", "prepared", executor.PlanPrepared, "machine"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -24,6 +24,7 @@ __all__ = [
     "StepBroken",
     "StepProgress",
     "StepResumed",
+    "WorkerCosts",
     "WorkerFinished",
 ]
 
@@ -212,6 +213,30 @@ class CheckpointSaved(Frozen):
     step: Count
     path: str
     obstacle: str = ""
+
+
+class WorkerCosts(Frozen):
+    """What it costs a rank that its machine can be replaced; said again when that changes.
+
+    Attributes:
+        vote: ``front``: in front of the optimizer, nothing large is kept. ``end``: at the end of
+            the body. None where a standby says it.
+        kept_bytes: Parameters and optimizer state that are kept in every step until it is
+            committed; 0 for ``front``.
+        keep_s: Seconds of each step that this takes.
+        because: Why the vote is at the end, for people.
+        drawn: Loaders that a joiner can follow only by drawing what was used, for people.
+        drawing_s: Seconds that this standby has spent in drawing it.
+    """
+
+    machine: str
+    rank: int
+    vote: Literal["front", "end"] | None = None
+    kept_bytes: int = 0
+    keep_s: float = 0.0
+    because: str = ""
+    drawn: str = ""
+    drawing_s: float = 0.0
 
 
 class WorkerFinished(Frozen):

@@ -29,6 +29,7 @@ class JobView:
         last_event: The latest fact taken in.
         automation: ``automatic``, ``approval`` or ``paused``, as an operator last said.
         automation_words: Who said so, and why; empty where nobody did.
+        told_costs: What ranks said last of what they pay, those of machines that left included.
     """
 
     job: str
@@ -42,6 +43,7 @@ class JobView:
     last_event: Envelope | None = None
     automation: operator.AutomationMode = "automatic"
     automation_words: str = ""
+    told_costs: dict[tuple[str, int], executor.WorkerCosts] = field(default_factory=dict)
 
     @property
     def over(self) -> bool:
@@ -55,6 +57,12 @@ class JobView:
             (view for view in self.machines.values() if view.role == "standby"),
             key=lambda view: view.name,
         )
+
+    @property
+    def costs(self) -> list[executor.WorkerCosts]:
+        """What ranks and standbys of now said last of what they pay, by machine and rank."""
+        here = {name for name, one in self.machines.items() if one.role in {"active", "standby"}}
+        return [one for (name, _), one in sorted(self.told_costs.items()) if name in here]
 
     def apply(self, event: Envelope) -> None:
         """Take in one fact."""
@@ -76,6 +84,7 @@ class JobView:
             "reason": self.reason,
             "automation": self.automation,
             "automation_words": self.automation_words,
+            "costs": [one.model_dump(mode="json") for one in self.costs],
             "machines": [view.as_data() for _, view in sorted(self.machines.items())],
             "migrations": [view.as_data() for view in self.migrations.values()],
             "incidents": [view.as_data() for view in self.incidents.values()],
@@ -153,6 +162,8 @@ class JobView:
                 self.step = max(self.step, step)
                 if self.state == "held":
                     self.state, self.reason = "running", ""
+            case executor.WorkerCosts(machine=name, rank=rank) as costs:
+                self.told_costs[name, rank] = costs
             case executor.StepBroken(committed_step=step):
                 self.step = max(self.step, step)
             case executor.StepResumed(migration=id, rank=rank) as resumed:

@@ -173,7 +173,7 @@ def test_a_part_of_a_snapshot_is_refused() -> None:
     [
         (lambda p: [torch.optim.LBFGS(p)], "LBFGS takes more than dense gradients"),
         (lambda p: [torch.optim.SGD(p), torch.optim.SGD(p)], "2 optimizers"),
-        (lambda _: [torch.optim.SGD([nn.Parameter(torch.ones(1))])], "belong to none"),
+        (lambda _: [torch.optim.SGD([nn.Parameter(torch.ones(1))])], ""),
         (lambda p: [torch.optim.Adafactor(p)], ""),
         (lambda p: [torch.optim.AdamW(p)], ""),
     ],
@@ -184,6 +184,14 @@ def test_which_steps_can_be_taken_again(make: Any, words: str) -> None:
     obstacle = Followed.log_obstacle(state)
     assert words in obstacle
     assert bool(words) == bool(obstacle)
+
+
+def test_steps_of_a_parameter_that_came_later_cannot_be_taken_again() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    state = TrainingState(models=[model], optimizers=[optimizer], others={})
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+    assert "belong to none" in Followed.log_obstacle(state)
 
 
 def test_what_is_on_a_device_is_kept_and_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,6 +145,16 @@ class TestStepStart:
         assert torch.equal(torch.get_rng_state(), random)
         assert all(parameter.grad is None for parameter in model.parameters())
 
+    def test_a_void_step_leaves_counts_as_they_were(self):
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters())
+        scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4])
+        state = TrainingState(models=[model], optimizers=[optimizer], others={"s": scheduler})
+        start = StepStart(state)
+        start.capture(0)
+        start.restore()
+        assert scheduler.milestones == {2: 1, 4: 1}
+
     def test_for_a_checkpoint_the_start_is_put_in_place_and_everything_comes_back(self):
         model, scheduler, state = self.make()
         start = StepStart(state)

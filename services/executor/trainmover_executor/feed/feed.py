@@ -65,6 +65,13 @@ class Feed:
         """How ``seek`` finds a place: ``index`` and ``state`` do not load what is before it."""
         return self._source.how
 
+    @property
+    def loader(self) -> str:
+        """What it reads, for people."""
+        dataset = getattr(self._loader, "dataset", None)
+        over = "" if dataset is None else f" over {type(dataset).__name__}"
+        return type(self._loader).__name__ + over
+
     def draw(self) -> tuple[bool, Any]:
         """(True, next batch), or (False, None) when the data is used up."""
         while self._epoch < self._epochs:

@@ -21,6 +21,7 @@ from trainmover.errors import ConfigError
 from trainmover_executor.communicator.memory import bytes_of, flat_of
 from trainmover_executor.state.codec import encode
 from trainmover_executor.state.fingerprint import fingerprint_of
+from trainmover_executor.state.loose import LooseParameters
 
 __all__ = [
     "Stateful",
@@ -52,7 +53,8 @@ class TrainingState:
     """Reads and writes the replicated or sharded state of one rank.
 
     Args:
-        models: Modules whose parameters and buffers belong to the state.
+        models: Modules whose parameters and buffers belong to the state. Parameters that an
+            optimizer holds and no module are added as one more (see ``loose``).
         optimizers: Their optimizers.
         others: Schedulers, scalers, whatever has ``state_dict``, by name.
 
@@ -76,10 +78,11 @@ class TrainingState:
                 )
         for optimizer in optimizers:
             _refuse_nested(optimizer)
-        self.models = tuple(models)
+        loose = LooseParameters.of(models, optimizers)
+        self.models = (*models, loose) if loose is not None else tuple(models)
         self.optimizers = tuple(optimizers)
         self.others = dict(others)
-        modules = [module for model in models for module in model.modules()]
+        modules = [module for model in self.models for module in model.modules()]
         self._sharded = [module for module in modules if isinstance(module, FSDPModule)]
         self._replicated = [ddp for ddp in modules if isinstance(ddp, DistributedDataParallel)]
 

@@ -1,0 +1,60 @@
+"""What being movable costs a rank is said once, and when it changes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from torch import nn
+from torch.optim import SGD
+
+from trainmover.events.executor import WorkerCosts
+from trainmover_executor.costs import Costs
+from trainmover_executor.feed import Feed
+from trainmover_executor.redo import StepStart
+from trainmover_executor.state.training import TrainingState
+
+
+class Rank:
+    def __init__(self) -> None:
+        self.said: list[WorkerCosts] = []
+        runtime: Any = SimpleNamespace(
+            report=self.said.append, rank=1, spec=SimpleNamespace(machine="m1")
+        )
+        self.costs = Costs(runtime)
+        model = nn.Linear(8, 8)
+        state = TrainingState(models=[model], optimizers=[SGD(model.parameters())], others={})
+        self.start = StepStart(state)
+        self.feeds = [Feed(iter([1, 2, 3]))]
+
+    def steps(self, count: int, *, at_end: bool) -> None:
+        attempt: Any = SimpleNamespace(
+            placement=SimpleNamespace(at_end=at_end), because="it communicates"
+        )
+        for step in range(count):
+            self.start.capture(step, whole=at_end)
+            self.costs.committed(attempt, self.start, self.feeds)
+
+
+def test_it_is_said_once_and_when_it_changes() -> None:
+    rank = Rank()
+    rank.steps(2, at_end=False)
+    assert rank.said == []
+    rank.steps(20, at_end=False)
+    [front] = rank.said
+    assert (front.vote, front.kept_bytes, front.because) == ("front", 0, "")
+    assert (front.machine, front.rank, front.drawn) == ("m1", 1, "list_iterator")
+    rank.steps(20, at_end=True)
+    [_, end] = rank.said
+    assert (end.vote, end.kept_bytes, end.because) == ("end", 72 * 4, "it communicates")
+    assert end.keep_s > 0
+
+
+def test_a_standby_says_what_it_spent_in_drawing_when_that_has_doubled() -> None:
+    rank = Rank()
+    rank.costs.followed(rank.feeds)
+    for spent in (0.5, 0.9, 1.1, 2.0, 2.3):
+        rank.feeds[0].cost_s = spent
+        rank.costs.followed(rank.feeds)
+    assert [one.drawing_s for one in rank.said] == [0.5, 1.1, 2.3]
+    assert rank.said[0].vote is None

@@ -1,0 +1,223 @@
+"""What a program changes and nobody carries: refused, or said once, while its first steps run."""
+
+from __future__ import annotations
+
+import inspect
+from collections import namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import structlog
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from trainmover.errors import ConfigError
+from trainmover_executor.lookout import Lookout
+from trainmover_executor.state.training import TrainingState
+from trainmover_executor.variables import LoopVariables
+
+Row = namedtuple("Row", "sum count")
+
+
+@dataclass(slots=True)
+class Meter:
+    sum: float = 0.0
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(2, 2)
+        self.calls = 0
+
+
+class Training:
+    """A session's part of a loop, with a frame in the place of the program's."""
+
+    def __init__(self, **others: Any) -> None:
+        self.model = Net()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
+        self.state = TrainingState(models=[self.model], optimizers=[self.optimizer], others=others)
+        self.lookout = Lookout(self.state, LoopVariables([*others.values()]))
+        self.committed = 0
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.model.line(torch.randn(1, 2)).sum().backward()
+        self.optimizer.step()
+
+    def run(self, body: Callable[[SimpleNamespace], None], *, steps: int = 3, **held: Any) -> None:
+        """A loop that holds ``held`` as attributes of one of its variables."""
+        own = SimpleNamespace(**held)
+        frame = inspect.currentframe()
+        assert frame is not None
+        self.look(frame)
+        for _ in range(steps):
+            self.step()
+            body(own)
+            self.committed += 1
+            self.look(frame)
+        assert own is not None  # it is needed on
+
+    def look(self, frame: FrameType) -> None:
+        self.lookout.look(frame, committed=self.committed)
+
+
+def moved_on(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        parameter.data.mul_(0.5)  # which its version does not tell
+
+
+def optimized(optimizer: torch.optim.Optimizer) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+
+
+class TestStrangers:
+    @pytest.mark.parametrize(
+        ("make", "change", "words"),
+        [
+            (
+                lambda _: nn.Linear(2, 2),
+                moved_on,
+                r"the Linear in .*own\.thing .*model=\[\.\.\., t",
+            ),
+            (lambda _: nn.BatchNorm1d(2), lambda n: n(torch.ones(3, 2)), "the BatchNorm1d in"),
+            (lambda _: torch.optim.SGD([torch.ones(1)], momentum=0.9), optimized, "the SGD in"),
+            (
+                lambda t: torch.optim.lr_scheduler.StepLR(t.optimizer, 5),
+                lambda s: s.step(),
+                r"the StepLR in .*Session\(\.\.\., thing=thing\)",
+            ),
+        ],
+    )
+    def test_what_changes_and_is_not_known_is_refused(
+        self, make: Any, change: Any, words: str
+    ) -> None:
+        training = Training()
+        with pytest.raises(ConfigError, match=words) as raised:
+            training.run(lambda own: change(own.thing), thing=make(training))
+        assert f"{__file__}:" in str(raised.value)
+        assert training.committed == 1
+
+    def test_what_does_not_change_or_is_known_is_let_be(self) -> None:
+        average = torch.optim.swa_utils.AveragedModel(nn.Linear(2, 2))
+        training = Training(average=average)
+
+        def body(own: SimpleNamespace) -> None:
+            own.teacher(torch.ones(1, 2))
+            own.average.update_parameters(own.average.module)
+
+        training.run(
+            body,
+            teacher=nn.Linear(2, 2).eval(),
+            average=average,
+            inner=average.module,
+            part=training.model.line,
+            wrapper=nn.Sequential(training.model),
+            optimizer=training.optimizer,
+        )
+
+    def test_schedulers_of_a_known_one_are_known(self) -> None:
+        training = Training()
+        parts: list[Any] = [
+            torch.optim.lr_scheduler.LinearLR(training.optimizer),
+            torch.optim.lr_scheduler.ExponentialLR(training.optimizer, 0.9),
+        ]
+        whole = torch.optim.lr_scheduler.SequentialLR(training.optimizer, parts, [2])
+        training.state.others["scheduler"] = whole
+        training.run(lambda _: whole.step(), first=parts[0], whole=whole)
+
+    def test_state_that_comes_with_the_first_step_is_checked_then(self) -> None:
+        training = Training()
+
+        def body(_: Any) -> None:
+            training.optimizer.state[training.model.line.weight]["hook"] = print
+
+        with pytest.raises(ConfigError, match="hook is a builtins"):
+            training.run(body)
+
+    def test_a_number_that_an_optimizer_keeps_to_itself_is_refused(self) -> None:
+        training = Training()
+        training.optimizer.rounds = 0  # type: ignore[attr-defined]
+
+        def body(_: Any) -> None:
+            training.optimizer.rounds += 1  # type: ignore[attr-defined]
+
+        with pytest.raises(ConfigError, match="AdamW keeps 'rounds' as an attribute"):
+            training.run(body)
+
+
+class TestLeftBehind:
+    def said(self, body: Callable[[SimpleNamespace], None], **held: Any) -> list[dict[str, Any]]:
+        with structlog.testing.capture_logs() as logs:
+            Training().run(body, **held)
+        return logs
+
+    @pytest.mark.parametrize(
+        ("make", "change", "holds"),
+        [
+            (lambda: torch.zeros(9000), lambda own: own.it.add_(1), "a tensor of shape (9000,)"),
+            (lambda: np.zeros(9000), lambda own: own.it.__iadd__(1), "a ndarray of 9000 items"),
+            (lambda: [0.0] * 2000, lambda own: own.it.append(1.0), "a list of 2001 items"),
+            (
+                lambda: dict.fromkeys(range(2000)),
+                lambda own: own.it.popitem(),
+                "a dict of 1999 items",
+            ),
+            (Meter, lambda own: setattr(own.it, "sum", own.it.sum + 1), "a Meter"),
+            (
+                lambda: Row(0, 0),
+                lambda own: setattr(own, "it", Row(own.it.sum + 1, 0)),
+                "a Row of 2 items",
+            ),
+        ],
+    )
+    def test_what_cannot_be_carried_and_changes_is_said_once(
+        self, make: Any, change: Any, holds: str
+    ) -> None:
+        [line] = self.said(change, it=make())
+        assert line["log_level"] == "warning"
+        assert line["variable"].endswith((".it", "['it']"))
+        assert line["holds"] == holds
+        assert line["loop"].startswith(f"{__file__}:")
+        assert "session.track(...)" in line["cure"]
+
+    def test_an_iterator_of_another_loader_is_said(self) -> None:
+        loader: Any = DataLoader(range(9))
+        [line] = self.said(lambda own: next(own.it), it=iter(loader))
+        assert "_SingleProcessDataLoaderIter" in line["holds"]
+
+    def test_an_attribute_of_a_module_is_said(self) -> None:
+        training = Training()
+
+        def body(_: Any) -> None:
+            training.model.calls += 1
+
+        with structlog.testing.capture_logs() as logs:
+            training.run(body)
+        [line] = logs
+        assert line["variable"] == "model.calls"
+        assert "register_buffer" in line["cure"]
+
+    def test_what_is_carried_or_stays_as_it_is_is_not_said(self) -> None:
+        def body(own: SimpleNamespace) -> None:
+            own.count += 1
+            own.history.append(own.count)
+
+        held = {"table": torch.zeros(9000), "names": ["a"] * 2000}
+        assert self.said(body, count=0, history=[], **held) == []
+
+    def test_a_list_that_outgrows_what_is_carried_is_said_then(self) -> None:
+        training = Training()
+        with structlog.testing.capture_logs() as logs:
+            training.run(lambda own: own.it.append(0.5), it=[0.5] * 1000, steps=150)
+        [line] = logs
+        assert line["holds"] == "a list of 1128 items"
