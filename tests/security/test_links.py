@@ -26,9 +26,17 @@ from trainmover_executor import neighbours
 from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.control import WorkerSpec
 from trainmover_executor.latch import Latch
+from trainmover_executor.links import local
 from trainmover_executor.links.descriptors import raise_limit, room_for_strangers
 from trainmover_executor.links.endpoint import Endpoint, dial
-from trainmover_executor.links.handshake import ANY_EPOCH, WATCH_GROUP, Answer, Hail
+from trainmover_executor.links.handshake import (
+    ANY_EPOCH,
+    REQUEST_SIZE,
+    WATCH_GROUP,
+    Answer,
+    Hail,
+    Reply,
+)
 from trainmover_executor.links.watch import Notice, NoticeKind
 from trainmover_executor.role.shell import WorkerRole
 
@@ -163,6 +171,31 @@ def test_the_limit_of_files_is_raised_and_strangers_get_a_share(few_files: int) 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft == min(hard, 65_536)
     assert room_for_strangers() == 1024
+
+
+async def test_memory_is_shared_with_whoever_knows_the_secret_and_nobody_else() -> None:
+    """An impostor that names a socket of its own got the descriptors with the first bytes."""
+    impostor = local.LocalListener()
+    impostor.socket.setblocking(True)
+    impostor.socket.settimeout(10)
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+
+    def deceive() -> list[int]:
+        with listener, listener.accept()[0] as caller:
+            caller.recv(REQUEST_SIZE, socket.MSG_WAITALL)
+            caller.sendall(Answer(Reply.SAME_HOST, impostor.name).pack())
+        with impostor.socket, impostor.socket.accept()[0] as caller:
+            caller.settimeout(10)
+            _, fds, _, _ = socket.recv_fds(caller, REQUEST_SIZE, 8)
+            caller.sendall(Answer(Reply.OK, proof=bytes(32)).pack())
+            _, more, _, _ = socket.recv_fds(caller, 64, 8)
+            return [*fds, *more]
+
+    deceived = asyncio.create_task(asyncio.to_thread(deceive))
+    with pytest.raises((ProtocolError, OSError)):
+        await dial(address, HAIL, secret=b"s" * 32)
+    assert await deceived == []
 
 
 # -- watch links ----------------------------------------------------------------------------------

@@ -77,8 +77,12 @@ async def dial(
         answer = await _introduce(sock, request, secret)
         if answer.reply is Reply.SAME_HOST:
             sock.close()
-            sock = await local.call(answer.detail, request, target=hail.target)
+            sock = await local.call(answer.detail, target=hail.target)
+            await asyncio.get_running_loop().sock_sendall(sock, request)
             answer = await _introduce(sock, request, secret)
+            if answer.reply is Reply.OK:
+                sock = local.hand_over_memory(sock, target=hail.target)
+                await _exactly(sock, len(local.TAKEN))  # whoever returns from here was accepted
     except BaseException:
         sock.close()
         raise
@@ -261,22 +265,27 @@ class Endpoint:
             redirect = Answer(Reply.SAME_HOST, self._local.name).pack()
             await asyncio.get_running_loop().sock_sendall(sock, redirect)
             sock.close()
-        else:
-            await self._conclude(hail, reply, sock, said=said)
+        elif await self._told(hail, reply, sock, said=said):
+            self._accept(hail, sock)
 
     async def _answer_local(self, sock: socket.socket) -> None:
+        local.check_owner(sock)
         async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
-            request, linked = await local.receive_hail(sock)
-        try:
+            request = await _exactly(sock, REQUEST_SIZE)
+            said = await self._examine(sock, request)
+        if said is None:
+            return
+        self._strangers.pop(sock, None)
+        hail, reply = await self._heard(request)
+        if await self._told(hail, reply, sock, said=said):
             async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
-                said = await self._examine(linked, request)
-            if said is not None:
-                self._strangers.pop(sock, None)
-                hail, reply = await self._heard(request)
-                await self._conclude(hail, reply, linked, said=said)
-        except BaseException:
-            linked.close()
-            raise
+                linked = await local.receive_memory(sock)
+            try:
+                await asyncio.get_running_loop().sock_sendall(linked, local.TAKEN)
+                self._accept(hail, linked)
+            except BaseException:
+                linked.close()
+                raise
 
     async def _examine(self, sock: socket.socket, request: bytes) -> bytes | None:
         """Whether the caller knows the secret: what was said so far, else None and it is told."""
@@ -297,16 +306,15 @@ class Endpoint:
         await self.opened.wait()
         return hail, self._judge(hail, ours=ours)
 
-    async def _conclude(
-        self, hail: Hail, reply: Reply, sock: socket.socket, *, said: bytes
-    ) -> None:
+    async def _told(self, hail: Hail, reply: Reply, sock: socket.socket, *, said: bytes) -> bool:
+        """Tell a proven caller what we think of its call, and prove ourselves; True if it is OK."""
         shown = proof(self._secret, side="callee", said=said)
         await asyncio.get_running_loop().sock_sendall(sock, Answer(reply, proof=shown).pack())
         if reply is Reply.OK:
-            self._accept(hail, sock)
-        else:
-            warn("link refused", reply=reply.name, source=hail.source, epoch=hail.epoch)
-            sock.close()
+            return True
+        warn("link refused", reply=reply.name, source=hail.source, epoch=hail.epoch)
+        sock.close()
+        return False
 
     def _judge(self, hail: Hail, *, ours: bool) -> Reply:
         if not ours:

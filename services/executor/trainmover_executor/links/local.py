@@ -3,6 +3,7 @@
 A caller reaches every rank over TCP first. A callee that sees its own address at the other side
 answers with the name of a unix socket in the abstract namespace, which exists as long as the
 process and only in this network namespace; containers with a network of their own stay on TCP.
+The handshake comes first on that socket, too: memory is handed over to nobody but a proven callee.
 """
 
 from __future__ import annotations
@@ -16,14 +17,28 @@ import struct
 from typing import Final
 
 from trainmover.errors import ConfigError, ProtocolError
-from trainmover_executor.links.handshake import REQUEST_SIZE
 from trainmover_executor.links.shared import FD_COUNT, SharedMemory, SharedSocket
 
-__all__ = ["NAME_BYTES", "LocalListener", "call", "links_may_be_local", "receive_hail"]
+__all__ = [
+    "NAME_BYTES",
+    "TAKEN",
+    "LocalListener",
+    "call",
+    "check_owner",
+    "hand_over_memory",
+    "links_may_be_local",
+    "receive_memory",
+]
 
 NAME_BYTES: Final = 16
 TRANSPORT_VARIABLE: Final = "TRAINMOVER_TRANSPORT"
 """``auto`` (default: shared memory within a host) or ``tcp``, for comparison."""
+
+_HANDED_OVER: Final = b"\1"
+"""Travels with the descriptors, which need company."""
+
+TAKEN: Final = b"\2"
+"""The callee has the memory."""
 
 _CREDENTIALS: Final = struct.Struct("iii")
 
@@ -60,57 +75,80 @@ def _address(name: bytes) -> bytes:
     return b"\0trainmover/" + name.hex().encode()
 
 
-async def call(name: bytes, hail: bytes, *, target: int) -> SharedSocket:
-    """Connect to a ``LocalListener`` and say the hail; the reply is still to come.
+async def call(name: bytes, *, target: int) -> socket.socket:
+    """Connect to a ``LocalListener``; the handshake is still to come.
 
     Args:
         name: Name of its socket.
-        hail: The packed hail.
         target: Rank that is called, for people.
 
     Raises:
-        OSError: Nobody listens there, or no descriptors are left.
+        OSError: Nobody listens there.
     """
-    loop = asyncio.get_running_loop()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        await loop.sock_connect(sock, _address(name))
-        shared = SharedMemory.create()
+        await asyncio.get_running_loop().sock_connect(sock, _address(name))
     except OSError as error:
         sock.close()
-        raise OSError(
-            f"cannot share memory with rank {target} on this host: {error}. "
-            f"{TRANSPORT_VARIABLE}=tcp does without."
-        ) from error
+        raise _impossible(target, error) from error
     except BaseException:
         sock.close()
         raise
+    return sock
+
+
+def hand_over_memory(sock: socket.socket, *, target: int) -> SharedSocket:
+    """Share memory with a callee that has proved itself; the link that it makes.
+
+    Raises:
+        OSError: No descriptors are left.
+    """
+    try:
+        shared = SharedMemory.create()
+    except OSError as error:
+        sock.close()
+        raise _impossible(target, error) from error
     linked = SharedSocket(sock, shared)
     try:
-        # The first bytes on a fresh socket always fit: this does not block.
-        socket.send_fds(linked, [hail], shared.fds)
+        # After a handshake in which each waits for the other there is room: this does not block.
+        socket.send_fds(linked, [_HANDED_OVER], shared.fds)
     except BaseException:
         linked.close()
         raise
     return linked
 
 
-async def receive_hail(sock: socket.socket) -> tuple[bytes, SharedSocket]:
-    """The hail's bytes and the socket with the memory that came with them.
+async def receive_memory(sock: socket.socket) -> SharedSocket:
+    """The link with the memory of a caller that has proved itself.
 
     Raises:
-        ProtocolError: The caller belongs to somebody else or sent something else.
+        ProtocolError: The caller sent something else.
+    """
+    await _readable(sock)
+    data, fds, _, _ = socket.recv_fds(sock, len(_HANDED_OVER), FD_COUNT)
+    shared = SharedMemory(list(fds), caller=False)
+    if data != _HANDED_OVER:
+        shared.close()
+        raise ProtocolError("the caller of a link sent something else than shared memory")
+    return SharedSocket(sock, shared)
+
+
+def check_owner(sock: socket.socket) -> None:
+    """See to it that the caller is a process of ours.
+
+    Raises:
+        ProtocolError: It belongs to another user.
     """
     if _owner(sock) != os.getuid():
         raise ProtocolError("a process of another user called on the unix socket")
-    await _readable(sock)
-    data, fds, _, _ = socket.recv_fds(sock, REQUEST_SIZE, FD_COUNT)
-    shared = SharedMemory(list(fds), caller=False)
-    if len(data) != REQUEST_SIZE:
-        shared.close()
-        raise ProtocolError("a stranger called on the unix socket")
-    return data, SharedSocket(sock, shared)
+
+
+def _impossible(target: int, error: OSError) -> OSError:
+    return OSError(
+        f"cannot share memory with rank {target} on this host: {error}. "
+        f"{TRANSPORT_VARIABLE}=tcp does without."
+    )
 
 
 def _owner(sock: socket.socket) -> int:
