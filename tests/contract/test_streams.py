@@ -131,7 +131,7 @@ async def test_what_is_said_over_and_over_is_soon_forgotten(
 
 def test_progress_is_kept_for_seconds_and_all_else_for_good() -> None:
     assert {kind.name: kind.kept_s for kind in CATALOG.values() if kind.kept_s is not None} == {
-        "step.progress": 10
+        "step.progress": 5
     }
 
 
