@@ -103,8 +103,8 @@ class Fleet:
         half = self.ranks // 2
         for rank in range(self.ranks):
             name = f"worker-{rank // RANKS_PER_MACHINE}"
-            replicas = tuple(sorted((rank, (rank + half) % self.ranks)))
-            yield executor.JobLayoutKnown(machine=name, rank=rank, replicas=replicas)
+            alike = executor.Span.of((rank, (rank + half) % self.ranks))
+            yield executor.JobLayoutKnown(machine=name, rank=rank, alike=alike)
 
     def second(self, step: int) -> list[Frozen]:
         """What is said while nothing happens: how far each machine is."""

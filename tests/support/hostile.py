@@ -43,7 +43,7 @@ def honest() -> list[Frozen]:
         machine.WorkerExited(**at, generation=0, exit_code=1, signal=None, last_words="KeyError"),
         machine.LinkLost(**at, peer_rank=2, peer_machine="w-2", step=3, kind="reset"),
         machine.MachineNoticed(machine="w-1", kind="maintenance", leaves_in_s=60.0),
-        executor.JobLayoutKnown(machine="w-1", rank=1, replicas=executor.Span.of(range(4))),
+        executor.JobLayoutKnown(machine="w-1", rank=1, alike=executor.Span.of(range(4))),
         executor.StateFollowed(machine="w-2", rank=1, follower=2, epoch=1),
         executor.PlanPrepared(**plan, prepare_s=0.1),
         executor.PlanSwitched(**plan, step=3, phases_s={"links": 0.1}),

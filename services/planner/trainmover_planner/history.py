@@ -5,7 +5,7 @@ They are decisions that were taken: nothing is decided again.
 
 from __future__ import annotations
 
-from trainmover.events import machine, migration, operator
+from trainmover.events import machine, migration, operator, type_of
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
 from trainmover.protocol.table import Signal, allows
@@ -19,6 +19,8 @@ __all__ = ["remember"]
 
 def remember(turn: Turn, fact: Fact) -> None:
     """Take in one fact of an earlier planner; others' facts change nothing here."""
+    if type_of(fact.payload).by != "planner":
+        return
     _of_job(turn, fact.payload)
     _of_migration(turn, fact)
     turn.drop("unannounced", fact.id)  # last: taking it in may have announced it again

@@ -108,7 +108,7 @@ _TYPES: Final = (
     EventType("plan", "committed", executor.PlanCommitted, "machine"),
     EventType("plan", "failed", executor.PlanFailed, "machine"),
     EventType("step", "broken", executor.StepBroken, "machine"),
-    EventType("step", "progress", executor.StepProgress, "machine", kept_s=10),
+    EventType("step", "progress", executor.StepProgress, "machine", kept_s=5),
     EventType("step", "resumed", executor.StepResumed, "machine"),
     EventType("incident", "opened", incident.IncidentOpened, "detector"),
     EventType("incident", "updated", incident.IncidentUpdated, "detector", kept_s=600),

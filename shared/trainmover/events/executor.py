@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from functools import cached_property
+from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from trainmover.events.numbers import Count, Epoch, Rank
 from trainmover.redundancy import Redundancy
@@ -47,32 +48,26 @@ class JobLayoutKnown(Frozen):
     """The session of one rank says which ranks hold the same state (``redundancy``).
 
     Attributes:
-        replicas: All ranks, this one included, that hold bitwise the same model and optimizer
-            state, as spans, ascending; a list of ranks is understood, too. Only this rank when the
-            state is sharded without replicas.
+        replicas: The ranks of ``alike`` one by one, as they were said before there were spans: in
+            a large job that is as many bytes as it has ranks, from each of them.
         redundancy: Where the state is to survive the machine.
         obstacle: Why it is no better kind, for people; empty when it is as asked for.
+        alike: All ranks, this one included, that hold bitwise the same model and optimizer state,
+            ascending. Only this rank when the state is sharded without replicas.
     """
 
     machine: str
     rank: Rank
-    replicas: tuple[Span, ...]
+    replicas: tuple[Rank, ...] = ()
     redundancy: Redundancy = "replica"
     obstacle: str = ""
+    alike: tuple[Span, ...] = ()
 
-    @field_validator("replicas", mode="before")
-    @classmethod
-    def _ranks_are_spans(cls, value: Any) -> Any:
-        """Ranks of one mesh, named one by one, would be as many bytes as the job has ranks."""
-        if isinstance(value, list | tuple) and value and all(type(one) is int for one in value):
-            return Span.of(value)
-        return value
-
-    @property
+    @cached_property
     def spans(self) -> Spans:
-        """``replicas`` as ranges."""
-        every = (range(one.first, one.last + 1, one.step) for one in self.replicas)
-        return tuple(span for span in every if span)
+        """The ranks that hold the same state, as ranges."""
+        every = (range(one.first, one.last + 1, one.step) for one in self.alike)
+        return tuple(span for span in every if span) or as_spans(self.replicas)
 
 
 class StateFollowed(Frozen):

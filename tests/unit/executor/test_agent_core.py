@@ -553,6 +553,16 @@ def test_the_backoff_grows_with_crashes_and_progress_resets_it() -> None:
     assert delays == [1.0, 2.0, 4.0, 1.0]
 
 
+def test_one_rank_says_how_far_its_machine_is() -> None:
+    world = active(ranks=2)
+    workers = sorted(world.state.live, key=lambda worker: -worker.rank)
+    for worker in workers:
+        fact = StepProgress(machine=ME, rank=worker.rank, epoch=1, step=1, step_s=0.1)
+        world.feed(effects.Reported(worker.key, fact))
+    said = [fact.rank for fact in world.published if isinstance(fact, StepProgress)]
+    assert said == [workers[-1].rank]
+
+
 def test_release_with_stop_during_the_backoff_ends_the_agent() -> None:
     world = active()
     (after,) = of(effects.After, world.feed(effects.Exited(world.keys()[0], None, 9)))

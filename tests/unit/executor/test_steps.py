@@ -13,8 +13,8 @@ from tests.unit.executor.roles import active
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainmover_executor.feed import Feed
 from trainmover.errors import ConfigError
+from trainmover_executor.feed import Feed
 from trainmover_executor.finite import nonfinite_in
 from trainmover_executor.latch import Latch
 from trainmover_executor.links.link import LinkBrokenError

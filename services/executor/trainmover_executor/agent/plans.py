@@ -145,8 +145,8 @@ def on_fact(turn: Turn, worker: Worker, fact: Frozen) -> None:
     Ranks of one machine are as far as each other, for they vote together: one speaks for all of
     them, or the bus would carry the same news once a second from every rank.
     """
-    first = min((one.rank for one in turn.state.live if one.slot == worker.slot), default=None)
-    if not isinstance(fact, StepProgress) or worker.rank == first:
+    speaks = (o.rank for o in turn.state.live if o.slot == worker.slot and not o.done)
+    if not isinstance(fact, StepProgress) or worker.rank == min(speaks, default=None):
         turn.publish(fact)
     plan = turn.state.plan
     match fact:

@@ -93,7 +93,7 @@ class FollowerService:
             JobLayoutKnown(
                 machine=runtime.spec.machine,
                 rank=runtime.rank,
-                replicas=Span.of(replicas_of(self._state.models, rank=runtime.rank)),
+                alike=Span.of(replicas_of(self._state.models, rank=runtime.rank)),
                 redundancy=kind,
                 obstacle=obstacle,
             )

@@ -105,7 +105,7 @@ class SimulatedJob:
             for rank in everyone:
                 machine = self.shape.machine_of(rank)
                 self._facts.append(
-                    JobLayoutKnown(machine=machine, rank=rank, replicas=Span.of(everyone))
+                    JobLayoutKnown(machine=machine, rank=rank, alike=Span.of(everyone))
                 )
         while self._step < steps:
             self._begin_injections()
