@@ -13,8 +13,8 @@ from tests.unit.executor.roles import active
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainmover_executor.feed import Feed
 from trainmover.errors import ConfigError
+from trainmover_executor.feed import Feed
 from trainmover_executor.finite import nonfinite_in
 from trainmover_executor.latch import Latch
 from trainmover_executor.links.link import LinkBrokenError
@@ -65,7 +65,7 @@ class TestStep:
         with one:
             try:
                 if not one.cast_vote():
-                    raise VoidStep
+                    raise VoidStep  # noqa: TRY301 - where an optimizer's hook raises it
             except Exception:  # noqa: BLE001 - that it is blind is the point
                 pytest.fail("no 'except Exception' of user code may catch it")
             pytest.fail("the optimizer's step must not be taken")
