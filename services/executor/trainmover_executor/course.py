@@ -15,7 +15,7 @@ from trainmover_executor.position import EndedCall, Place
 __all__ = ["Course", "EndCall", "Level", "Lost", "OneMoreStep", "Stay", "TakeOver", "Way", "way_to"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Level:
     """One call of ``session.steps`` that has begun; the program as a whole is the lowest level.
 
