@@ -63,7 +63,7 @@ def kill(job: RanksJob, slots: Iterable[int]) -> None:
 def recovery(job: RanksJob, members: dict[int, Member], *, epoch: int | None = None) -> Plan:
     """The plan with the sources that the planner would choose for plain data parallelism."""
     world = tuple(range(job.layout.world_size))
-    givers = sources(job.layout, dict.fromkeys(world, world), joining=members)
+    givers = sources(job.layout, dict.fromkeys(world, (world,)), joining=members)
     return job.plan_of("failure", members, sources=givers, epoch=epoch)
 
 

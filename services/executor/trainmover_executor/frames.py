@@ -25,7 +25,7 @@ def is_program(module: str, file: str) -> bool:
     """Whether a module belongs to the user's program, not to Python, torch or this package."""
     if module == "__main__":
         return True
-    if file.startswith("<frozen") or file.startswith(_OWN):
+    if file.startswith(("<frozen", _OWN)):
         return False
     if file.startswith(_SITE):
         return module.partition(".")[0] not in _LIBRARIES

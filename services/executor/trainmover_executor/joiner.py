@@ -153,17 +153,18 @@ class Joiner:
         """
         while True:
             try:
-                coming = self._coming or self._await_plan(course, between=between)
-                if not isinstance(coming, _Coming):
-                    return coming, None
-                way = self._way_of(coming, course, between=between)
-                if isinstance(way, Lost):
-                    self._refuse(coming, way.reason)
-                if isinstance(way, TakeOver):
-                    return way, self._take_over(coming)
-                return way, None
+                return self._next_way(course, between=between)
             except (LinkBrokenError, StaleEpochError, StateCorruptError) as error:
                 self._could_not(error)
+
+    def _next_way(self, course: Course, *, between: bool) -> tuple[Way, Moment | None]:
+        coming = self._coming or self._await_plan(course, between=between)
+        if not isinstance(coming, _Coming):
+            return coming, None
+        way = self._way_of(coming, course, between=between)
+        if isinstance(way, Lost):
+            self._refuse(coming, way.reason)
+        return way, self._take_over(coming) if isinstance(way, TakeOver) else None
 
     @property
     def knows_the_place(self) -> bool:
@@ -265,19 +266,17 @@ class Joiner:
 
     def _take_over(self, coming: _Coming) -> Moment:
         plan, runtime = coming.plan, self._runtime
-        if plan.kind == "planned":
-            moment = self._take_from_leaver(coming)
-        else:
-            moment = self._inherit(coming)
+        planned = plan.kind == "planned"
+        moment = self._take_from_leaver(coming) if planned else self._inherit(coming)
         runtime.reach("join.state")
         committed = moment.place.committed
         copied = "the leaver is dead"
         phases = {"join": time.perf_counter() - coming.started}
-        if plan.kind == "planned":
+        if planned:
             copied = "" if self._follower is not None else "following was not possible"
             phases = {}
         self._reports.switched(plan, phases, step=committed, nbytes=coming.nbytes, copied=copied)
-        if plan.kind == "planned":
+        if planned:
             runtime.rewatch()
         log.info(
             "joined",

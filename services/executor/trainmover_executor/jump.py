@@ -1,10 +1,10 @@
 """Goes back to the ``with`` statement of a step that has to be done again.
 
 A step that is aborted must be done again before the code behind its body runs: that code counts
-steps, adds up losses and leaves the loop. Python lets a trace function set ``frame.f_lineno``, which
-is how debuggers jump (https://docs.python.org/3/reference/datamodel.html#frame-objects), so the
-next line of the frame that held the ``with`` statement becomes that statement again. Tracing is on
-for the moment between the end of the body and that line, and costs nothing at any other time.
+steps, adds up losses and leaves the loop. Python lets a trace function set ``frame.f_lineno``,
+which is how debuggers jump (https://docs.python.org/3/reference/datamodel.html#frame-objects), so
+the next line of the frame that held the ``with`` statement becomes that statement again. Tracing is
+on for the moment between the end of the body and that line, and costs nothing at any other time.
 """
 
 from __future__ import annotations

@@ -283,13 +283,13 @@ class TrainingLoop:
             self._close(call, left=True, variables={})
             return
         step = self.step
-        if self._owner is call and step is not None and step.entered and not step.committed:
-            if sys.exc_info()[0] is None and not step.running:
-                self._runtime.fatal = (
-                    f"step {step.index} has to be done again because communication broke, but the "
-                    "program left the loop inside of its body. Put 'break' and 'return' behind "
-                    "'with step'."
-                )
+        aborted = self._owner is call and step is not None and step.entered and not step.committed
+        if aborted and step is not None and sys.exc_info()[0] is None and not step.running:
+            self._runtime.fatal = (
+                f"step {step.index} has to be done again because communication broke, but the "
+                "program left the loop inside of its body. Put 'break' and 'return' behind "
+                "'with step'."
+            )
         self._close(call, left=True, variables=self._voted.variables, at_end=self._voted.at_end)
         if step is not None and step.committed:
             self._write_final()

@@ -86,7 +86,7 @@ class Shadow:
         assert call.level is not None and call.feed is not None  # noqa: S101, PT018 - begun
         self._site = site
         if call.level.drawn == 0:
-            self._begin(call, frame)
+            self._begin(frame)
         if self._leaving is not None and call.level.drawn >= self._leaving.drawn:
             self._leaving = None  # the job's program left this call here; this one did not
             self._end(call, variables=None, frame=frame)
@@ -101,26 +101,29 @@ class Shadow:
                 self._end(call, variables=None, frame=frame)
                 return None
         self._announce()
-        while True:
-            way, moment = self._joiner.way(self._loop.course, between=False)
-            match way:
-                case EndCall(ended=ended):
-                    return self._leave(call, iterator, ended, frame)
-                case OneMoreStep(drawn=drawn):
-                    if (voted := self._joiner.voted) is not None:
-                        self._load, self._load_rng = voted.variables, voted.rng
-                        self.votes_at_end = voted.at_end
-                    self._one_more = True
-                    committed = self._joiner.committed
-                    return self._step(call, iterator, drawn=drawn, index=committed - 1)
-                case TakeOver():
-                    assert moment is not None  # noqa: S101 - it comes with it
-                    self._take_over(moment, frame, iterator)
-                    return None
-                case _:
-                    raise AssertionError(way)
+        return self._go(call, iterator, frame)
 
-    def _begin(self, call: Call, frame: FrameType) -> None:
+    def _go(self, call: Call, iterator: StepIterator, frame: FrameType) -> Step | None:
+        """Where the job is, or nearer to it."""
+        way, moment = self._joiner.way(self._loop.course, between=False)
+        match way:
+            case EndCall(ended=ended):
+                return self._leave(call, iterator, ended, frame)
+            case OneMoreStep(drawn=drawn):
+                if (voted := self._joiner.voted) is not None:
+                    self._load, self._load_rng = voted.variables, voted.rng
+                    self.votes_at_end = voted.at_end
+                self._one_more = True
+                committed = self._joiner.committed
+                return self._step(call, iterator, drawn=drawn, index=committed - 1)
+            case TakeOver():
+                assert moment is not None  # noqa: S101 - it comes with it
+                self._take_over(moment, frame, iterator)
+                return None
+            case _:
+                raise AssertionError(way)
+
+    def _begin(self, frame: FrameType) -> None:
         if self._began_s is None:
             self._began_s = time.monotonic()
             self._runtime.await_compiled()

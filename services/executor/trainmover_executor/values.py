@@ -8,9 +8,9 @@ so that every name for it sees the change.
 from __future__ import annotations
 
 import collections
-import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import singledispatch
 from typing import Any, Final
 
 import numpy as np
@@ -35,7 +35,6 @@ CONTAINERS: Final = frozenset(
 _LIMIT_BYTES: Final = 16 * 1024
 _LIMIT_ITEMS: Final = 1024
 _TAG: Final = "is"
-_SETS: Final = {"set": set, "frozenset": frozenset}
 
 
 def is_plain(value: Any, *, depth: int = 4) -> bool:
@@ -88,38 +87,79 @@ def size_of(value: Any) -> int:
     return len(value) if isinstance(value, str | bytes) else 8
 
 
+# -- to a portable tree --------------------------------------------------------------------------
+
+
+@singledispatch
 def portable(value: Any) -> Any:
     """A copy of a plain value, as a portable tree (see ``state.codec``)."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, np.generic):
-        return {_TAG: "scalar", "value": np.array(value)}
-    if isinstance(value, complex):
-        return {_TAG: "complex", "value": [value.real, value.imag]}
-    if _is_generator(value):
-        return _state_of(value)
-    if isinstance(value, dict):
-        return {_TAG: "", "items": [[portable(k), portable(v)] for k, v in value.items()]}
-    if isinstance(value, collections.deque | list):
-        return [portable(each) for each in value]
-    if isinstance(value, tuple):
-        return tuple(portable(each) for each in value)
-    if isinstance(value, set | frozenset):
-        return {_TAG: type(value).__name__, "items": [portable(each) for each in value]}
     return value
 
 
-def _state_of(value: Any) -> dict[str, Any]:
-    if isinstance(value, torch.Generator):
-        return {_TAG: "torch", "state": value.get_state()}
-    if isinstance(value, random.Random):
-        version, words, gauss = value.getstate()
-        return {_TAG: "python", "state": [version, list(words), gauss]}
-    if isinstance(value, np.random.RandomState):
-        return {_TAG: "numpy", "state": value.get_state(legacy=False)}
+@portable.register
+def _(value: torch.Tensor) -> Any:
+    return value.detach().clone()
+
+
+@portable.register
+def _(value: np.ndarray) -> Any:
+    return value.copy()
+
+
+@portable.register
+def _(value: np.generic) -> Any:
+    return {_TAG: "scalar", "value": np.array(value)}
+
+
+@portable.register
+def _(value: complex) -> Any:
+    return {_TAG: "complex", "value": [value.real, value.imag]}
+
+
+@portable.register(dict)
+def _(value: dict[Any, Any]) -> Any:
+    return {_TAG: "dict", "items": [[portable(k), portable(v)] for k, v in value.items()]}
+
+
+@portable.register(list)
+@portable.register(collections.deque)
+def _(value: Any) -> Any:
+    return [portable(each) for each in value]
+
+
+@portable.register(tuple)
+def _(value: tuple[Any, ...]) -> Any:
+    return tuple(portable(each) for each in value)
+
+
+@portable.register(set)
+@portable.register(frozenset)
+def _(value: Any) -> Any:
+    return {_TAG: type(value).__name__, "items": [portable(each) for each in value]}
+
+
+@portable.register
+def _(value: torch.Generator) -> Any:
+    return {_TAG: "torch", "state": value.get_state()}
+
+
+@portable.register
+def _(value: random.Random) -> Any:
+    version, words, gauss = value.getstate()
+    return {_TAG: "python", "state": [version, list(words), gauss]}
+
+
+@portable.register
+def _(value: np.random.RandomState) -> Any:
+    return {_TAG: "numpy", "state": value.get_state(legacy=False)}
+
+
+@portable.register
+def _(value: np.random.Generator) -> Any:
     return {_TAG: "numpy", "state": value.bit_generator.state}
+
+
+# -- and back ------------------------------------------------------------------------------------
 
 
 def restored(tree: Any, like: Any) -> Any:
@@ -139,29 +179,46 @@ def overwrite(live: Any, value: Any) -> bool:
     """Make ``live`` equal to ``value`` without another object taking its place."""
     if isinstance(value, _Generator):
         return value.put_into(live)
-    if isinstance(live, torch.Tensor) and isinstance(value, torch.Tensor):
-        fits = live.shape == value.shape and live.dtype == value.dtype
-        if fits and not live.requires_grad:
-            live.detach().copy_(value)
-        return fits and not live.requires_grad
-    if isinstance(live, np.ndarray) and isinstance(value, np.ndarray):
-        fits = live.shape == value.shape and live.dtype == value.dtype and live.flags.writeable
-        if fits:
-            live[...] = value
-        return fits
-    if isinstance(live, dict) and isinstance(value, dict):
-        live.clear()
-        live.update(value)
-        return True
-    if isinstance(live, set) and isinstance(value, set):
-        live.clear()
-        live.update(value)
-        return True
-    if isinstance(live, list | collections.deque) and isinstance(value, list):
-        live.clear()
-        live.extend(value)
-        return True
+    for kinds, of, write in _OVERWRITES:
+        if isinstance(live, kinds) and isinstance(value, of):
+            return write(live, value)
     return False
+
+
+def _write_tensor(live: torch.Tensor, value: torch.Tensor) -> bool:
+    fits = live.shape == value.shape and live.dtype == value.dtype and not live.requires_grad
+    if fits:
+        live.detach().copy_(value)
+    return fits
+
+
+def _write_array(live: Any, value: Any) -> bool:
+    fits = live.shape == value.shape and live.dtype == value.dtype and live.flags.writeable
+    if fits:
+        live[...] = value
+    return bool(fits)
+
+
+def _write_unordered(live: Any, value: Any) -> bool:
+    live.clear()
+    live.update(value)
+    return True
+
+
+def _write_sequence(live: Any, value: Any) -> bool:
+    live.clear()
+    live.extend(value)
+    return True
+
+
+_OVERWRITES: Final[tuple[tuple[Any, Any, Callable[[Any, Any], bool]], ...]] = (
+    (torch.Tensor, torch.Tensor, _write_tensor),
+    (np.ndarray, np.ndarray, _write_array),
+    (dict, dict, _write_unordered),
+    (set, set, _write_unordered),
+    ((list, collections.deque), list, _write_sequence),
+)
+"""(What is overwritten, with what, how)."""
 
 
 class _Generator:
@@ -189,16 +246,8 @@ class _Generator:
 
 def _rebuilt(tree: Any) -> Any:
     if isinstance(tree, dict):
-        kind = tree[_TAG]
-        if kind == "":
-            return {_rebuilt(key): _rebuilt(value) for key, value in tree["items"]}
-        if kind in {"set", "frozenset"}:
-            return _SETS[kind](_rebuilt(each) for each in tree["items"])
-        if kind == "scalar":
-            return tree["value"][()]
-        if kind == "complex":
-            return complex(*tree["value"])
-        return _Generator(kind, tree["state"])
+        make = _MAKERS.get(tree[_TAG])
+        return make(tree) if make is not None else _Generator(tree[_TAG], tree["state"])
     if isinstance(tree, list):
         return [_rebuilt(each) for each in tree]
     if isinstance(tree, tuple):
@@ -206,30 +255,57 @@ def _rebuilt(tree: Any) -> Any:
     return tree
 
 
+_MAKERS: Final[Mapping[str, Callable[[dict[str, Any]], Any]]] = {
+    "dict": lambda tree: {_rebuilt(key): _rebuilt(value) for key, value in tree["items"]},
+    "set": lambda tree: {_rebuilt(each) for each in tree["items"]},
+    "frozenset": lambda tree: frozenset(_rebuilt(each) for each in tree["items"]),
+    "scalar": lambda tree: tree["value"][()],
+    "complex": lambda tree: complex(*tree["value"]),
+}
+
+
+# -- comparison ----------------------------------------------------------------------------------
+
+
 def equal(one: Any, other: Any) -> bool:
     """Whether two portable trees are the same, bit for bit; NaN equals itself."""
-    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
-        return (
-            isinstance(one, torch.Tensor)
-            and isinstance(other, torch.Tensor)
-            and one.dtype == other.dtype
-            and one.shape == other.shape
-            and bool(((one == other) | ((one != one) & (other != other))).all())  # noqa: PLR0124
-        )
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return (
-            isinstance(one, np.ndarray)
-            and isinstance(other, np.ndarray)
-            and one.dtype == other.dtype
-            and one.shape == other.shape
-            and one.tobytes() == other.tobytes()
-        )
     if type(one) is not type(other):
         return False
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(equal, one, other))
-    if isinstance(one, float) and math.isnan(one):
-        return math.isnan(other)
-    return bool(one == other)
+    compare = _COMPARISONS.get(type(one))
+    return bool(one == other) if compare is None else compare(one, other)
+
+
+def _equal_tensors(one: torch.Tensor, other: torch.Tensor) -> bool:
+    same_kind = one.dtype == other.dtype and one.shape == other.shape
+    return same_kind and torch.equal(_bits_of(one), _bits_of(other))
+
+
+def _bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def _equal_arrays(one: Any, other: Any) -> bool:
+    same_kind = one.dtype == other.dtype and one.shape == other.shape
+    return bool(same_kind and one.tobytes() == other.tobytes())
+
+
+def _equal_items(one: Any, other: Any) -> bool:
+    return len(one) == len(other) and all(map(equal, one, other))
+
+
+def _equal_entries(one: Any, other: Any) -> bool:
+    return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+
+
+def _equal_floats(one: float, other: float) -> bool:
+    return repr(one) == repr(other)  # -0.0 is not 0.0, NaN is NaN
+
+
+_COMPARISONS: Final[Mapping[type, Callable[[Any, Any], bool]]] = {
+    torch.Tensor: _equal_tensors,
+    np.ndarray: _equal_arrays,
+    list: _equal_items,
+    tuple: _equal_items,
+    dict: _equal_entries,
+    float: _equal_floats,
+}

@@ -40,7 +40,7 @@ def bring_along(
         return
     found = _counting(steps)
     outermost = found[0] if found else steps
-    for each in gc.get_referrers(outermost):
+    for each in _holders(outermost):
         if type(each) in _REFUSED:
             raise ConfigError(
                 f"session.steps() is wrapped in {type(each).__name__}(), whose place a joiner "
@@ -58,6 +58,14 @@ def bring_along(
             next(found[0])
 
     empty(draw)
+
+
+def _holders(inner: Any) -> Iterator[Any]:
+    """What refers to ``inner``, by itself or in a tuple as ``zip`` and ``map`` do."""
+    for each in gc.get_referrers(inner):
+        yield each
+        if type(each) is tuple:
+            yield from gc.get_referrers(each)
 
 
 def _counting(steps: Iterator[Any]) -> list[Iterator[Any]]:

@@ -1,8 +1,106 @@
-"""Where a process is in its calls of ``session.steps``."""
+"""How a joiner's program gets to where the job stands: a table of place and course."""
 
 from __future__ import annotations
 
-from trainmover_executor.course import Course, TakeOver, way_to
+import pytest
+
+from trainmover_executor.course import Course, EndCall, Lost, OneMoreStep, Stay, TakeOver, way_to
+from trainmover_executor.position import EndedCall, Place
+
+
+def run(script: str) -> Course:
+    """A course from letters: ( begins a call, . draws, ) ends it, | leaves it, b is work between."""
+    course = Course()
+    committed = 0
+    for letter in script:
+        match letter:
+            case "(":
+                course.begin()
+            case ".":
+                course.draw(course.levels[-1])
+                committed += 1
+            case ")" | "|":
+                level = course.levels[-1]
+                course.end(level, committed=committed, left=letter == "|", variables={})
+            case "b":
+                course.results.append(f"r{len(course.results)}")
+    return course
+
+
+def ended(drawn: int, committed: int, *, left: bool = False) -> EndedCall:
+    return EndedCall(drawn, committed, left, {})
+
+
+@pytest.mark.parametrize(
+    ("job", "joiner", "way"),
+    [
+        ("(", "(", TakeOver()),  # nobody has begun
+        ("(..", "(...", TakeOver()),  # in the same call: its place in the data is sought
+        ("(..)(.", "(...", EndCall(ended(2, 2))),  # an epoch loop
+        ("(..)(.", "(...)(", TakeOver()),
+        ("(..|(.", "(...", EndCall(ended(2, 2, left=True))),  # the job broke out of its loop
+        ("()(.", "(...", EndCall(ended(0, 0))),  # a call without steps
+        ("(.(..", "(.(", TakeOver()),  # nested, in the same outer step
+        ("(.(..", "(.", Lost),  # the joiner passed the inner call
+        ("(..(.", "(.", OneMoreStep(drawn=2)),  # the inner call is behind the outer's second step
+        ("(.(.)", "(.(.", EndCall(ended(1, 2))),  # the inner call has ended
+        ("(.", "(.)(", Lost),  # the joiner is further than the job
+        ("(.", "(.(.", Lost),  # in a call that the job has not begun
+    ],
+)
+def test_the_way_to_the_next_step(job, joiner, way):
+    place = run(job).place(committed=9, between=False)
+    found = way_to(place, run(joiner), between=False)
+    assert isinstance(found, Lost) if way is Lost else found == way
+
+
+@pytest.mark.parametrize(
+    ("job", "joiner", "way"),
+    [
+        ("(..", "(..", TakeOver()),  # the first between_steps of the same step
+        ("(..b", "(..", Stay("r0")),  # the job has passed this one
+        ("(..b", "(..b", TakeOver()),
+        ("(...", "(..", Stay(None)),  # of an earlier step
+        ("(..)", "(..)", TakeOver()),  # behind a call
+        ("(..)b", "(..)", Stay("r0")),
+    ],
+)
+def test_the_way_to_work_between_steps(job, joiner, way):
+    place = run(job).place(committed=9, between=True)
+    assert way_to(place, run(joiner), between=True) == way
+
+
+def test_a_program_that_asks_for_a_step_where_the_job_is_in_between_runs_one_more():
+    place = run("(..").place(committed=2, between=True)
+    assert way_to(place, run("(."), between=False) == OneMoreStep(drawn=2)
+
+
+def test_results_after_an_ended_call_are_told_to_who_comes_there_later():
+    place = run("(..)bb(.").place(committed=3, between=False)
+    assert way_to(place, run("(...)"), between=True) == Stay("r0")
+    assert way_to(place, run("(...)b"), between=True) == Stay("r1")
+
+
+def test_a_step_forgets_the_calls_inside_of_the_one_before():
+    course = run("(.(.).")
+    assert course.levels[-1].ended == []
+    assert course.begin().ordinal == 1
+
+
+def test_who_ends_an_outer_call_ends_those_inside():
+    course = run("(.(.")
+    course.end(course.levels[1], committed=2, left=True, variables={})
+    assert len(course.levels) == 1
+    course.end(course.levels[0].__class__(ordinal=1), committed=2, left=True, variables={})
+    assert len(course.levels[0].ended) == 1
+
+
+def test_a_joiner_that_adopts_a_place_stands_there():
+    job = run("(..)b(.(...b")
+    place = Place.from_tree(job.place(committed=6, between=True).to_tree())
+    joiner = run("(...)(.(.")
+    joiner.adopt(place)
+    assert joiner.place(committed=6, between=True) == place
 
 
 def test_a_first_call_without_steps_ends_alone():

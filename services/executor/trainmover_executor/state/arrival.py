@@ -1,4 +1,4 @@
-"""A joiner's word that its program stands where the job does, so that it can take the state over."""
+"""A joiner says that its program stands where the job does: the state may come."""
 
 from __future__ import annotations
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
 import torch
 
 from trainmover_executor.communicator.memory import bytes_of, flat_of
+from trainmover_executor.state.checksum import sum_of_words
 
-__all__ = ["fingerprint_of", "sum_of_words"]
+__all__ = ["fingerprint_of"]
 
 
 def fingerprint_of(tensors: Iterable[torch.Tensor]) -> int:
@@ -23,10 +23,3 @@ def fingerprint_of(tensors: Iterable[torch.Tensor]) -> int:
         words = sum_of_words(bytes_of(flat_of(tensor)))
         total = (total * 31 + position * words) % 2**63
     return total
-
-
-def sum_of_words(data: memoryview) -> int:
-    """The sum of the 64-bit words in ``data``; what is left over counts as one more."""
-    raw = np.frombuffer(data, np.uint8)
-    whole = len(raw) // 8 * 8
-    return int(raw[:whole].view(np.uint64).sum()) + int.from_bytes(raw[whole:], "little")

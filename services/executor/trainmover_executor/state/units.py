@@ -19,7 +19,7 @@ from trainmover.errors import ProtocolError
 from trainmover_executor.communicator.memory import bytes_of, flat_of
 from trainmover_executor.state.checksum import sum_of_words
 from trainmover_executor.state.codec import TensorSpec
-from trainmover_executor.state.fingerprint import sum_of_words
+from trainmover_executor.state.fingerprint import fingerprint_of
 from trainmover_executor.state.training import TrainingState, like_parameter, load_entries, local_of
 
 __all__ = ["ELEMENTWISE", "StateUnits", "sample_of"]
@@ -191,18 +191,13 @@ class StateUnits:
     def fingerprint(self, name: str) -> int:
         """A number that differs when any bit of the unit's tensors does (but for bad luck).
 
-        The sum of each tensor's 64-bit words, modulo 2**64: it is computed at the speed of memory,
-        and finds what it is for, an optimizer that went another way. Links check their own bytes.
+        It finds what it is for, an optimizer that went another way. Links check their own bytes.
         """
         tree = self.tree(name)
         tensors = [tree["value"]] + [
             value for _, value in sorted(tree["entries"].items()) if isinstance(value, torch.Tensor)
         ]
-        total = 0
-        for position, tensor in enumerate(tensors, start=1):
-            words = sum_of_words(bytes_of(flat_of(local_of(tensor))))
-            total = (total * 31 + position * words) % 2**64
-        return total
+        return fingerprint_of(map(local_of, tensors))
 
     def _unit(self, name: str) -> _Unit:
         if name not in self._units:

@@ -1,0 +1,166 @@
+"""Values of variables: each kind travels as a portable tree, and is overwritten in its place."""
+
+from __future__ import annotations
+
+import collections
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from trainmover_executor.state.portable import pack_tree, unpack_tree
+from trainmover_executor.values import equal, is_plain, portable, restored
+
+NAN = float("nan")
+KINDS = {
+    "none": None,
+    "bool": True,
+    "int": 2**70,
+    "float": 0.1,
+    "negative zero": -0.0,
+    "nan": NAN,
+    "complex": 1 - 2j,
+    "str": "ü",
+    "bytes": b"\0x",
+    "list": [1, [2.5, None]],
+    "tuple": (1, (2, "a")),
+    "set": {1, 2},
+    "frozenset": frozenset({"a"}),
+    "dict": {"a": [1], 2: {"b": (3,)}},
+    "tag of ours": {"is": "set", "items": [1]},
+    "tensor": torch.tensor([[1.0, NAN], [-0.0, 4.0]]),
+    "scalar tensor": torch.tensor(3),
+    "bfloat16": torch.ones(3, dtype=torch.bfloat16),
+    "array": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "unsigned array": np.arange(3, dtype=np.uint32),
+    "scalar": np.float64(0.1),
+    "unsigned scalar": np.uint64(2**63 + 1),
+}
+
+
+def elsewhere(value):
+    """The portable tree of ``value`` after its way to another process."""
+    return unpack_tree(pack_tree({"value": portable(value)}))["value"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_comes_back_as_it_was(kind):
+    value = KINDS[kind]
+    assert is_plain(value)
+    tree = elsewhere(value)
+    assert equal(tree, portable(value))
+    back = restored(tree, None)
+    assert type(back) is type(value)
+    assert equal(portable(back), portable(value))
+
+
+def test_a_copy_does_not_change_with_the_value():
+    value = {"a": [torch.zeros(2), np.zeros(2)]}
+    tree = portable(value)
+    value["a"][0].add_(1)
+    value["a"][1] += 1
+    assert not equal(tree, portable(value))
+
+
+@pytest.mark.parametrize(
+    ("live", "value"),
+    [
+        ([1], [2, 3]),
+        ({1}, {2}),
+        ({"a": 1}, {"b": 2}),
+        (torch.zeros(2), torch.ones(2)),
+        (np.zeros(2), np.ones(2)),
+        (collections.deque([1], maxlen=3), collections.deque([2, 3], maxlen=3)),
+        (collections.Counter("a"), collections.Counter("bb")),
+        (collections.OrderedDict(a=1), collections.OrderedDict(b=2)),
+        (collections.defaultdict(int, a=1), collections.defaultdict(int, b=2)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_holds_its_place_is_overwritten(live, value):
+    other_name, factory = live, getattr(live, "default_factory", None)
+    assert restored(elsewhere(value), live) is other_name
+    assert equal(portable(other_name), portable(value))
+    assert getattr(live, "default_factory", None) is factory
+    assert getattr(live, "maxlen", None) == getattr(value, "maxlen", None)
+
+
+@pytest.mark.parametrize(
+    ("live", "value"),
+    [
+        (torch.zeros(2), torch.ones(3)),
+        (np.zeros(2), np.ones(3)),
+        (torch.zeros(2, requires_grad=True), torch.ones(2)),
+        ("a", [1]),
+        ((1,), (2,)),
+        (1, 2),
+    ],
+)
+def test_what_does_not_fit_is_replaced(live, value):
+    back = restored(elsewhere(value), live)
+    assert back is not live
+    assert equal(portable(back), portable(value))
+
+
+GENERATORS = {
+    "torch": (torch.Generator, lambda g: torch.rand(3, generator=g).tolist()),
+    "python": (random.Random, lambda g: [g.gauss(0, 1) for _ in range(3)]),
+    "numpy": (np.random.default_rng, lambda g: g.standard_normal(3).tolist()),
+    "legacy": (np.random.RandomState, lambda g: g.standard_normal(3).tolist()),
+}
+
+
+@pytest.mark.parametrize("kind", GENERATORS)
+def test_a_generator_goes_on_with_the_same_numbers(kind):
+    make, draw = GENERATORS[kind]
+    one, other = make(), make()
+    draw(one)
+    draw(other)
+    draw(other)
+    assert is_plain(one)
+    assert restored(elsewhere(one), other) is other
+    assert draw(other) == draw(one)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        "a" * 20_000,
+        list(range(2_000)),
+        torch.zeros(10_000),
+        torch.zeros(2, requires_grad=True),
+        np.array(["a"]),
+        [object()],
+        [random.Random()],  # it can be set, not made
+        {(1, 2): 3},
+        [[[[[1]]]]],
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_what_is_not_plain(value):
+    assert not is_plain(value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, True),
+        (1, 1.0),
+        (0.0, -0.0),
+        ([1], (1,)),
+        ([1], [1, 2]),
+        ({"a": 1}, {"a": 2}),
+        ({"a": 1}, {"b": 1}),
+        (torch.zeros(1), torch.zeros(1, dtype=torch.float64)),
+        (torch.zeros(1), torch.zeros(1, 1)),
+        (torch.zeros(1), -torch.zeros(1)),
+        (np.zeros(1), np.ones(1)),
+        (torch.zeros(1), 0.0),
+    ],
+)
+def test_what_differs_is_not_equal(one, other):
+    assert equal(one, one)
+    assert not equal(one, other)
+    assert not equal(other, one)

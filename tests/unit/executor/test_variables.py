@@ -1,0 +1,172 @@
+"""The program's variables: which are found, which are needed, and how they are set elsewhere."""
+
+from __future__ import annotations
+
+import random
+import sys
+import types
+from typing import Any
+
+import pytest
+import torch
+
+from trainmover_executor.frames import write_locals
+from trainmover_executor.liveness import live_names
+from trainmover_executor.state.portable import pack_tree, unpack_tree
+from trainmover_executor.variables import LoopVariables
+
+SCRIPT = """
+import random
+class Meter:
+    def __init__(self):
+        self.sum, self.count = 0.0, 0
+meter, meters = Meter(), {"loss": Meter()}
+host = "node-0"
+order = random.Random(3)
+count, unused, fresh = 0, 0, 0
+for i in ask():
+    fresh = i * 2
+    print_(fresh, host)
+    count += 1
+    unused = 7
+    meter.sum += count
+    meters["loss"].count += 1
+    order.random()
+print_(count)
+"""
+
+
+def run(steps: int, *, at_end: Any) -> dict[str, Any]:
+    """Run the script as ``__main__`` is; ``at_end(frame)`` is called where it asks once more."""
+    names: dict[str, Any] = {"__name__": "program", "print_": lambda *_: None}
+
+    def ask():
+        for index in range(steps):
+            at_end(sys._getframe(1), last=False)
+            yield index
+        at_end(sys._getframe(1), last=True)
+
+    names["ask"] = ask
+    sys.modules["program"] = types.ModuleType("program")
+    try:
+        exec(compile(SCRIPT, "/tmp/program.py", "exec"), names)
+    finally:
+        del sys.modules["program"]
+    return names
+
+
+def found(steps: int) -> dict[str, Any]:
+    """What changed in the script's own module."""
+    variables, seen = LoopVariables([]), dict[str, Any]()
+
+    def look(frame, *, last: bool) -> None:
+        seen.update(variables.changed(frame))
+
+    run(steps, at_end=look)
+    return {path: tree for path, tree in seen.items() if path.startswith("program.")}
+
+
+def test_what_changes_and_is_needed_is_found():
+    names = {path.partition(".")[2] for path in found(3)}
+    assert {"count", "order"} <= names
+    assert not names & {"host", "unused", "fresh"}
+
+
+def test_another_process_goes_on_with_them():
+    tree = unpack_tree(pack_tree(found(5)))
+    variables = LoopVariables([])
+
+    def take_over(frame, *, last: bool) -> None:
+        if last:
+            assert variables.load(tree, frame) == []
+
+    names = run(2, at_end=take_over)
+    other = random.Random(3)
+    for _ in range(5):
+        other.random()
+    assert names["count"] == 5
+    assert names["order"].random() == other.random()
+
+
+def test_what_was_kept_is_put_back():
+    variables = LoopVariables([])
+
+    def program():
+        total, seen, best = 0, [], torch.zeros(2)
+        variables.keep(sys._getframe())
+        total += 1
+        seen.append(1)
+        best += 1
+        variables.put_back(sys._getframe())
+        return total, seen, best.tolist()
+
+    assert program() == (0, [], [0, 0])
+
+
+def test_what_the_session_knows_is_not_looked_at():
+    known = [1, 2]
+
+    class Holder:
+        def __init__(self) -> None:
+            self.known = known
+
+    holder = Holder()
+    variables = LoopVariables([holder])
+    variables.keep(sys._getframe())
+    assert not any("holder" in path for path in variables.kept)
+
+
+class TestWriteLocals:
+    def test_a_function(self):
+        one = 1
+        write_locals(sys._getframe(), {"one": 2})
+        assert one == 2
+
+    def test_a_closure_cell(self):
+        one = 1
+
+        def read():
+            return one
+
+        write_locals(sys._getframe(), {"one": 2})
+        assert (one, read()) == (2, 2)
+
+    def test_a_variable_that_is_not_bound_yet(self):
+        write_locals(sys._getframe(), {"later": 2})
+        assert later == 2  # noqa: F821 - it is a local: see below
+        later = 3  # noqa: F841 - binds the name in this function
+
+    def test_a_module(self):
+        names = {"write": lambda: write_locals(sys._getframe(1), {"one": 2})}
+        exec("one = 1\nwrite()\nseen = one", names)
+        assert names["seen"] == 2
+
+
+class TestLiveNames:
+    def test_only_what_is_read_before_it_is_set(self):
+        counter, batch = 0, None
+        for index in range(2):
+            live = live_names(sys._getframe())
+            batch = index
+            counter += batch
+        assert "counter" in live
+        assert "batch" not in live
+        assert "index" in live
+
+    def test_what_an_inner_function_reads_is_always_needed(self):
+        inner = 1
+
+        def read():
+            return inner
+
+        assert "inner" in live_names(sys._getframe())
+        assert read() == 1
+
+    @pytest.mark.parametrize("flag", [True, False])
+    def test_one_way_of_two_that_reads_it_is_enough(self, flag):
+        value = 1
+        live = live_names(sys._getframe())
+        if flag:
+            value = 2
+        assert "value" in live
+        assert value == 1 + flag
