@@ -60,6 +60,7 @@ CATALOGUE = {
     "gan": Program(100),
     "accumulate": Program(110),
     "several_steps": Program(80),
+    "lbfgs": Program(60),
     "sam": Program(100),
     "scaler": Program(100),
     "ema": Program(100),
