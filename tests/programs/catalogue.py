@@ -57,6 +57,7 @@ CATALOGUE = {
     "trainer": Program(120, ends=(40, 80)),
     "zero_length": Program(95, ends=(10, 30)),
     "early_stopping": Program(152, ends=(20, 40), between=True),
+    "best_in_memory": Program(100, between=True),
     "plateau": Program(120, ends=(30, 90), between=True),
     "enumerate_lr": Program(110),
     "progress": Program(100),
