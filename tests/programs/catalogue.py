@@ -71,6 +71,7 @@ CATALOGUE = {
     "sam": Program(100),
     "scaler": Program(100),
     "ema": Program(100),
+    "hand_decay": Program(100),
     "mean_of_loss": Program(100),
     "recurrent": Program(80),
     "looks": Program(90),
