@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 
 from trainmover.errors import TrainMoverError
 from trainmover_executor.moment import Moment
 from trainmover_executor.placement import Placement, Sighting
 from trainmover_executor.runtime import Runtime
-from trainmover_executor.state.training import TrainingState
+from trainmover_executor.state.fingerprint import fingerprint_of
+from trainmover_executor.state.training import TrainingState, local_of
 from trainmover_executor.step import Step, VoidStep
 
 __all__ = ["Attempt", "StepLostError"]
+
+_CLOSE_LOOKS: Final = 3
+"""Bodies whose parameters are compared bit by bit: what is changed through ``.data``, versions of
+tensors do not show."""
 
 
 class StepLostError(TrainMoverError):
@@ -43,6 +50,8 @@ class Attempt:
         self._running = False
         self._whole = False
         self._versions = 0
+        self._looks = 0
+        self._bits: int | None = None
         self._optimizer_at: int | None = None
         self._changed = False
         self._stand_ins = 0
@@ -70,6 +79,7 @@ class Attempt:
             self._runtime.enter_sandbox()
         self._whole = self.placement.at_end
         self._versions = self._sum_of_versions()
+        self._bits = self._bits_of_parameters()
         self._optimizer_at = None
         self._changed = False
         latch = self._runtime.latch
@@ -96,7 +106,7 @@ class Attempt:
         """
         if self._optimizer_at is None:
             self._optimizer_at = self._runtime.latch.issued
-            self._changed = self._sum_of_versions() != self._versions
+            self._changed = self._has_changed()
         if self._whole and not self.in_sandbox:
             # What an optimizer does in a broken step is taken back; a backward pass that calls it
             # has to run through (see the latch).
@@ -171,6 +181,18 @@ class Attempt:
         if self.placement.wish:
             return "several optimizers are taken to alternate until some steps were seen"
         return "another rank needs it"
+
+    def _has_changed(self) -> bool:
+        if self._sum_of_versions() != self._versions:
+            return True
+        differs = self._bits is not None and self._bits_of_parameters() != self._bits
+        self._looks += 1
+        return differs
+
+    def _bits_of_parameters(self) -> int | None:
+        if self._whole or self._looks >= _CLOSE_LOOKS:
+            return None
+        return fingerprint_of(local_of(each).detach() for each in self._state.parameters())
 
     def _sum_of_versions(self) -> int:
         return sum(parameter._version for parameter in self._state.parameters())  # noqa: SLF001

@@ -39,6 +39,7 @@ from trainmover_executor.moment import Moment
 from trainmover_executor.phase_one import STATE_GROUP
 from trainmover_executor.position import Place, Position
 from trainmover_executor.predict import predicted
+from trainmover_executor.redo import StepStart
 from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.redundancy.snapshot import take_again
 from trainmover_executor.reports import Reports
@@ -80,6 +81,8 @@ class _Coming:
         ran_the_rest: Whether the program ran the code behind the dead rank's last vote, with its
             variables.
         follower: Of a planned move.
+        arrived: The leaver's state, kept while the program runs one more step to where the leaver
+            is, between steps.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -93,6 +96,7 @@ class _Coming:
         self.nbytes = 0
         self.now: Position | None = None
         self.ran_the_rest = False
+        self.arrived: StepStart | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -246,9 +250,10 @@ class Joiner:
         while True:
             if coming.told:
                 way = way_to(Place.from_tree(coming.told["place"]), course, between=between)
-                if not isinstance(way, TakeOver):
-                    return way
-                if coming.message:
+                if coming.message and not isinstance(way, TakeOver) and coming.arrived is None:
+                    coming.arrived = StepStart(self._state)
+                    coming.arrived.capture(coming.told["committed"], whole=True)
+                if coming.message or not isinstance(way, TakeOver):
                     return way
                 say_arrived(coming.link, epoch=coming.plan.epoch)
                 coming.follower = StateFollower(
@@ -296,6 +301,8 @@ class Joiner:
     def _take_from_leaver(self, coming: _Coming) -> Moment:
         message, follower = coming.message, coming.follower
         assert follower is not None  # noqa: S101 - it received the message
+        if coming.arrived is not None:
+            coming.arrived.restore()
         self._capsules.keep(message["capsules"], step=message["committed"])
         self._following.adopt(message["followed"])
         if message["gradients"] is not None:

@@ -83,6 +83,7 @@ class LoopVariables:
         self._first: dict[str, Any] | None = None
         self._changing: set[str] = set()
         self._kept: dict[str, Any] = {}
+        self._holders: dict[str, Any] = {}
         self._passed_over: list[tuple[str, Any]] | None = None
 
     def passed_over(self, frame: FrameType | None) -> list[tuple[str, Any]]:
@@ -123,11 +124,16 @@ class LoopVariables:
 
     def keep(self, frame: FrameType | None) -> None:
         """Remember all values, for a step that may be done again."""
-        self._kept = {one.path: portable(one.value) for one in self._all(frame)}
+        found = list(self._all(frame))
+        self._kept = {one.path: portable(one.value) for one in found}
+        self._holders = {one.path: one.value for one in found}
 
     def put_back(self, frame: FrameType | None) -> None:
-        """Have all variables hold what they held at the last ``keep``."""
-        self._put(self._kept, frame)
+        """Have all variables hold what they held at the last ``keep``.
+
+        In the same objects: a name may stand for another one by now, the batch of the step.
+        """
+        self._put(self._kept, frame, holders=self._holders)
 
     def put(self, values: Mapping[str, Any], frame: FrameType | None) -> None:
         """Have variables hold what ``kept`` said at another time."""
@@ -138,16 +144,26 @@ class LoopVariables:
         """What the last ``keep`` remembered."""
         return self._kept
 
-    def _put(self, values: Mapping[str, Any], frame: FrameType | None) -> list[str]:
+    def _put(
+        self,
+        values: Mapping[str, Any],
+        frame: FrameType | None,
+        *,
+        holders: Mapping[str, Any] | None = None,
+    ) -> list[str]:
         missing = dict(values)
+        held = {} if holders is None else holders
         for one in self._all(frame, live=False):
             if one.path in missing:
                 tree = missing.pop(one.path)
-                if not equal(portable(one.value), tree):
-                    one.put(restored(tree, one.value))
+                like = held.get(one.path, one.value)
+                if not equal(portable(like), tree):
+                    one.put(restored(tree, like))
+                elif like is not one.value:
+                    one.put(like)
         for root, _, put in self._roots(frame, live=False):
             for path in [path for path in missing if path.rpartition(".")[0] == root]:
-                put(path.rpartition(".")[2], restored(missing.pop(path), None))
+                put(path.rpartition(".")[2], restored(missing.pop(path), held.get(path)))
         return sorted(missing)
 
     # -- where they are --------------------------------------------------------------------------

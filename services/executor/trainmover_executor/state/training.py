@@ -336,8 +336,9 @@ def load_entries(
     live = optimizer.state[parameter]
     for key in [key for key in live if key not in entries]:
         del live[key]
-    for key, value in entries.items():
+    for key, entry in entries.items():
         present = live.get(key)
+        value = local_of(entry) if isinstance(entry, torch.Tensor) else entry
         if isinstance(value, torch.Tensor) and isinstance(present, torch.Tensor):
             _assign(local_of(present), value)
         elif isinstance(value, torch.Tensor) and value.shape != torch.Size([]):

@@ -1,0 +1,29 @@
+"""autocast and the step in one with statement."""
+
+import torch
+import torch.distributed as dist
+from helper import Data, finish
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+from trainmover_executor import Session
+
+dist.init_process_group("trainmover")
+rank = dist.get_rank()
+torch.manual_seed(44)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)))
+optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
+loader = DataLoader(Data(), batch_size=8, sampler=DistributedSampler(Data(), seed=31))
+session = Session(model=model, optimizer=optimizer)
+total = 0.0
+
+for step in session.steps(loader, max_steps=100):
+    with torch.autocast("cpu", torch.bfloat16), step as (x, y):
+        loss = (model(x).float() - y).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        session.log(loss=loss)
+    total += loss.item()
+finish(rank, model, total=total)

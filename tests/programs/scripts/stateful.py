@@ -1,0 +1,36 @@
+"""torchdata's StatefulDataLoader, epoch by epoch."""
+
+import torch
+import torch.distributed as dist
+from helper import Data, finish
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
+
+from trainmover_executor import Session
+
+dist.init_process_group("trainmover")
+rank = dist.get_rank()
+torch.manual_seed(40)
+data = Data(720)
+sampler = StatefulDistributedSampler(data, seed=27)
+loader = StatefulDataLoader(data, batch_size=8, sampler=sampler, num_workers=0)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)))
+optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+session = Session(model=model, optimizer=optimizer)
+means = []
+
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    losses = []
+    for step in session.steps(loader):
+        with step as (x, y):
+            optimizer.zero_grad()
+            loss = (model(x) - y).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            session.log(loss=loss)
+        losses.append(loss.item())
+    means.append(sum(losses) / len(losses))
+finish(rank, model, means=means)
