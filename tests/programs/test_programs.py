@@ -11,7 +11,7 @@ pytestmark = pytest.mark.job
 
 Undisturbed = Callable[..., Left]
 
-PROGRAMS = ["counter", "epochs"]
+PROGRAMS = ["counter", "epochs", "tracked"]
 
 
 @pytest.mark.parametrize("script", PROGRAMS)
