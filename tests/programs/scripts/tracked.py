@@ -31,5 +31,6 @@ for step in session.steps(loader, max_steps=60):
         session.log(loss=loss)
     counters.global_step += 1
     also.best = min(also.best, float(temperature.detach()))
-values = {"global_step": counters.global_step, "best": also.best, "queue": float(counters.queue.sum())}
-finish(rank, model, temperature=float(temperature.detach()), **values)
+values = {"global_step": counters.global_step, "best": also.best}
+values |= {"queue": float(counters.queue.sum()), "temperature": float(temperature.detach())}
+finish(rank, model, **values)
