@@ -125,6 +125,7 @@ class TrainingLoop:
         log: Metrics.
         vitals: Timing of the parts of a step.
         variables: The program's own.
+        at_end: Whether the program asked for votes at the end of bodies.
 
     Attributes:
         course: Where this process is in its program.
@@ -146,6 +147,7 @@ class TrainingLoop:
         log: StepLog,
         vitals: StepVitals,
         variables: LoopVariables,
+        at_end: bool = False,
     ) -> None:
         self._runtime = runtime
         self._state = state
@@ -167,7 +169,9 @@ class TrainingLoop:
         self._voted = Position([], {}, [], {})
         self._moment: Moment | None = None
         self.attempt = Attempt(
-            runtime, state, placement=Placement.first(optimizers=len(state.optimizers))
+            runtime,
+            state,
+            placement=Placement.first(optimizers=len(state.optimizers), at_end=at_end),
         )
         self._shadow: Any = None
 

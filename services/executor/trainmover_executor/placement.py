@@ -52,9 +52,14 @@ class Placement:
     settled: bool = False
 
     @classmethod
-    def first(cls, *, optimizers: int) -> Placement:
-        """Before anything has been seen: several optimizers are taken to alternate."""
-        return cls(at_end=optimizers > 1)
+    def first(cls, *, optimizers: int, at_end: bool = False) -> Placement:
+        """Before anything has been seen: several optimizers are taken to alternate.
+
+        Args:
+            optimizers: How many the session has.
+            at_end: The program asked for the end.
+        """
+        return cls(at_end=at_end or optimizers > 1, settled=at_end)
 
     def saw(self, sighting: Sighting) -> Placement:
         """A body has ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -61,6 +61,9 @@ class Session:
         checkpoint: Saves this rank's state after the given number of steps and returns where it
             is. Called when the job has to end because no machine is left for a slot (``trainmover
             run --when-exhausted checkpoint``); ranks are missing then, so it must not communicate.
+        vote: ``auto`` votes in front of the optimizer where nothing else is changed, and at the end of
+            bodies that were seen to need it; ``end`` keeps parameters and optimizers until the end
+            of each body from the first step on.
         extras: Anything else with ``state_dict`` and ``load_state_dict``, by name.
 
     Raises:
@@ -80,9 +83,13 @@ class Session:
         scaler: Stateful | None = None,
         loader: Iterable[Any] | None = None,
         checkpoint: CheckpointHook | None = None,
+        vote: Literal["auto", "end"] = "auto",
         **extras: Stateful,
     ) -> None:
+        if vote not in {"auto", "end"}:
+            raise ConfigError(f"Session(vote={vote!r}): it is 'auto' or 'end'")
         self._runtime = current_runtime()
+        self._vote = vote
         models = [model] if isinstance(model, nn.Module) else list(model)
         optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer
         others = {"scheduler": scheduler, "scaler": scaler, **extras}
@@ -138,6 +145,7 @@ class Session:
             log=self._log,
             vitals=vitals,
             variables=self._variables,
+            at_end=self._vote == "end",
         )
         for index, each in enumerate(state.optimizers):
             each.register_step_pre_hook(

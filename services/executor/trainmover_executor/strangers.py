@@ -18,8 +18,8 @@ from torch.nn.parameter import is_lazy
 from trainmover.errors import ConfigError
 from trainmover_executor.communicator.memory import bytes_of, flat_of
 from trainmover_executor.frames import place_in
-from trainmover_executor.state.codec import encode
 from trainmover_executor.state.checksum import sum_of_words
+from trainmover_executor.state.codec import encode
 from trainmover_executor.state.training import TrainingState, local_of
 
 __all__ = ["Strangers", "memory_of"]
