@@ -61,9 +61,9 @@ class Session:
         checkpoint: Saves this rank's state after the given number of steps and returns where it
             is. Called when the job has to end because no machine is left for a slot (``trainmover
             run --when-exhausted checkpoint``); ranks are missing then, so it must not communicate.
-        vote: ``auto`` votes in front of the optimizer where nothing else is changed, and at the end of
-            bodies that were seen to need it; ``end`` keeps parameters and optimizers until the end
-            of each body from the first step on.
+        vote: ``auto`` votes in front of the optimizer where nothing else is changed, and at the
+            end of bodies that were seen to need it; ``end`` keeps parameters and optimizers until
+            the end of each body from the first step on.
         extras: Anything else with ``state_dict`` and ``load_state_dict``, by name.
 
     Raises:
