@@ -88,7 +88,7 @@ def main():
             loss.backward()
             optimizer.step()
             session.log(loss=loss)
-        if dist.get_rank() == 0 and step.committed and not session.is_shadow:
+        if dist.get_rank() == 0 and not session.is_shadow:
             print(f"step {step.index:4d}  loss {loss.item():.4f}", flush=True)
 
 

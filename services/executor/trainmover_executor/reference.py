@@ -33,7 +33,7 @@ def document() -> str:
         lines += ["", f"## {_title(name, member, owner='Session')}", ""]
         lines += _text(inspect.getdoc(member) or "")
     lines += ["", "## Step", "", *_text(inspect.getdoc(Step) or "")]
-    lines += ["", "`step.committed` is true once the step counts, on every rank alike."]
+    lines += ["", "`step.committed` is true once the step counts; behind the body it always is."]
     for name, member in _members(Step):
         lines += ["", f"### {_title(name, member, owner='step')}", ""]
         lines += _text(inspect.getdoc(member) or "")

@@ -38,7 +38,7 @@ for i, step in enumerate(session.steps(loader)):
     running = 0.9 * running + 0.1 * float(loss.detach())
     global_step += 1
     if global_step % 10 == 0:
-        mean = session.between_steps(lambda: total(running))  # noqa: B023 - called at once
+        mean = session.between_steps(lambda: total(running))
         best = min(best, mean)
         seen.append((global_step, i, mean))
     if global_step >= 100:

@@ -9,7 +9,7 @@ from trainmover_executor.position import EndedCall, Place
 
 
 def run(script: str) -> Course:
-    """A course from letters: ( begins a call, . draws, ) ends, | leaves it, b is work between."""
+    """A course from letters: ( begins a call, . draws, ) ends it, | leaves it, b is in between."""
     course = Course()
     committed = 0
     for letter in script:
