@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import torch
+
 from trainmover_executor.variables import LoopVariables
 
 
