@@ -138,7 +138,10 @@ class Joiner:
     @property
     def committed(self) -> int:
         """Steps that the job has completed, as far as this standby was told."""
-        return int(self._coming.told["committed"]) if self._coming is not None else 0
+        if self._coming is None:
+            return 0
+        told = self._coming.told  # a leaver whose joiner is on its way tells the place alone
+        return int(told["committed"] if "committed" in told else told["place"]["committed"])
 
     @property
     def voted(self) -> Position | None:
