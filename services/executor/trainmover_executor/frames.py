@@ -6,6 +6,7 @@ import ctypes
 import sys
 import sysconfig
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -21,6 +22,7 @@ _LIBRARIES: Final = frozenset({"torch", "numpy", "tqdm", "rich", "trainmover"})
 """Installed packages that a loop may run through, and whose variables are their own."""
 
 
+@lru_cache(maxsize=4096)
 def is_program(module: str, file: str) -> bool:
     """Whether a module belongs to the user's program, not to Python, torch or this package."""
     if module == "__main__":

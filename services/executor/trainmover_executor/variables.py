@@ -15,7 +15,7 @@ import inspect
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from types import FrameType
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ __all__ = ["LoopVariables"]
 
 _DEPTH: Final = 3
 _MEMBERS: Final = 64
+_SCALARS: Final = frozenset({type(None), bool, int, float, complex})
 _UNSEEN: Final = object()
 _NOT_LOOKED_AT: Final = (
     torch.Tensor,
@@ -174,7 +175,7 @@ class LoopVariables:
         for root, holder, put in self._roots(frame, live=live):
             for name, value in list(holder.items()):
                 if not name.startswith("__"):
-                    yield from self._visit(value, f"{root}.{name}", _setter(put, name), seen, 0)
+                    yield from self._visit(value, f"{root}.{name}", partial(put, name), seen, 0)
 
     def _roots(
         self, frame: FrameType | None, *, live: bool
@@ -198,21 +199,22 @@ class LoopVariables:
     def _visit(
         self, value: Any, path: str, put: Callable[[Any], None], seen: set[int], depth: int
     ) -> Iterator[_Variable]:
-        if isinstance(value, _NOT_LOOKED_AT) and not isinstance(value, torch.Tensor):
-            self._pass_over(path, value)
-            return
-        if is_plain(value):
+        kind = type(value)
+        if kind in _SCALARS or (not _is_passed_over(kind) and is_plain(value)):
             yield _Variable(path, value, put)
+            return
+        if _is_passed_over(kind):
+            self._pass_over(path, value)
             return
         if depth == _DEPTH or id(value) in seen:
             return
-        if type(value) in CONTAINERS and len(value) <= _MEMBERS:
+        if kind in CONTAINERS and len(value) <= _MEMBERS:
             seen.add(id(value))
             yield from self._visit_items(value, path, seen, depth)
-        elif _is_own(value):
+        elif _is_own(kind) and hasattr(value, "__dict__"):
             seen.add(id(value))
             for name, member in list(vars(value).items()):
-                setter = _setter(partial(setattr, value), name)
+                setter = partial(setattr, value, name)
                 yield from self._visit(member, f"{path}.{name}", setter, seen, depth + 1)
         else:
             self._pass_over(path, value)
@@ -236,7 +238,7 @@ class LoopVariables:
                     continue  # a tuple cannot be written
                 put: Callable[[Any], None] = _nowhere
             else:
-                put = _setter(value.__setitem__, key)
+                put = partial(value.__setitem__, key)
             yield from self._visit(member, f"{path}[{key!r}]", put, seen, depth + 1)
 
 
@@ -252,22 +254,19 @@ def _needed(names: dict[str, Any], frame: FrameType, *, live: bool) -> dict[str,
     return {name: value for name, value in names.items() if name in wanted}
 
 
-def _is_own(value: Any) -> bool:
-    """Whether ``value`` is an object of a class of the program's own, or a bag of values."""
-    if isinstance(value, types.SimpleNamespace | argparse.Namespace):
+@lru_cache(maxsize=4096)
+def _is_passed_over(kind: Any) -> bool:
+    """Whether objects of a class are known to the session, part of the data, or code."""
+    return issubclass(kind, _NOT_LOOKED_AT) and not issubclass(kind, torch.Tensor)
+
+
+@lru_cache(maxsize=4096)
+def _is_own(kind: Any) -> bool:
+    """Whether a class is the program's own, or a bag of values."""
+    if issubclass(kind, types.SimpleNamespace | argparse.Namespace):
         return True
-    kind = type(value)
-    if not hasattr(value, "__dict__"):
-        return False
     module = inspect.getmodule(kind)
     return is_program(kind.__module__, getattr(module, "__file__", None) or "<frozen")
-
-
-def _setter(put: Callable[[Any, Any], Any], key: Any) -> Callable[[Any], None]:
-    def setter(value: Any) -> None:
-        put(key, value)
-
-    return setter
 
 
 def _local_setter(frame: FrameType) -> Callable[[str, Any], None]:
