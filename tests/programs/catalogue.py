@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tests.programs.drive import WORLD, Spot
 
-__all__ = ["CATALOGUE", "Program"]
+__all__ = ["CATALOGUE", "GAPS", "Program"]
 
 _POINTS = (
     "step.next",
@@ -20,6 +20,27 @@ _POINTS = (
 )
 _WINDOW = 12
 
+_BUCKETS = (
+    "the generator's backward pass runs in every fifth step, so a joiner's DDP has not rebuilt its "
+    "buckets: it broadcasts their order where the others reduce"
+)
+_NO_SYNC = (
+    "shadow iterations of a first micro-batch do not exchange gradients, so a joiner's DDP "
+    "rebuilds its buckets in a body that does not communicate elsewhere: the job waits for ever"
+)
+_NO_WRAPPER = "a model without a wrapper has no known replica, and many optimizers no follower"
+_FOLLOWED = (
+    "with the vote at the end of the body a follower takes its steps later than its neighbour, "
+    "whose fingerprints differ then: following is given up, and the shard is lost with its machine"
+)
+_INNER = (
+    "after a crash in an inner call of session.steps() results differ: the cause is not known yet"
+)
+_SHORT_CALLS = (
+    "a move ends with each call of session.steps() that ends before the joiner's program is there, "
+    "and inner calls of three steps do"
+)
+
 
 @dataclass(frozen=True)
 class Program:
@@ -30,12 +51,16 @@ class Program:
         ends: Steps after which a call of ``session.steps`` ends.
         between: It works between steps.
         points: Where a machine is killed.
+        no_crash: Why it does not survive a crash, or is not known to; see ``GAPS``.
+        no_move: Why it cannot be moved, or is not known to.
     """
 
     steps: int
     ends: tuple[int, ...] = ()
     between: bool = False
     points: tuple[str, ...] = _POINTS
+    no_crash: str = ""
+    no_move: str = ""
 
     def all_points(self) -> tuple[str, ...]:
         """All fail-points that it passes."""
@@ -56,6 +81,7 @@ CATALOGUE = {
     "phases": Program(110, ends=(40,)),
     "twice": Program(100, ends=(50,)),
     "trainer": Program(120, ends=(40, 80)),
+    "nested": Program(120, ends=(4, 40, 41), no_crash=_INNER, no_move=_SHORT_CALLS),
     "zero_length": Program(95, ends=(10, 30)),
     "early_stopping": Program(152, ends=(20, 40), between=True),
     "best_in_memory": Program(100, between=True),
@@ -66,19 +92,23 @@ CATALOGUE = {
     "meters": Program(105),
     "own_generators": Program(100),
     "gan": Program(100),
+    "fifth_step": Program(100, no_crash=_BUCKETS, no_move=_BUCKETS),
     "accumulate": Program(110),
+    "no_sync": Program(102, no_crash=_NO_SYNC, no_move=_NO_SYNC),
     "several_steps": Program(80),
     "lbfgs": Program(60),
     "sam": Program(100),
     "scaler": Program(100),
     "ema": Program(100),
     "hand_decay": Program(100),
+    "hooks": Program(100, no_crash=_NO_WRAPPER),
     "mean_of_loss": Program(100),
     "recurrent": Program(80),
     "looks": Program(90),
     "iterable": Program(100),
     "workers": Program(90, ends=(30, 60)),
     "stateful": Program(90, ends=(30, 60)),
+    "fsdp": Program(100, no_crash=_FOLLOWED),
     "main_function": Program(100),
     "one_epoch": Program(120, ends=(40, 80), between=True),
     "autocast": Program(100),
@@ -86,3 +116,12 @@ CATALOGUE = {
     "while_next": Program(100, ends=(30, 60, 90)),
     "averaged": Program(100),
 }
+
+GAPS = {
+    "nested": Spot("vote.passed", 15, 0),
+    "fifth_step": Spot("optimizer.after", 15, 0, steps=5),
+    "no_sync": Spot("optimizer.after", 19, 1, steps=_WINDOW),
+    "hooks": Spot("vote.begin", 15, 0),
+    "fsdp": Spot("vote.begin", 70, 1),
+}
+"""Crashes that programs are known not to survive."""

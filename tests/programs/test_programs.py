@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from tests.programs.catalogue import CATALOGUE
+from tests.programs.catalogue import CATALOGUE, GAPS
 from tests.programs.drive import Drive, Left, Spot
 
 pytestmark = pytest.mark.job
@@ -14,7 +14,11 @@ pytestmark = pytest.mark.job
 Undisturbed = Callable[..., Left]
 
 
-@pytest.mark.parametrize("script", CATALOGUE)
+MOVABLE = [name for name, program in CATALOGUE.items() if not program.no_move]
+SURVIVES = [name for name, program in CATALOGUE.items() if not program.no_crash]
+
+
+@pytest.mark.parametrize("script", [name for name in CATALOGUE if name in MOVABLE + SURVIVES])
 def test_a_crash_and_a_move_change_no_bit(
     script: str, drive: Drive, undisturbed: Undisturbed
 ) -> None:
@@ -22,12 +26,37 @@ def test_a_crash_and_a_move_change_no_bit(
     chance = random.Random(script)
     slot, killed, _ = chance.sample(range(3), 3)
     spot = program.spot(chance.choice(program.all_points()), seed=script, rank=killed)
-    left = drive.killed(script, spots=[spot], then_moves=(slot, 33))
+    if program.no_crash:
+        drive.moved(script, slot=slot).same_as(undisturbed(script))
+        return
+    then_moves = None if program.no_move else (slot, 33)
+    left = drive.killed(script, spots=[spot], then_moves=then_moves)
     left.same_as(undisturbed(script), killed=killed)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("script", CATALOGUE)
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=CATALOGUE[name].no_crash))
+        for name in GAPS
+    ],
+)
+def test_a_crash_that_a_program_does_not_survive(
+    script: str, drive: Drive, undisturbed: Undisturbed
+) -> None:
+    spot = GAPS[script]
+    drive.killed(script, spots=[spot]).same_as(undisturbed(script), killed=spot.rank)
+
+
+@pytest.mark.soak
+@pytest.mark.xfail(strict=True, reason=CATALOGUE["nested"].no_move)
+def test_a_move_of_a_program_whose_calls_are_short(drive: Drive, undisturbed: Undisturbed) -> None:
+    drive.moved("nested", at=33).same_as(undisturbed("nested"))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("script", MOVABLE)
 @pytest.mark.parametrize("at", [0, 1, 17])
 def test_a_planned_move_changes_no_bit(
     script: str, at: int, drive: Drive, undisturbed: Undisturbed
@@ -38,7 +67,7 @@ def test_a_planned_move_changes_no_bit(
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("script", "point"),
-    [(name, point) for name, program in CATALOGUE.items() for point in program.all_points()],
+    [(name, point) for name in SURVIVES for point in CATALOGUE[name].all_points()],
 )
 def test_a_crash_changes_no_bit(
     script: str, point: str, drive: Drive, undisturbed: Undisturbed
@@ -52,8 +81,8 @@ def test_a_crash_changes_no_bit(
     ("script", "point", "step"),
     [
         (name, point, end)
-        for name, program in CATALOGUE.items()
-        for end in program.ends
+        for name in SURVIVES
+        for end in CATALOGUE[name].ends
         for point in ("step.next", "vote.passed", "step.taken")
     ],
 )
@@ -66,7 +95,7 @@ def test_a_crash_at_the_end_of_a_call_changes_no_bit(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("script", CATALOGUE)
+@pytest.mark.parametrize("script", SURVIVES)
 def test_a_crash_before_the_first_step_changes_no_bit(
     script: str, drive: Drive, undisturbed: Undisturbed
 ) -> None:
