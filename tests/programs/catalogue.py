@@ -33,13 +33,6 @@ _FOLLOWED = (
     "with the vote at the end of the body a follower takes its steps later than its neighbour, "
     "whose fingerprints differ then: following is given up, and the shard is lost with its machine"
 )
-_INNER = (
-    "after a crash in an inner call of session.steps() results differ: the cause is not known yet"
-)
-_SHORT_CALLS = (
-    "a move ends with each call of session.steps() that ends before the joiner's program is there, "
-    "and inner calls of three steps do"
-)
 
 
 @dataclass(frozen=True)
@@ -81,7 +74,7 @@ CATALOGUE = {
     "phases": Program(110, ends=(40,)),
     "twice": Program(100, ends=(50,)),
     "trainer": Program(120, ends=(40, 80)),
-    "nested": Program(120, ends=(4, 40, 41), no_crash=_INNER, no_move=_SHORT_CALLS),
+    "nested": Program(120, ends=(4, 40, 41)),
     "zero_length": Program(95, ends=(10, 30)),
     "early_stopping": Program(152, ends=(20, 40), between=True),
     "best_in_memory": Program(100, between=True),
@@ -118,7 +111,6 @@ CATALOGUE = {
 }
 
 GAPS = {
-    "nested": Spot("vote.passed", 15, 0),
     "fifth_step": Spot("optimizer.after", 15, 0, steps=5),
     "no_sync": Spot("optimizer.after", 19, 1, steps=_WINDOW),
     "hooks": Spot("vote.begin", 15, 0),

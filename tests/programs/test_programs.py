@@ -50,12 +50,6 @@ def test_a_crash_that_a_program_does_not_survive(
 
 
 @pytest.mark.soak
-@pytest.mark.xfail(strict=True, reason=CATALOGUE["nested"].no_move)
-def test_a_move_of_a_program_whose_calls_are_short(drive: Drive, undisturbed: Undisturbed) -> None:
-    drive.moved("nested", at=33).same_as(undisturbed("nested"))
-
-
-@pytest.mark.soak
 @pytest.mark.parametrize("script", MOVABLE)
 @pytest.mark.parametrize("at", [0, 1, 17])
 def test_a_planned_move_changes_no_bit(

@@ -145,8 +145,19 @@ class Joiner:
 
     @property
     def voted(self) -> Position | None:
-        """Where the rank that is replaced was at its last vote, if this standby was told."""
-        return None if self._coming is None else self._coming.position
+        """Where the rank that is replaced was at its last vote, if this standby was told.
+
+        None, too, while the program is in a call around the one that took that vote.
+        """
+        coming = self._coming
+        return coming.position if coming is not None and coming.ran_the_rest else None
+
+    @property
+    def variables_now(self) -> dict[str, Any]:
+        """The program's variables where the job stands, of the rank that gives the state."""
+        told = {} if self._coming is None else self._coming.told
+        leavers = told.get("position", {}).get("variables", {})
+        return dict(told.get("now", leavers))
 
     def way(self, course: Course, *, between: bool) -> tuple[Way, Moment | None]:
         """How this standby's program gets to where the job stands; waits until a plan needs it.
@@ -244,7 +255,7 @@ class Joiner:
         if isinstance(way, TakeOver) and not coming.is_exact and ran_a_step and not between:
             way = OneMoreStep(drawn=place.open[-1][1])
         if isinstance(way, OneMoreStep):
-            coming.ran_the_rest = True
+            coming.ran_the_rest = len(course.levels) - 1 == len(place.open)
         return way
 
     def _followed(self, coming: _Coming, course: Course, *, between: bool) -> Way:

@@ -24,6 +24,9 @@ __all__ = ["FOLLOW_VARIABLE", "Leaver"]
 
 log = structlog.get_logger(__name__)
 
+_MOST_PAUSES: Final = 3
+"""Where calls of ``session.steps`` end so often meanwhile, state is copied at the switch."""
+
 FOLLOW_VARIABLE: Final = "TRAINMOVER_FOLLOW"
 """``off`` copies state at the switch instead of following, for comparison."""
 
@@ -43,6 +46,8 @@ class Leaver:
         self._reports = reports
         self._leading: tuple[Plan, StateLead] | None = None
         self._paused: tuple[Plan, Link] | None = None
+        self._awaited: tuple[Plan, StateLead] | None = None
+        self._pauses = 0
 
     def look_after(self, moment: Moment) -> None:
         """Between two steps: begin to bring a joiner up to date, or end it; usually nothing.
@@ -51,10 +56,22 @@ class Leaver:
             moment: Where the job stands.
         """
         plan = self._runtime.role.state.leading
-        if self._leading is not None and self._leading[0] != plan:
+        if any(held is not None and held[0] != plan for held in self._held()):
             self.end()
-        if plan is not None and self._leading is None:
+        if plan is not None and self._leading is None and not self._is_awaiting(plan):
             self._begin(plan, moment)
+
+    def _held(self) -> tuple[tuple[Plan, object] | None, ...]:
+        return self._leading, self._paused, self._awaited
+
+    def _is_awaiting(self, plan: Plan) -> bool:
+        """Whether the joiner's program has not come yet to where the job was in an earlier call."""
+        if self._awaited is None or self._awaited[0] != plan:
+            return False
+        link = self._awaited[1].pause()
+        if link is not None:
+            self._paused, self._awaited = (plan, link), None
+        return link is None
 
     def pause(self) -> None:
         """A call of ``session.steps`` ended: go on in the next one, where the joiner has to be."""
@@ -62,12 +79,12 @@ class Leaver:
             return
         plan, lead = self._leading
         self._leading = None
+        self._pauses += 1
         link = lead.pause()
         if link is None:
-            reason = "the call of session.steps() ended before the joiner's program was there"
-            self._runtime.role.take(LeadFailed(plan, reason))
-            return
-        self._paused = (plan, link)
+            self._awaited = (plan, lead)
+        else:
+            self._paused = (plan, link)
         self._runtime.role.take(LeadPaused(plan))
 
     def end(self) -> None:
@@ -79,6 +96,10 @@ class Leaver:
         if self._paused is not None:
             self._paused[1].close()
             self._paused = None
+        if self._awaited is not None:
+            self._awaited[1].cancel()
+            self._awaited = None
+        self._pauses = 0
 
     def before_optimizer(self, index: int) -> None:
         """A step that was voted for is about to be taken by optimizer ``index``."""
@@ -100,6 +121,8 @@ class Leaver:
             return
         if os.environ.get(FOLLOW_VARIABLE) == "off":
             lead.obstacle = f"switched off by {FOLLOW_VARIABLE}"
+        if self._pauses >= _MOST_PAUSES:
+            lead.defer("calls of session.steps() end before the joiner is up to date")
         self._leading = (plan, lead)
         lead.start()
 
@@ -179,13 +202,17 @@ class Leaver:
         runtime.latch.trip("the slot was given back")
 
     def _resume(self, plan: Plan, moment: Moment) -> None:
+        """Have the joiner come to where the job stands, where it is not yet."""
+        if self._leading is None and self._paused is not None and self._paused[0] == plan:
+            self._take_up(plan, moment)
+        if self._leading is not None and not self._leading[1].is_met:
+            self._leading[1].meet(moment)
+
+    def _take_up(self, plan: Plan, moment: Moment) -> None:
         """The switch was decided in the last step of a call that the program left."""
-        if self._leading is not None or self._paused is None or self._paused[0] != plan:
-            return
         lead = self._lead(plan, moment)
-        lead.obstacle = "the switch was decided in the last step of a call of session.steps()"
+        lead.defer("the switch was decided in the last step of a call of session.steps()")
         self._leading = (plan, lead)
-        lead.meet()
 
     @staticmethod
     def _proved(lead: StateLead) -> bool:

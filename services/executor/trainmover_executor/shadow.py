@@ -110,7 +110,9 @@ class Shadow:
             case EndCall(ended=ended):
                 return self._leave(call, iterator, ended, frame)
             case OneMoreStep(drawn=drawn):
-                if (voted := self._joiner.voted) is not None:
+                if (voted := self._joiner.voted) is None:
+                    self._load = self._joiner.variables_now
+                else:
                     self._load, self._load_rng = voted.variables, voted.rng
                     self.votes_at_end = voted.at_end
                 self._one_more = True

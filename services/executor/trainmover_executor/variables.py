@@ -200,10 +200,11 @@ class LoopVariables:
         self, value: Any, path: str, put: Callable[[Any], None], seen: set[int], depth: int
     ) -> Iterator[_Variable]:
         kind = type(value)
-        if kind in _SCALARS or (not _is_passed_over(kind) and is_plain(value)):
+        passed_over = _is_passed_over(kind)  # type: ignore[arg-type] # classes are hashable
+        if kind in _SCALARS or (not passed_over and is_plain(value)):
             yield _Variable(path, value, put)
             return
-        if _is_passed_over(kind):
+        if passed_over:
             self._pass_over(path, value)
             return
         if depth == _DEPTH or id(value) in seen:
@@ -211,7 +212,7 @@ class LoopVariables:
         if kind in CONTAINERS and len(value) <= _MEMBERS:
             seen.add(id(value))
             yield from self._visit_items(value, path, seen, depth)
-        elif _is_own(kind) and hasattr(value, "__dict__"):
+        elif hasattr(value, "__dict__") and _is_own(kind):  # type: ignore[arg-type]
             seen.add(id(value))
             for name, member in list(vars(value).items()):
                 setter = partial(setattr, value, name)
@@ -255,13 +256,13 @@ def _needed(names: dict[str, Any], frame: FrameType, *, live: bool) -> dict[str,
 
 
 @lru_cache(maxsize=4096)
-def _is_passed_over(kind: Any) -> bool:
+def _is_passed_over(kind: type[Any]) -> bool:
     """Whether objects of a class are known to the session, part of the data, or code."""
     return issubclass(kind, _NOT_LOOKED_AT) and not issubclass(kind, torch.Tensor)
 
 
 @lru_cache(maxsize=4096)
-def _is_own(kind: Any) -> bool:
+def _is_own(kind: type[Any]) -> bool:
     """Whether a class is the program's own, or a bag of values."""
     if issubclass(kind, types.SimpleNamespace | argparse.Namespace):
         return True

@@ -181,7 +181,7 @@ class TestOnTheWay:
         following = pair.follow()
         pair.leaver.backward(0)
         pair.lead.before_optimizer(0)
-        meeting = pair._pool.submit(pair.lead.meet)
+        meeting = pair._pool.submit(pair.lead.meet, MOMENT)
         with pytest.raises(TimeoutError):
             meeting.result(timeout=0.2)
         pair.leaver.optimizer.step()
@@ -192,10 +192,31 @@ class TestOnTheWay:
         following.result(timeout=WAIT_S)
         assert pair.joiner.state.digest() == pair.leaver.state.digest()
 
-    def test_a_pause_before_the_joiner_arrived_ends_the_link(self, pair):
+    def test_a_pause_before_the_joiner_arrived_waits_for_it_and_hands_nothing_over(self, pair):
+        pair.lead.start()
         assert pair.lead.pause() is None
+        assert not pair.lead.is_met
+        following = pair.follow()
+        pair.lead._thread.join(WAIT_S)
+        assert pair.lead.is_met
+        assert pair.lead.pause() is not None
+        assert not pair.current.is_set()
+        assert pair.follower.steps == 0
+        pair.lead.cancel()
         with pytest.raises(LinkBrokenError):
-            pair.follow().result(timeout=WAIT_S)
+            following.result(timeout=WAIT_S)
+
+    def test_a_deferred_lead_hands_everything_over_at_the_switch(self, pair):
+        pair.lead.defer("this test")
+        pair.lead.start()
+        assert pair.current.wait(WAIT_S)
+        assert not pair.lead.is_met
+        following = pair.follow()
+        pair.lead.meet(MOMENT)
+        pair.lead.finish({})
+        following.result(timeout=WAIT_S)
+        assert pair.follower.copied
+        assert pair.joiner.state.digest() == pair.leaver.state.digest()
 
     def test_after_a_pause_another_lead_goes_on_over_the_same_link(self, pair):
         following = pair.follow()

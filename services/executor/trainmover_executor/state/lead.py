@@ -84,7 +84,7 @@ class StateLead:
         self._changed = threading.Condition()
         self._stepping = False
         self._handing = False
-        self._met = False
+        self._met = self._paused = self._deferred = False
         self._steps_followed = 0
         self._over = threading.Event()
         self.obstacle = self._units.obstacle()
@@ -148,10 +148,10 @@ class StateLead:
         """End it, and give the link back: the joiner waits there for whoever goes on.
 
         Returns:
-            The link; None when the joiner is still on its way: it is closed then.
+            The link; None while the joiner is on its way: ask again until it has come.
         """
-        if self._over.is_set() or not self._met:
-            self.cancel()
+        self._paused = True
+        if not self.is_met and self._thread.is_alive():
             return None
         self._over.set()
         with self._changed:
@@ -159,13 +159,25 @@ class StateLead:
         self._join()
         return self._link
 
-    def meet(self) -> None:
+    @property
+    def is_met(self) -> bool:
+        """Whether the joiner's program is where the job stood when this was made."""
+        return self._met
+
+    def defer(self, reason: str) -> None:
+        """Before ``start``: hand nothing over before the switch, when the joiner is met, too."""
+        self.obstacle, self._deferred = reason, True
+
+    def meet(self, moment: Moment) -> None:
         """Tell the joiner where the job stands, and wait until its program is there.
+
+        Args:
+            moment: Where the job stands.
 
         Raises:
             LinkBrokenError: It is gone.
         """
-        self._send({"kind": "place", **self._moment.common()})
+        self._send({"kind": "place", **moment.common()})
         await_arrival(self._link, epoch=self._epoch)
         with self._changed:
             self._changed.wait_for(lambda: not self._stepping or self._over.is_set())
@@ -214,8 +226,9 @@ class StateLead:
 
     def _run(self) -> None:
         try:
-            self._bring_up_to_date()
-            if self._over.is_set():
+            if not self._deferred:
+                self._bring_up_to_date()
+            if self._over.is_set() or self._paused:
                 return
             if self.obstacle:
                 log.warning("state is copied at the switch, not followed", reason=self.obstacle)
@@ -224,7 +237,9 @@ class StateLead:
             self._break(error)
 
     def _bring_up_to_date(self) -> None:
-        self.meet()
+        self.meet(self._moment)
+        if self._paused:
+            return
         try:
             self._check_followed()
             self._hand_units()
