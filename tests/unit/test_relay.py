@@ -101,7 +101,7 @@ class TestRequests:
         event = make.said(MachineLost(machine="w-1", reason="r"), trace=make.TRACE)
         document = json.loads(request_for(event, secret=None, now=NOW).body)
         assert document["type"] == "dev.trainmover.machine.lost.v1"
-        assert document["data"] == {"machine": "w-1", "reason": "r"}
+        assert document["data"] == {"machine": "w-1", "reason": "r", "generation": None}
         assert document["traceparent"] == make.TRACE["traceparent"]
         assert document["time"].endswith("Z")
 

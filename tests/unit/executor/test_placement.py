@@ -50,7 +50,7 @@ def test_it_travels():
     ("theirs", "then", "now", "certain", "unknown"),
     [
         ({"n": 1}, {"n": 1}, {"n": 2}, {"n": 2}, []),  # the same on all ranks
-        ({"n": 5}, {"n": 1}, {"n": 1}, {"n": 5}, []),  # not changed behind the vote
+        ({"n": 5}, {"n": 1}, {"n": 1}, {}, []),  # its own: running the code tells
         ({"n": 5}, {"n": 1}, {"n": 2}, {}, ["n"]),  # each rank's own, and changed since
         ({}, {}, {"n": 2}, {"n": 2}, []),  # new since the vote
         ({}, {"n": 1}, {"n": 2}, {}, ["n"]),
