@@ -66,6 +66,8 @@ def main() -> None:
     loader = batches(first, options.hold_at, options.gate)
     for step in session.steps(loader, max_steps=options.steps - first):
         with step as batch:
+            # What a loader draws is apart from what the step draws: each seeds its own.
+            torch.manual_seed(1000 * (first + step.index) + dist.get_rank())
             optimizer.zero_grad()
             (model(batch) - batch).pow(2).mean().backward()
             optimizer.step()
