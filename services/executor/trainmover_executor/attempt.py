@@ -31,10 +31,10 @@ class Attempt:
     Args:
         runtime: This rank's.
         state: All mutable training state.
-        placement: Where the vote is at first.
+        placement: What is known of its bodies at first.
 
     Attributes:
-        placement: Where the next vote is.
+        placement: What was seen of its bodies, that decides where votes are.
         accumulates: The bodies since the last optimizer step left gradients that count.
         in_sandbox: The running attempt is for warming up only, and is never committed.
         was_in_sandbox: The attempt before was.
@@ -77,7 +77,7 @@ class Attempt:
         self.was_in_sandbox, self.in_sandbox = False, catches_up
         if catches_up:
             self._runtime.enter_sandbox()
-        self._whole = self.placement.at_end
+        self._whole = self.keeps_all
         self._versions = self._sum_of_versions()
         self._bits = self._bits_of_parameters()
         self._optimizer_at = None
@@ -85,6 +85,11 @@ class Attempt:
         latch = self._runtime.latch
         latch.protected = True
         self._stand_ins = latch.stand_ins
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether parameters and optimizers are kept until the next vote, at the end of a body."""
+        return self._runtime.role.state.votes_at_end
 
     @property
     def accumulating(self) -> bool:
@@ -120,7 +125,7 @@ class Attempt:
         """Whether this rank asks for the next vote to be at the end of the body."""
         if self._whole:
             self.placement = self.placement.saw(self._sighting())
-        return bool(self.placement.wish)
+        return self.placement.wants_the_end(at_end=self._whole)
 
     def end(self, step: Step) -> None:
         """The body has ended.
@@ -178,7 +183,7 @@ class Attempt:
             return "the body changes parameters in front of its optimizer"
         if self._needs_the_end.communicated:
             return "the body communicates behind its optimizer's step"
-        if self.placement.wish:
+        if self.placement.wants_the_end(at_end=self.keeps_all):
             return "several optimizers are taken to alternate until some steps were seen"
         return "another rank needs it"
 

@@ -75,7 +75,7 @@ class Ballot:
         at_end: bool,
         here: Callable[[], Position],
         step_s: Callable[[], float],
-    ) -> tuple[bool, bool | None]:
+    ) -> bool:
         """Commit the step everywhere or nowhere; decides a planned switch by the way.
 
         Args:
@@ -85,13 +85,12 @@ class Ballot:
             step_s: How long a step takes, in seconds.
 
         Returns:
-            Whether the step is committed, and whether any rank asked for the end; None where that
-            is not known, because the vote broke.
+            Whether the step is committed.
         """
         runtime, handover = self._runtime, self._handover
         runtime.drain()
         if runtime.latch.is_set:
-            return False, None
+            return False
         self._vitals.enter(Phase.VOTE)
         handover.check_proof()
         runtime.reach("vote.begin")
@@ -106,11 +105,11 @@ class Ballot:
             lowest, highest, asked = runtime.agree(mine, best=min)
         except (LinkBrokenError, StaleEpochError) as error:
             runtime.role.take(VoteBroke(str(error), cast=cast))
-            return cast and handover.resolve_undecided(), None
-        after = runtime.role.take(VotePassed(lowest, -highest))
+            return cast and handover.resolve_undecided()
+        after = runtime.role.take(VotePassed(lowest, -highest, at_end=asked < 0))
         self._vitals.enter(Phase.BODY)
         runtime.reach("vote.passed" if after.switching is None else "vote.decided")
-        return True, asked < 0
+        return True
 
     def _exchange_state(self, here: Position, *, step: int, step_s: float) -> None:
         """Hand the neighbours what a crash of this machine would lose, and keep theirs."""

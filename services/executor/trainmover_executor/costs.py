@@ -32,7 +32,7 @@ class Costs:
 
     def committed(self, attempt: Attempt, start: StepStart, feeds: Sequence[Feed]) -> None:
         """A step is committed; one comparison, but for the few after a change."""
-        at_end = attempt.placement.at_end
+        at_end = attempt.keeps_all
         if at_end != self._at_end:
             self._at_end, self._in_steps = at_end, _SETTLING_STEPS
         if self._in_steps == 0:

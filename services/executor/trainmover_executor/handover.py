@@ -65,7 +65,6 @@ class Handover:
         is_joiner: True until the first commit after this rank joined.
         leaver: This rank's part when it is the one to leave.
         joiner: Its part while it is a standby.
-        at_end: Where the next vote is; survivors agree on it.
     """
 
     def __init__(
@@ -88,7 +87,6 @@ class Handover:
         self.leaver = Leaver(runtime, state, self._reports)
         self.steps_redone = 0
         self.is_joiner = False
-        self.at_end = False
 
     @property
     def committed(self) -> int:
@@ -196,14 +194,13 @@ class Handover:
             runtime.reset(Recovers(plan))
             before = role.state
             try:
-                own = [before.committed, before.between, int(self.at_end)]
+                own = [before.committed, before.between, int(before.votes_at_end)]
                 committed, between, at_end = runtime.agree(own, best=max)
             except (LinkBrokenError, StaleEpochError) as error:
                 runtime.latch.trip(str(error))
                 continue
-            if refusal := role.take(Agreed(plan, committed, between)).refusal:
+            if refusal := role.take(Agreed(plan, committed, between, bool(at_end))).refusal:
                 self._reports.refuse(plan, refusal)
-            self.at_end = bool(at_end)
             self._following.replaced(plan.joining_ranks)
             runtime.reach("recover.agreed")
             log.info("recovering", migration=plan.id, epoch=plan.epoch, committed=committed)

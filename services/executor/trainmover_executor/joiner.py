@@ -308,7 +308,7 @@ class Joiner:
         self._coming = None
         runtime.promote()
         between = coming.told["between"]
-        runtime.role.take(Joined(plan, committed=committed, between=between))
+        runtime.role.take(Joined(plan, committed, between, moment.votes_at_end))
         runtime.reach("join.done")
         return moment
 

@@ -6,7 +6,7 @@ The standby's part, until it takes over, is in ``shadow``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import FrameType
@@ -14,17 +14,17 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from trainmover.errors import ConfigError, StaleEpochError, TrainMoverError
+from trainmover.errors import ConfigError
 from trainmover.telemetry import Phase
 from trainmover_executor.attempt import Attempt
 from trainmover_executor.ballot import Ballot
+from trainmover_executor.between import BetweenSteps, told_of
+from trainmover_executor.calls import Call, StepIterator
 from trainmover_executor.costs import Costs
-from trainmover_executor.course import Course, Level
-from trainmover_executor.feed import Feed
+from trainmover_executor.course import Course
 from trainmover_executor.frames import signature_of
 from trainmover_executor.handover import Handover
 from trainmover_executor.journal import Journal
-from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.lookout import Lookout
 from trainmover_executor.metrics import StepLog
 from trainmover_executor.moment import Moment
@@ -32,16 +32,15 @@ from trainmover_executor.placement import Placement
 from trainmover_executor.position import Position
 from trainmover_executor.redo import StepStart
 from trainmover_executor.redundancy.service import FollowerService
-from trainmover_executor.role.effects import BetweenBroke, BetweenPassed, Starts
+from trainmover_executor.role.effects import FirstVote, Starts
 from trainmover_executor.runtime import Runtime
-from trainmover_executor.state.rng import capture_rng, restore_rng
+from trainmover_executor.state.rng import capture_rng
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.step import Step
 from trainmover_executor.variables import LoopVariables
 from trainmover_executor.vitals import StepVitals
-from trainmover_executor.wrappers import bring_along
 
-__all__ = ["SHADOW_ITERATIONS", "Call", "StepIterator", "TrainingLoop"]
+__all__ = ["SHADOW_ITERATIONS", "TrainingLoop"]
 
 log = structlog.get_logger(__name__)
 
@@ -49,66 +48,6 @@ SHADOW_ITERATIONS: Final = 3
 """DDP rebuilds its buckets after the first iteration, compilers trace again in the second."""
 
 _Result = TypeVar("_Result")
-
-
-class Call:
-    """One call of ``session.steps``.
-
-    Attributes:
-        open_feed: Makes its data.
-        max_steps: Stop when the job has completed so many steps.
-        start_step: Steps that the job counts as completed before its first.
-        level: Where it is in the course of the program; None before its first step is asked for.
-        feed: Its data, from then on.
-        iterator: What the program was given.
-        over: Whether it has ended.
-    """
-
-    def __init__(
-        self, open_feed: Callable[[], Feed], *, max_steps: int | None, start_step: int = 0
-    ) -> None:
-        self.open_feed = open_feed
-        self.max_steps = max_steps
-        self.start_step = start_step
-        self.level: Level | None = None
-        self.feed: Feed | None = None
-        self.iterator: StepIterator | None = None
-        self.over = False
-
-
-class StepIterator(Iterator[Step]):
-    """What ``session.steps`` returns."""
-
-    def __init__(self, loop: TrainingLoop, call: Call) -> None:
-        self._loop = loop
-        self._call = call
-        self._empty = False
-
-    def __next__(self) -> Step:
-        if self._empty:
-            return None  # type: ignore[return-value] # for a wrapper that counts, and nobody else
-        step = self._loop.next(self._call, self, sys._getframe(1))  # noqa: SLF001 - documented
-        if step is None:
-            raise StopIteration
-        return step
-
-    def bring_wrappers_along(self, *, by: int) -> None:
-        """Have ``enumerate`` and the like count ``by`` steps more; negative for fewer.
-
-        Raises:
-            ConfigError: They cannot.
-        """
-        bring_along(self, by=by, empty=self._while_empty)
-
-    def _while_empty(self, work: Callable[[], None]) -> None:
-        self._empty = True
-        try:
-            work()
-        finally:
-            self._empty = False
-
-    def __del__(self) -> None:
-        self._loop.leave(self._call)
 
 
 class TrainingLoop:
@@ -171,9 +110,14 @@ class TrainingLoop:
         self.attempt = Attempt(
             runtime,
             state,
-            placement=Placement.first(optimizers=len(state.optimizers), at_end=at_end),
+            placement=Placement(settled=at_end),
         )
+        # Several optimizers are taken to alternate, until some steps were seen.
+        runtime.role.take(FirstVote(at_end or len(state.optimizers) > 1))
         self._shadow: Any = None
+        self._between = BetweenSteps(runtime, state, handover=handover, variables=variables)
+        self._started = False
+        self._owner: Call | None = None
 
     def shadowed_by(self, shadow: Any) -> None:
         """The standby's part."""
@@ -198,13 +142,13 @@ class TrainingLoop:
         if (again := self._unfinished(call, iterator)) is not None:
             return again
         if call.level is None:
-            self._begin(call, iterator)
+            self._begin(call)
         self._site = signature_of(frame)
         if self._runtime.sandboxed:
             step = self._shadow.next(call, iterator, frame, site=self._site)
             if self._runtime.sandboxed:
                 return step  # type: ignore[no-any-return]
-        return self._draw(call, iterator, frame)
+        return self._draw(call, frame)
 
     def _unfinished(self, call: Call, iterator: StepIterator) -> Step | None:
         """The step given last, where it has to be done again and no jump led back to it."""
@@ -226,14 +170,13 @@ class TrainingLoop:
             log.warning("a count is off by one", step=step.index, error=str(error))
         return step
 
-    def _begin(self, call: Call, iterator: StepIterator) -> None:
-        del iterator
+    def _begin(self, call: Call) -> None:
         if call.start_step:
             self._start_from(call.start_step)
         call.level = self.course.begin()
         call.feed = call.open_feed()
         self.calls.append(call)
-        self._owner: Call | None = None
+        self._owner = None
 
     def _start_from(self, step: int) -> None:
         """The program has loaded a checkpoint of ``step`` steps."""
@@ -244,7 +187,7 @@ class TrainingLoop:
             )
         self._runtime.role.take(Starts(step))
 
-    def _draw(self, call: Call, iterator: StepIterator, frame: FrameType) -> Step | None:
+    def _draw(self, call: Call, frame: FrameType) -> Step | None:
         assert call.feed is not None and call.level is not None  # noqa: S101, PT018 - begun
         if not self._started:
             self.start()
@@ -271,7 +214,6 @@ class TrainingLoop:
             attempts=self,
             loop=frame,
         )
-        del iterator
         return self.step
 
     def _end(self, call: Call, frame: FrameType) -> None:
@@ -327,9 +269,6 @@ class TrainingLoop:
 
     # -- between two steps -----------------------------------------------------------------------
 
-    _started = False
-    _owner: Call | None = None
-
     def start(self) -> None:
         """This rank takes part in training from now on."""
         self._started = True
@@ -343,6 +282,7 @@ class TrainingLoop:
             position=self.here(frame),
             place=self.course.place(committed=self._handover.committed, between=between),
             placement=self.attempt.placement,
+            votes_at_end=self.attempt.keeps_all,
             accumulates=self.attempt.accumulates,
         )
         places = self._runtime.places
@@ -365,13 +305,7 @@ class TrainingLoop:
         while self._runtime.latch.is_set or self._handover.pending:
             assert self._moment is not None  # noqa: S101 - somebody looked
             self._vitals.enter(Phase.MOVING)
-            self._handover.at_end = self.attempt.placement.at_end
             self._handover.settle(self._moment)
-            self.take_placement(at_end=self._handover.at_end)
-
-    def take_placement(self, *, at_end: bool) -> None:
-        """Survivors agreed on where the next vote is."""
-        self.attempt.placement = self.attempt.placement.agreed(int(at_end))
 
     # -- attempts, called by the step ------------------------------------------------------------
 
@@ -386,7 +320,7 @@ class TrainingLoop:
         else:
             self._start.capture(
                 self._handover.committed,
-                whole=self.attempt.placement.at_end,
+                whole=self.attempt.keeps_all,
                 accumulates=self.attempt.accumulates,
             )
             self.variables.keep(frame)
@@ -433,15 +367,12 @@ class TrainingLoop:
         last = limit is not None and self._handover.committed + 1 >= limit
         warm = self._sites.get(self._site, 0) + 1 >= SHADOW_ITERATIONS
         frame = sys._getframe(1)  # noqa: SLF001 - the documented way
-        self._handover.at_end = self.attempt.placement.at_end
-        committed, at_end = self._ballot.vote(
+        return self._ballot.vote(
             may_switch=warm and not last,
             at_end=self.attempt.voting(),
             here=partial(self._here_at_vote, frame),
             step_s=lambda: self._journal.step_s,
         )
-        self.take_placement(at_end=self._handover.at_end if at_end is None else at_end)
-        return committed
 
     def _here_at_vote(self, frame: FrameType) -> Position:
         self._voted = replace(self.here(frame), at_end=self.attempt.votes_at_end)
@@ -482,58 +413,7 @@ class TrainingLoop:
         while True:
             self._look(frame, between=True)
             self._settle()
-            complete, result = self._try_work(work, frame)
+            complete, result = self._between.attempt(work, frame)
             if complete:
-                self.course.results.append(_told(result))
+                self.course.results.append(told_of(result))
                 return result  # type: ignore[no-any-return]
-
-    def _try_work(self, work: Callable[[], _Result], frame: FrameType) -> tuple[bool, Any]:
-        """Whether no rank's communication broke in ``work``, and what it returned."""
-        start = StepStart(self._state)
-        start.capture(self._handover.committed)
-        modes = self._state.modes()
-        self.variables.keep(frame)
-        latch = self._runtime.latch
-        result = None
-        try:
-            with latch.protecting():
-                self._runtime.reach("between.begin")
-                result = work()
-        except Exception:
-            if not latch.is_set:
-                raise
-        finally:
-            restore_rng(start.rng)
-        if self._is_whole():
-            return True, result
-        # A consequence of the broken communication: all is as it was when the work began.
-        start.restore()
-        self._state.load_modes(modes)
-        self.variables.put_back(frame)
-        return False, None
-
-    def _is_whole(self) -> bool:
-        """Whether no rank's communication broke since the step; all ranks come to the same."""
-        runtime, handover = self._runtime, self._handover
-        runtime.drain()
-        if runtime.latch.is_set:
-            return False
-        try:
-            runtime.agree([1], best=min)
-        except (LinkBrokenError, StaleEpochError) as error:
-            runtime.role.take(BetweenBroke(str(error)))
-            handover.at_end = self.attempt.placement.at_end
-            return handover.resolve_undecided()
-        runtime.role.take(BetweenPassed())
-        return True
-
-
-def _told(result: Any) -> Any:
-    """What a joiner on its way is told that ``between_steps`` returned; None if it cannot be."""
-    from trainmover_executor.state.portable import pack_tree  # noqa: PLC0415
-
-    try:
-        pack_tree({"result": result})
-    except TrainMoverError:
-        return None
-    return result

@@ -18,7 +18,8 @@ class Moment:
     Attributes:
         position: What only this rank knows.
         place: Where all ranks stand.
-        placement: Where the next vote is.
+        placement: What was seen that decides where votes are.
+        votes_at_end: Whether the next one is at the end of the body.
         accumulates: Gradients are part of the state: bodies since the last step of an optimizer
             accumulated them.
     """
@@ -26,6 +27,7 @@ class Moment:
     position: Position
     place: Place
     placement: Placement
+    votes_at_end: bool
     accumulates: bool
 
     def common(self) -> dict[str, Any]:
@@ -33,6 +35,7 @@ class Moment:
         return {
             "place": self.place.to_tree(),
             "placement": self.placement.to_tree(),
+            "votes_at_end": self.votes_at_end,
             "accumulates": self.accumulates,
         }
 
@@ -49,5 +52,6 @@ class Moment:
             position=Position.from_tree(position),
             place=Place.from_tree(common["place"]),
             placement=Placement.from_tree(common["placement"]),
+            votes_at_end=common["votes_at_end"],
             accumulates=common["accumulates"],
         )

@@ -39,27 +39,15 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the next vote is: the same at all ranks.
+    """What a rank has seen that decides where it wants its votes.
 
     Attributes:
-        at_end: At the end of the body; parameters and optimizers are kept until then.
-        quiet: Steps in a row in which nothing asked for that.
+        quiet: Steps in a row in which nothing asked for the end of the body.
         settled: A body asked for it: it stays.
     """
 
-    at_end: bool = False
     quiet: int = 0
     settled: bool = False
-
-    @classmethod
-    def first(cls, *, optimizers: int, at_end: bool = False) -> Placement:
-        """Before anything has been seen: several optimizers are taken to alternate.
-
-        Args:
-            optimizers: How many the session has.
-            at_end: The program asked for the end.
-        """
-        return cls(at_end=at_end or optimizers > 1, settled=at_end)
 
     def saw(self, sighting: Sighting) -> Placement:
         """A body has ended."""
@@ -67,18 +55,17 @@ class Placement:
             return replace(self, settled=True, quiet=0)
         return replace(self, quiet=self.quiet + 1)
 
-    @property
-    def wish(self) -> int:
-        """What this rank says with a vote: 1 for the end, 0 for the front."""
-        return int(self.settled or (self.at_end and self.quiet < _QUIET_STEPS))
+    def wants_the_end(self, *, at_end: bool) -> bool:
+        """What this rank says with a vote.
 
-    def agreed(self, highest: int) -> Placement:
-        """A vote passed, with the highest of all ranks' wishes."""
-        return replace(self, at_end=bool(highest))
+        Args:
+            at_end: Whether votes are at the end now.
+        """
+        return self.settled or (at_end and self.quiet < _QUIET_STEPS)
 
     def to_tree(self) -> dict[str, Any]:
         """As a portable tree."""
-        return {"at_end": self.at_end, "quiet": self.quiet, "settled": self.settled}
+        return {"quiet": self.quiet, "settled": self.settled}
 
     @staticmethod
     def from_tree(tree: dict[str, Any]) -> Placement:

@@ -14,13 +14,14 @@ from torch._C._distributed_c10d import HashStore
 
 from trainmover.errors import ConfigError
 from trainmover_executor.ballot import Ballot
+from trainmover_executor.calls import Call, StepIterator
 from trainmover_executor.capsule import CapsuleKeeper
 from trainmover_executor.checkpoint import CheckpointHook, CheckpointKeeper
 from trainmover_executor.checks import check_state, claim
 from trainmover_executor.feed import Feed
 from trainmover_executor.handover import Handover
 from trainmover_executor.journal import Journal
-from trainmover_executor.loop import SHADOW_ITERATIONS, Call, StepIterator, TrainingLoop
+from trainmover_executor.loop import SHADOW_ITERATIONS, TrainingLoop
 from trainmover_executor.metrics import StepLog
 from trainmover_executor.process_group import BACKEND
 from trainmover_executor.redo import StepStart

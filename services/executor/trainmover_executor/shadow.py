@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from trainmover_executor.calls import Call, StepIterator
 from trainmover_executor.control import Warmed
 from trainmover_executor.course import EndCall, OneMoreStep, Stay, TakeOver
 from trainmover_executor.handover import Handover
@@ -16,12 +17,12 @@ from trainmover_executor.moment import Moment
 from trainmover_executor.position import EndedCall
 from trainmover_executor.role.effects import Warm
 from trainmover_executor.runtime import Runtime
-from trainmover_executor.state.rng import capture_rng, restore_rng
+from trainmover_executor.state.rng import restore_rng
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.step import Step
 
 if TYPE_CHECKING:
-    from trainmover_executor.loop import Call, StepIterator, TrainingLoop
+    from trainmover_executor.loop import TrainingLoop
 
 __all__ = ["Shadow"]
 
@@ -263,4 +264,3 @@ class Shadow:
         self._state.load_buffers(position.buffers)
         self._handover.is_joiner = True
         loop.joined(moment, sites=self._sites)
-        log.debug("took over", open=place.open, between=place.between, rng=len(capture_rng()))

@@ -25,13 +25,15 @@ class Body:
             issued=0, stand_ins=0, is_set=False, protected=False, reason="rank 1 is gone"
         )
         self.sandboxed = False
+        self.role = SimpleNamespace(state=SimpleNamespace(votes_at_end=at_end))
         runtime = SimpleNamespace(
             latch=self.latch,
+            role=self.role,
             enter_sandbox=lambda: setattr(self, "sandboxed", True),
             leave_sandbox=lambda: setattr(self, "sandboxed", False),
         )
         state = TrainingState(models=[model], optimizers=[self.optimizer], others={})
-        self.attempt = Attempt(runtime, state, placement=Placement(at_end=at_end))
+        self.attempt = Attempt(runtime, state, placement=Placement())
         self.votes = 0
         self.passes = passes
         self.step = SimpleNamespace(index=7, committed=False, cast_vote=self._vote)
@@ -66,7 +68,8 @@ def test_the_vote_is_in_front_of_the_optimizer():
     body.take_step()
     assert body.votes == 1
     body.end()
-    assert (body.attempt.placement.wish, body.attempt.accumulates) == (0, False)
+    assert not body.attempt.placement.wants_the_end(at_end=False)
+    assert not body.attempt.accumulates
 
 
 def test_an_aborted_step_does_not_reach_the_optimizer():
@@ -110,7 +113,7 @@ def test_a_body_that_needs_the_end_asks_for_it(shape):
     if shape == "communicates behind it":
         body.latch.issued += 1
     body.end()
-    assert body.attempt.placement.wish == 1
+    assert body.attempt.placement.wants_the_end(at_end=False)
 
 
 def test_a_break_behind_a_change_that_was_not_kept_is_an_error():

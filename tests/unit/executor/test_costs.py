@@ -28,9 +28,7 @@ class Rank:
         self.feeds = [Feed(iter([1, 2, 3]))]
 
     def steps(self, count: int, *, at_end: bool) -> None:
-        attempt: Any = SimpleNamespace(
-            placement=SimpleNamespace(at_end=at_end), because="it communicates"
-        )
+        attempt: Any = SimpleNamespace(keeps_all=at_end, because="it communicates")
         for step in range(count):
             self.start.capture(step, whole=at_end)
             self.costs.committed(attempt, self.start, self.feeds)

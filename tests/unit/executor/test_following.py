@@ -30,6 +30,7 @@ MOMENT = Moment(
     position=Position(feeds=[], rng={}, buffers=[], variables={}),
     place=PLACE,
     placement=Placement(),
+    votes_at_end=False,
     accumulates=False,
 )
 

@@ -10,39 +10,37 @@ from trainmover_executor.predict import predicted
 QUIET = Sighting()
 
 
-def after(placement: Placement, *sightings: Sighting) -> Placement:
-    for each in sightings:
-        placement = placement.saw(each)
-        placement = placement.agreed(placement.wish)
-    return placement
-
-
 @pytest.mark.parametrize(
-    ("optimizers", "seen", "at_end"),
+    ("at_end", "seen", "wants"),
     [
-        (1, [], False),
-        (1, [QUIET] * 20, False),
-        (1, [Sighting(communicated=True)], True),
-        (1, [Sighting(changed=True)], True),
-        (1, [Sighting(changed=True)] + [QUIET] * 40, True),
-        (2, [], True),
-        (2, [QUIET] * 15, True),
-        (2, [QUIET] * 16, False),
-        (2, [QUIET] * 15 + [Sighting(communicated=True)] + [QUIET] * 40, True),
+        (False, [], False),
+        (False, [QUIET] * 20, False),
+        (False, [Sighting(communicated=True)], True),
+        (False, [Sighting(changed=True)], True),
+        (False, [Sighting(changed=True)] + [QUIET] * 40, True),
+        (True, [], True),
+        (True, [QUIET] * 15, True),
+        (True, [QUIET] * 16, False),
+        (True, [QUIET] * 15 + [Sighting(communicated=True)] + [QUIET] * 40, True),
     ],
 )
-def test_where_the_next_vote_is(optimizers, seen, at_end):
-    assert after(Placement.first(optimizers=optimizers), *seen).at_end is at_end
+def test_where_a_rank_wants_its_votes(at_end, seen, wants):
+    """Several optimizers have their votes at the end first, one has them in front."""
+    placement = Placement()
+    for each in seen:
+        placement = placement.saw(each)
+    assert placement.wants_the_end(at_end=at_end) is wants
 
 
-def test_what_any_rank_asks_for_holds_for_all():
-    quiet = Placement.first(optimizers=1)
-    assert quiet.wish == 0
-    assert quiet.agreed(1).at_end
+def test_a_program_that_asked_for_the_end_keeps_it():
+    placement = Placement(settled=True)
+    for _ in range(40):
+        placement = placement.saw(QUIET)
+    assert placement.wants_the_end(at_end=True)
 
 
 def test_it_travels():
-    placement = Placement(at_end=True, quiet=3, settled=True)
+    placement = Placement(quiet=3, settled=True)
     assert Placement.from_tree(placement.to_tree()) == placement
 
 

@@ -22,6 +22,7 @@ from trainmover_executor.role.effects import (
     CancelPhaseOne,
     CouldNotJoin,
     DropParked,
+    FirstVote,
     HandedOut,
     Heard,
     Joined,
@@ -41,6 +42,7 @@ from trainmover_executor.role.effects import (
     VoteBegun,
     VoteBroke,
     VotePassed,
+    Warm,
 )
 
 
@@ -358,3 +360,26 @@ def test_a_standby_waits_until_it_is_wanted():
     rank.take(prepare())
     waiting.join(timeout=5)
     assert found == [plan(2)]
+
+
+class TestWhereTheVoteIs:
+    def test_it_is_what_any_rank_asked_for_in_the_vote_before(self):
+        rank = Rank(active())
+        rank.take(FirstVote(at_end=True))
+        assert rank.state.votes_at_end
+        rank.take(VoteBegun(may_switch=True), VotePassed(1, 1, at_end=False))
+        assert not rank.state.votes_at_end
+        rank.take(VoteBegun(may_switch=True), VotePassed(1, 1, at_end=True))
+        assert rank.state.votes_at_end
+
+    def test_a_rank_whose_vote_broke_hears_it_from_the_survivors(self):
+        rank = Rank(active())
+        rank.take(VoteBegun(may_switch=True), VoteBroke("rank 2 is gone", cast=True), Stopped())
+        assert not rank.state.votes_at_end
+        rank.take(Recovers(back(3)), Agreed(back(3), 1, 0, at_end=True))
+        assert rank.state.votes_at_end
+
+    def test_a_joiner_votes_where_the_others_do(self):
+        rank = Rank(standby())
+        rank.take(Warm(), Joins(plan()), Joined(plan(), committed=3, between=0, at_end=True))
+        assert rank.state.votes_at_end

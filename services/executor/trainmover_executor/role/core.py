@@ -20,6 +20,7 @@ from trainmover_executor.role.effects import (
     CouldNotJoin,
     DropParked,
     Event,
+    FirstVote,
     HandedOut,
     Heard,
     Joined,
@@ -69,6 +70,8 @@ def step(state: WorkerState, event: Event) -> tuple[WorkerState, tuple[Action, .
             _on_order(turn, event)
         case VoteBegun() | VotePassed() | VoteBroke() | BetweenPassed() | BetweenBroke() | Noted():
             _on_vote(turn, event)
+        case FirstVote(at_end=at_end):
+            turn.set(votes_at_end=at_end)
         case Starts(committed=committed):
             turn.set(committed=committed, origin=committed)
         case Warm() | Joins() | CouldNotJoin() | Joined():
@@ -120,7 +123,12 @@ def _on_vote(
 def _on_vote_passed(turn: Turn, event: VotePassed) -> None:
     state = turn.state
     ballot = state.ballot
-    turn.set(committed=state.committed + 1, confirmed=state.unconfirmed, unconfirmed=None)
+    turn.set(
+        committed=state.committed + 1,
+        confirmed=state.unconfirmed,
+        unconfirmed=None,
+        votes_at_end=event.at_end,
+    )
     if ballot is not None and event.lowest == event.highest == ballot.epoch:
         # Every rank voted for it: an abort that came meanwhile is too late.
         turn.set(phase="switching", switching=ballot, prepared=None, ballot=None, aborted=False)
@@ -181,7 +189,7 @@ def _on_joining(turn: Turn, event: Warm | Joins | CouldNotJoin | Joined) -> None
             turn.set(phase="warm")
             if not turn.state.withdrawn(plan):
                 turn.failed(plan, reason, links_broke=links_broke)
-        case Joined(plan=plan, committed=committed, between=between):
+        case Joined(plan=plan, committed=committed, between=between, at_end=at_end):
             turn.set(
                 phase="training",
                 standby=False,
@@ -189,6 +197,7 @@ def _on_joining(turn: Turn, event: Warm | Joins | CouldNotJoin | Joined) -> None
                 unconfirmed=plan,
                 committed=committed,
                 between=between,
+                votes_at_end=at_end,
             )
 
 
@@ -258,6 +267,7 @@ def _on_agreed(turn: Turn, event: Agreed) -> None:
     turn.set(
         phase="recovering",
         undecided="",
+        votes_at_end=event.at_end,
         switching=None,
         recovering=plan,
         unconfirmed=plan,

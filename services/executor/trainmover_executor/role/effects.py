@@ -21,6 +21,7 @@ __all__ = [
     "CouldNotJoin",
     "DropParked",
     "Event",
+    "FirstVote",
     "HandedOut",
     "Heard",
     "Joined",
@@ -113,6 +114,13 @@ class Starts:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstVote:
+    """The program has told what it trains: whether its first vote is at the end of the body."""
+
+    at_end: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Warm:
     """A standby's shadow iterations are done."""
 
@@ -141,11 +149,16 @@ class CouldNotJoin:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """It has the state after ``committed`` steps and ``between`` pieces of work between steps."""
+    """It has the state after ``committed`` steps and ``between`` pieces of work between steps.
+
+    Attributes:
+        at_end: Whether the next vote is at the end of the body.
+    """
 
     plan: Plan
     committed: int
     between: int
+    at_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +202,12 @@ class VotePassed:
     Attributes:
         lowest: The lowest epoch that a rank is prepared for.
         highest: The highest one.
+        at_end: Whether a rank asked for the next vote to be at the end of the body.
     """
 
     lowest: int
     highest: int
+    at_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,11 +273,16 @@ class Recovers:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """What the job completed, as the one knows that knows most."""
+    """What the job completed, as the one knows that knows most.
+
+    Attributes:
+        at_end: Whether any rank has its next vote at the end of the body.
+    """
 
     plan: Plan
     committed: int
     between: int
+    at_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +294,7 @@ class HandedOut:
 
 Event = (
     Heard | Abort | Parked | NotParked | Broke
-    | Starts | Warm | Joins | CouldNotJoin | Joined | Led | LeadFailed | LeadPaused
+    | FirstVote | Starts | Warm | Joins | CouldNotJoin | Joined | Led | LeadFailed | LeadPaused
     | VoteBegun | VotePassed | VoteBroke | BetweenPassed | BetweenBroke | Noted
     | Switched | Left | Stopped | SaveTaken | Recovers | Agreed | HandedOut
 )  # fmt: skip

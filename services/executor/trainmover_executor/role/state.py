@@ -37,6 +37,7 @@ class WorkerState:
         standby: Whether it waits to join; False once it has the state.
         committed: Steps completed by the job, as far as this rank knows.
         origin: Steps that the checkpoint had completed from which the job started.
+        votes_at_end: Whether the next vote is at the end of the body; the same at all ranks.
         between: Pieces of work between steps that the job completed, likewise.
         broken: Why the communication of an epoch is broken; None while it is whole.
         broken_at: That epoch. It may be the next one: whoever watches a neighbour may learn of it
@@ -64,6 +65,7 @@ class WorkerState:
     phase: Phase
     committed: int = 0
     origin: int = 0
+    votes_at_end: bool = False
     between: int = 0
     broken: str | None = None
     broken_at: int = 0
