@@ -193,7 +193,7 @@ def test_refusals_change_nothing_and_say_what_to_do(cluster: StartJob, tmp_path:
 
     for arguments, code, hint in [
         (("worker-9",), "unknown_machine", "trainmover status"),
-        (("worker-2",), "not_in_slot", "Members are"),
+        (("worker-2",), "not_in_slot", "trainmover status"),
         (("worker-0", "--to", "worker-1"), "not_a_standby", "standby"),
     ]:
         refused = job.cli("migrate", *arguments, "--yes")

@@ -381,5 +381,5 @@ class TestWhereTheVoteIs:
 
     def test_a_joiner_votes_where_the_others_do(self):
         rank = Rank(standby())
-        rank.take(Warm(), Joins(plan()), Joined(plan(), committed=3, between=0, at_end=True))
+        rank.take(Warm(), Joins(plan(2)), Joined(plan(2), committed=3, between=0, at_end=True))
         assert rank.state.votes_at_end
