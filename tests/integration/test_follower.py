@@ -103,7 +103,7 @@ def test_a_joiner_is_followed_where_its_leaver_was(
 
 def test_a_crash_while_units_still_go_over_loses_what_is_not_followed(start: Start) -> None:
     """The follower says so instead of handing over what it does not have."""
-    job, gate = start("fsdp2", *STEPS, gate_at=0)
+    job, gate = start("fsdp2", *STEPS, gate_at=1)
     standby, joiner = job.standby("spare", 1)
     standby.expect(Warmed)
     gate.wait_for(1)

@@ -8,7 +8,7 @@ import pytest
 from tests.integration.conftest import outcome
 from tests.support.ranks import Nursery, RanksJob
 
-from trainmover.events.executor import PlanCommitted
+from trainmover.events.executor import PlanCommitted, StepProgress
 from trainmover_executor.control import Warmed
 
 pytestmark = pytest.mark.job
@@ -23,8 +23,10 @@ def test_a_program_that_checks_results_is_moved_without_changing_a_bit(
     command = [PROGRAM, "--later", str(later)]
     with RanksJob(nursery, command, slots=4, folder=tmp_path / "moved") as job:
         early, joiner = job.standby("early", 1)
-        early.expect(Warmed)  # it heard the first steps as they were taken
+        early.expect(Warmed)  # it heard the first step as it was taken
         saved = later.with_suffix(".pt")
+        while job.ranks[2].expect(StepProgress).step < 1:
+            pass
         saved.unlink()
         late, _ = job.standby("late", 2)
         late.expect(Warmed)  # long after

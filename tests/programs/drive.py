@@ -51,7 +51,8 @@ class Left:
             other: The undisturbed run's.
             killed: A rank whose machine may have taken the line of a step along.
         """
-        assert self.results == other.results
+        for rank, (mine, theirs) in enumerate(zip(self.results, other.results, strict=True)):
+            assert mine == theirs, f"rank {rank} wrote {mine} instead of {theirs}"
         for rank, (mine, theirs) in enumerate(zip(self.losses, other.losses, strict=True)):
             missing = theirs.keys() - mine.keys()
             assert len(missing) <= (rank == killed), f"rank {rank} did not log steps {missing}"
@@ -202,7 +203,7 @@ class Drive:
         job.ranks[spot.rank].process.wait(timeout_s=10)
         broken = survivors[0].expect(StepBroken)
         del broken
-        plan = job.recover(spot.rank, standby, joiner, source=survivors[0].spec.rank)
+        plan = job.recover(spot.rank, standby, joiner, source=(spot.rank + 1) % WORLD)
         for rank in [*survivors, standby]:
             self._committed(rank)
         job.took(plan, standby)

@@ -22,7 +22,7 @@ for step in session.steps(loader):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    if session.is_shadow and step.index == 1:
+    if session.is_shadow:
         if how == "break":
             break
         if how == "exit":

@@ -52,6 +52,7 @@ class Ballot:
     def begin_step(self) -> None:
         """An attempt begins: its optimizer has not been called."""
         self._stepping = False
+        self._following.forget_note()
 
     def before_optimizer(self, index: int, vote: Callable[[], None], *_: Any) -> None:
         """In front of each optimizer's step; ``vote`` leaves the body if the step is void."""
@@ -59,6 +60,8 @@ class Ballot:
             self._following.strayed()
         self._stepping = True
         vote()
+        if self._runtime.role.state.votes_at_end:
+            self._following.note(step=self._handover.committed + 1)
         self._runtime.reach("optimizer.before")
         self._handover.leaver.before_optimizer(index)
 

@@ -89,7 +89,7 @@ class Course:
             ended=[list(level.ended) for level in self.levels],
             committed=committed,
             between=len(self.results) + 1 if between else 0,
-            results=list(self.results) if between else [],
+            results=list(self.results),
         )
 
     def adopt(self, place: Place) -> None:

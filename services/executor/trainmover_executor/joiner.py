@@ -47,7 +47,7 @@ from trainmover_executor.role.effects import CouldNotJoin, Joined, Joins
 from trainmover_executor.runtime import Runtime
 from trainmover_executor.state.arrival import say_arrived
 from trainmover_executor.state.follow import StateFollower
-from trainmover_executor.state.rng import capture_rng
+from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.state.transfer import (
     HAND_OVER_TIMEOUT_S,
@@ -81,8 +81,9 @@ class _Coming:
         ran_the_rest: Whether the program ran the code behind the dead rank's last vote, with its
             variables.
         follower: Of a planned move.
-        arrived: The leaver's state, kept while the program runs one more step to where the leaver
-            is, between steps.
+        rest: What a replica handed over beside the state.
+        arrived: The state that was handed over, kept while the program runs one more step to where
+            the job stands.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -96,6 +97,7 @@ class _Coming:
         self.nbytes = 0
         self.now: Position | None = None
         self.ran_the_rest = False
+        self.rest: dict[str, Any] = {}
         self.arrived: StepStart | None = None
 
     @property
@@ -153,9 +155,16 @@ class Joiner:
         return coming.position if coming is not None and coming.ran_the_rest else None
 
     @property
-    def variables_now(self) -> dict[str, Any]:
-        """The program's variables where the job stands, of the rank that gives the state."""
+    def variables_for_rest(self) -> dict[str, Any]:
+        """What the program gets at the vote of one more step, from the rank that gives the state.
+
+        In front of work between steps the job has run the code behind its last vote in part, and so
+        will this program, from the variables that the leaver had at that vote.
+        """
         told = {} if self._coming is None else self._coming.told
+        planned = self._coming is not None and self._coming.plan.kind == "planned"
+        if planned and told["place"]["between"]:
+            return dict(told["then"])
         leavers = told.get("position", {}).get("variables", {})
         return dict(told.get("now", leavers))
 
@@ -188,6 +197,13 @@ class Joiner:
     def knows_the_place(self) -> bool:
         """Whether this standby knows where the job is."""
         return self._coming is not None or self._place is not None
+
+    def put_state_back(self) -> None:
+        """The state of the job again, behind the body of one more step and once the job is met."""
+        if self._coming is not None and self._coming.arrived is not None:
+            rng = capture_rng()
+            self._coming.arrived.restore()
+            restore_rng(rng)
 
     def check_proof(self) -> None:
         """Before a joiner's first vote: its state must be the leaver's.
@@ -256,6 +272,9 @@ class Joiner:
             way = OneMoreStep(drawn=place.open[-1][1])
         if isinstance(way, OneMoreStep):
             coming.ran_the_rest = len(course.levels) - 1 == len(place.open)
+            if coming.arrived is None:
+                self._receive(coming)
+                self._keep(coming)
         return way
 
     def _followed(self, coming: _Coming, course: Course, *, between: bool) -> Way:
@@ -265,8 +284,7 @@ class Joiner:
             if coming.told:
                 way = way_to(Place.from_tree(coming.told["place"]), course, between=between)
                 if coming.message and not isinstance(way, TakeOver) and coming.arrived is None:
-                    coming.arrived = StepStart(self._state)
-                    coming.arrived.capture(coming.told["committed"], whole=True)
+                    self._keep(coming)
                 if coming.message or not isinstance(way, TakeOver):
                     return way
                 say_arrived(coming.link, epoch=coming.plan.epoch)
@@ -326,8 +344,12 @@ class Joiner:
             self._follower = follower
         return Moment.from_trees(message, message["position"])
 
-    def _inherit(self, coming: _Coming) -> Moment:
-        """Take the state from a replica, and what only the dead rank knew from its capsule."""
+    def _keep(self, coming: _Coming) -> None:
+        coming.arrived = StepStart(self._state)
+        coming.arrived.capture(self.committed, whole=True)
+
+    def _receive(self, coming: _Coming) -> None:
+        """Take the state from a replica."""
         assert coming.link is not None  # noqa: S101 - _begin made it
         say_arrived(coming.link, epoch=coming.plan.epoch)
         tree, received = receive_tree(
@@ -340,9 +362,17 @@ class Joiner:
         if "since" in tree["state"]:
             steps = take_again(self._state, tree["state"]["since"])
             log.info("took the steps since a snapshot again", steps=steps)
-        self._following.adopt(tree["followed"])
+        coming.rest = {name: tree[name] for name in ("followed", "gradients")}
         coming.nbytes += received.nbytes
-        told = coming.told
+
+    def _inherit(self, coming: _Coming) -> Moment:
+        """Stand where the job stands, with what only the dead rank knew from its capsule."""
+        if coming.arrived is None:
+            self._receive(coming)
+        else:
+            self.put_state_back()
+        tree, told = coming.rest, coming.told
+        self._following.adopt(tree["followed"])
         if coming.position is None:  # an unborn job: this rank's own beginning is the dead rank's
             return Moment.from_trees(told, _NOWHERE)
         if coming.now is not None:

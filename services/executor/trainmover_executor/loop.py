@@ -284,6 +284,7 @@ class TrainingLoop:
             placement=self.attempt.placement,
             votes_at_end=self.attempt.keeps_all,
             accumulates=self.attempt.accumulates,
+            then=self._voted.variables,
         )
         places = self._runtime.places
         if places.listeners:
@@ -395,6 +396,7 @@ class TrainingLoop:
     def joined(self, moment: Moment, *, sites: dict[Any, int]) -> None:
         """A standby took over: it is as warm as the others, and votes where they do."""
         self._sites = dict(sites)
+        self._voted = replace(moment.position, variables=moment.then)
         self._lookout.joined()
         self.attempt.adopt(moment)
         self.start()

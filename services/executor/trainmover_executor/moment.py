@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainmover_executor.placement import Placement
@@ -22,6 +22,7 @@ class Moment:
         votes_at_end: Whether the next one is at the end of the body.
         accumulates: Gradients are part of the state: bodies since the last step of an optimizer
             accumulated them.
+        then: The program's variables at the last vote, which a joiner runs the code behind from.
     """
 
     position: Position
@@ -29,6 +30,7 @@ class Moment:
     placement: Placement
     votes_at_end: bool
     accumulates: bool
+    then: dict[str, Any] = field(default_factory=dict)
 
     def common(self) -> dict[str, Any]:
         """What is the same at all ranks, as a portable tree."""
@@ -54,4 +56,5 @@ class Moment:
             placement=Placement.from_tree(common["placement"]),
             votes_at_end=common["votes_at_end"],
             accumulates=common["accumulates"],
+            then=common.get("then", {}),
         )

@@ -236,7 +236,7 @@ class Runtime:
         for group in self._groups.values():
             group.engine.drain()
 
-    # -- the recording of the first steps ----------------------------------------------------------
+    # -- the recording of the first step -----------------------------------------------------------
 
     def begin_step(self) -> None:
         """A step begins here, or a shadow iteration of a standby."""

@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import HashStore
 
 from trainmover.errors import ConfigError
 from trainmover_executor.ballot import Ballot
+from trainmover_executor.buckets import settle_buckets
 from trainmover_executor.calls import Call, StepIterator
 from trainmover_executor.capsule import CapsuleKeeper
 from trainmover_executor.checkpoint import CheckpointHook, CheckpointKeeper
@@ -118,6 +119,7 @@ class Session:
             iterations=SHADOW_ITERATIONS,
         )
         self._loop.shadowed_by(self._shadow)
+        settle_buckets(models)
 
     def _assemble(self, checkpoint: CheckpointHook | None) -> tuple[Handover, TrainingLoop]:
         """Everything that takes part in a step."""

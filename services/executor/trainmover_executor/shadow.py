@@ -93,9 +93,7 @@ class Shadow:
             self._end(call, variables=None, frame=frame)
             return None
         if self._sites.get(site, 0) < self._iterations:
-            step = self._step(
-                call, iterator, drawn=call.level.drawn + 1, index=self._sites.get(site, 0)
-            )
+            step = self._step(call, iterator, drawn=call.level.drawn + 1, index=call.start_step)
             if step is not None:
                 return step
             if call.level.drawn == 0:
@@ -112,7 +110,7 @@ class Shadow:
                 return self._leave(call, iterator, ended, frame)
             case OneMoreStep(drawn=drawn):
                 if (voted := self._joiner.voted) is None:
-                    self._load = self._joiner.variables_now
+                    self._load = self._joiner.variables_for_rest
                 else:
                     self._load, self._load_rng = voted.variables, voted.rng
                     self.votes_at_end = voted.at_end
@@ -219,6 +217,7 @@ class Shadow:
         self.votes_at_end = False
         if self._one_more:
             self._one_more = False
+            self._joiner.put_state_back()
             return False
         self._sites[self._site] = self._sites.get(self._site, 0) + 1
         return self._sites[self._site] < self._iterations

@@ -1,10 +1,11 @@
-"""Results of a job's first steps, recorded by active ranks for standbys.
+"""Results of a job's set-up and first step, recorded by active ranks for standbys.
 
 Most collectives can be faked in the sandbox. What a program looks at cannot: a pipeline stage
 learns the shapes of its inputs from its neighbour, and programs broadcast objects and compare what
 they gathered. So an active rank keeps every small result of its set-up, which is part 0 of the
-recording, and of its first steps, parts 1 to 3. The standby process of the same rank replays one
-part in each shadow iteration (TrainMover section 4.2: record and replay).
+recording, and of its first step, part 1. The standby process of the same rank runs the body of that
+step in all of its shadow iterations, and replays part 1 in each (TrainMover section 4.2: record and
+replay).
 """
 
 from __future__ import annotations
@@ -21,11 +22,7 @@ import torch
 from trainmover_executor.communicator.base import Communicator
 from trainmover_executor.communicator.reduction import Reduction
 
-__all__ = ["RECORDED_STEPS", "Entry", "Mark", "Recording", "RecordingCommunicator", "key_of"]
-
-RECORDED_STEPS: Final = 3
-"""As many as a standby runs shadow iterations: DDP's second step has other collectives than its
-first, and programs compare what depends on the number of the step."""
+__all__ = ["Entry", "Mark", "Recording", "RecordingCommunicator", "key_of"]
 
 _RESULT_LIMIT_BYTES: Final = 64 * 1024
 _PART_LIMIT_BYTES: Final = 4 * 1024 * 1024
@@ -77,7 +74,7 @@ class Recording:
     Attributes:
         nbytes: Bytes kept.
         dropped: Results that were too large.
-        committed: Steps that are recorded as a whole.
+        committed: Steps that are recorded as a whole: 0 or 1.
     """
 
     def __init__(self) -> None:
@@ -117,8 +114,8 @@ class Recording:
         self.add(Entry(key, copies))
 
     def begin_step(self) -> None:
-        """A step of the job begins; the one after the last recorded step closes the recording."""
-        if len(self._parts) > RECORDED_STEPS:
+        """A step of the job begins; the second closes the recording."""
+        if len(self._parts) > 1:
             self.close()
         else:
             self.add(Mark.BEGIN)
@@ -187,11 +184,10 @@ class Recording:
     def find(self, part: int, key: str, index: int, *, patience_s: float | None) -> Results:
         """The result of the ``index``-th operation with this key in a part.
 
-        Waits until it has come or cannot come any more. In place of a step that was not recorded as
-        a whole, the last one that was is looked at.
+        Waits until it has come or cannot come any more.
 
         Args:
-            part: 0 is what came before the first step.
+            part: 0 is what came before the first step, 1 the step.
             key: See ``key_of``.
             index: From 0.
             patience_s: Longest wait without a sign of life of the active rank; None: no limit.
@@ -206,8 +202,6 @@ class Recording:
                 if left_s is not None and left_s <= 0:
                     break
                 self._changed.wait(left_s)
-            if self._complete and part > self.committed > 0:
-                part = self.committed
             found = self._parts[part].get(key, []) if part < len(self._parts) else []
             return found[index] if index < len(found) else None
 

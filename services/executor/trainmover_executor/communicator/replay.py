@@ -22,7 +22,7 @@ class Replay:
     """Where a standby is in the recording of its rank.
 
     The set-up before the first step takes part 0; each shadow iteration begins at the beginning of
-    a part of its own.
+    part 1, for it runs the body of the same step again.
 
     Args:
         recording: What the active rank sends.
@@ -35,7 +35,7 @@ class Replay:
 
     def begin_step(self) -> None:
         """A shadow iteration begins."""
-        self._part += 1
+        self._part = 1
         self._taken.clear()
 
     def take(self, key: str, *, patience_s: float | None) -> Results:

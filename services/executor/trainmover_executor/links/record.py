@@ -22,12 +22,12 @@ __all__ = ["entry_of", "fetch_recording", "serve_recording", "take_in"]
 log = structlog.get_logger(__name__)
 
 _FRAME_LIMIT_BYTES: Final = 1024 * 1024
-_FIRST_STEPS_S: Final = 3600.0
+_FIRST_STEP_S: Final = 3600.0
 """An active rank keeps a connection no longer than that; a first step may compile for long."""
 _STALLED_S: Final = 30.0
 """Whoever takes nothing for so long, with something to take, has gone."""
 _ENTRIES: Final = 1_000_000
-"""Operations of the first steps; more are no recording of ours."""
+"""Operations of the first step; more are no recording of ours."""
 
 
 async def serve_recording(sock: socket.socket, recording: Recording) -> None:
@@ -48,7 +48,7 @@ async def serve_recording(sock: socket.socket, recording: Recording) -> None:
             if complete and not news:
                 return
             if not complete:
-                async with asyncio.timeout(_FIRST_STEPS_S):
+                async with asyncio.timeout(_FIRST_STEP_S):
                     await more.wait()
     except (OSError, TrainMoverError) as error:  # a timeout is an OSError
         log.debug("the recording was not sent", error=repr(error))  # the standby has gone
@@ -82,7 +82,7 @@ async def take_in(sock: socket.socket, recording: Recording) -> None:
         ProtocolError: It does not parse.
     """
     for _ in range(_ENTRIES):
-        async with asyncio.timeout(_FIRST_STEPS_S):
+        async with asyncio.timeout(_FIRST_STEP_S):
             data = await next_frame(sock, limit_bytes=_FRAME_LIMIT_BYTES)
         if data is None:
             return

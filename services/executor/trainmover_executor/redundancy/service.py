@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
@@ -35,6 +36,27 @@ _COPY_SHARE: Final = 0.05
 """Share of a step that handing over units may cost."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """What a vote at the end of a body tells of the moment in front of its optimizer's step.
+
+    Attributes:
+        small: Settings and small state.
+        message: What goes to the follower; None where there is none.
+        versions: Of the gradients in it, which are not copied.
+    """
+
+    small: dict[str, Any]
+    message: dict[str, Any] | None
+    versions: list[int]
+
+    def has_other_gradients(self) -> bool:
+        """Whether the gradients were changed since."""
+        gradients = {} if self.message is None else self.message["gradients"]
+        now = [gradient._version for gradient in gradients.values()]  # noqa: SLF001 - as above
+        return now != self.versions
+
+
 class FollowerService:
     """Played by the training thread at the vote.
 
@@ -51,12 +73,15 @@ class FollowerService:
         self._landing: dict[str, torch.Tensor] = {}
         self._reported = False
         self._adopted: list[str] = []
+        self._noted: _Noted | None = None
         layout = runtime.membership.layout
         self._to = (runtime.rank + layout.ranks_per_slot) % layout.world_size
         self._source = (runtime.rank - layout.ranks_per_slot) % layout.world_size
 
     def still_followed(self) -> bool:
         """Whether what this rank says with its next vote is followed; asked once for each."""
+        if self._noted is not None and self._noted.has_other_gradients():
+            self._give_up("its gradients are changed behind the optimizer's step")
         if self._followed is not None and (name := self._followed.changed()):
             self._give_up(f"{name} is changed outside of its optimizer")
         return self._followed is not None
@@ -101,6 +126,29 @@ class FollowerService:
 
     # -- the vote --------------------------------------------------------------------------------
 
+    def note(self, *, step: int) -> None:
+        """In front of an optimizer's step that is voted for later: what to say with that vote.
+
+        A follower takes the same step from the same state, so that is what it is told of.
+
+        Args:
+            step: Steps completed by the job once the vote has passed.
+        """
+        if self._followed is None and self._follower is None:
+            return
+        small = self._small()
+        message = None
+        if self._followed is not None:
+            message = self._followed.message(step=step, small=small, stepping=True)
+            message["units"] = _cloned(message["units"])
+        gradients = message["gradients"].values() if message is not None else ()
+        versions = [gradient._version for gradient in gradients]  # noqa: SLF001 - no public name
+        self._noted = _Noted(small, message, versions)
+
+    def forget_note(self) -> None:
+        """An attempt at a step begins."""
+        self._noted = None
+
     def exchange(self, *, step: int, stepping: bool, receiving: bool, step_s: float) -> None:
         """Hand over what belongs to the step that is voted for, and take in the other's.
 
@@ -115,10 +163,13 @@ class FollowerService:
         """
         if self._followed is None and not receiving:
             return
-        small = self._small()
-        out = None
+        noted, self._noted = self._noted, None
+        if noted is None:
+            noted = _Noted(self._small(), None, [])
+        small, message, out = noted.small, noted.message, None
         if self._followed is not None:
-            message = self._followed.message(step=step, small=small, stepping=stepping)
+            if message is None:
+                message = self._followed.message(step=step, small=small, stepping=stepping)
             out = part_tree(message, limit=_APART_BYTES)
         if receiving and self._follower is None:
             self._follower = Follower()
@@ -229,3 +280,12 @@ class FollowerService:
                 epoch=runtime.epoch,
             )
         )
+
+
+def _cloned(tree: Any) -> Any:
+    """A copy of nested dictionaries with tensors."""
+    if isinstance(tree, torch.Tensor):
+        return tree.clone()
+    if isinstance(tree, dict):
+        return {key: _cloned(value) for key, value in tree.items()}
+    return tree
