@@ -20,19 +20,7 @@ _POINTS = (
 )
 _WINDOW = 12
 
-_BUCKETS = (
-    "the generator's backward pass runs in every fifth step, so a joiner's DDP has not rebuilt its "
-    "buckets: it broadcasts their order where the others reduce"
-)
-_NO_SYNC = (
-    "shadow iterations of a first micro-batch do not exchange gradients, so a joiner's DDP "
-    "rebuilds its buckets in a body that does not communicate elsewhere: the job waits for ever"
-)
 _NO_WRAPPER = "a model without a wrapper has no known replica, and many optimizers no follower"
-_FOLLOWED = (
-    "with the vote at the end of the body a follower takes its steps later than its neighbour, "
-    "whose fingerprints differ then: following is given up, and the shard is lost with its machine"
-)
 
 
 @dataclass(frozen=True)
@@ -45,7 +33,6 @@ class Program:
         between: It works between steps.
         points: Where a machine is killed.
         no_crash: Why it does not survive a crash, or is not known to; see ``GAPS``.
-        no_move: Why it cannot be moved, or is not known to.
     """
 
     steps: int
@@ -53,7 +40,6 @@ class Program:
     between: bool = False
     points: tuple[str, ...] = _POINTS
     no_crash: str = ""
-    no_move: str = ""
 
     def all_points(self) -> tuple[str, ...]:
         """All fail-points that it passes."""
@@ -85,9 +71,9 @@ CATALOGUE = {
     "meters": Program(105),
     "own_generators": Program(100),
     "gan": Program(100),
-    "fifth_step": Program(100, no_crash=_BUCKETS, no_move=_BUCKETS),
+    "fifth_step": Program(100),
     "accumulate": Program(110),
-    "no_sync": Program(102, no_crash=_NO_SYNC, no_move=_NO_SYNC),
+    "no_sync": Program(102),
     "several_steps": Program(80),
     "lbfgs": Program(60),
     "sam": Program(100),
@@ -101,7 +87,7 @@ CATALOGUE = {
     "iterable": Program(100),
     "workers": Program(90, ends=(30, 60)),
     "stateful": Program(90, ends=(30, 60)),
-    "fsdp": Program(100, no_crash=_FOLLOWED),
+    "fsdp": Program(100),
     "main_function": Program(100),
     "one_epoch": Program(120, ends=(40, 80), between=True),
     "autocast": Program(100),
@@ -111,9 +97,6 @@ CATALOGUE = {
 }
 
 GAPS = {
-    "fifth_step": Spot("optimizer.after", 15, 0, steps=5),
-    "no_sync": Spot("optimizer.after", 19, 1, steps=_WINDOW),
     "hooks": Spot("vote.begin", 15, 0),
-    "fsdp": Spot("vote.begin", 70, 1),
 }
 """Crashes that programs are known not to survive."""

@@ -14,11 +14,10 @@ pytestmark = pytest.mark.job
 Undisturbed = Callable[..., Left]
 
 
-MOVABLE = [name for name, program in CATALOGUE.items() if not program.no_move]
 SURVIVES = [name for name, program in CATALOGUE.items() if not program.no_crash]
 
 
-@pytest.mark.parametrize("script", [name for name in CATALOGUE if name in MOVABLE + SURVIVES])
+@pytest.mark.parametrize("script", CATALOGUE)
 def test_a_crash_and_a_move_change_no_bit(
     script: str, drive: Drive, undisturbed: Undisturbed
 ) -> None:
@@ -29,8 +28,7 @@ def test_a_crash_and_a_move_change_no_bit(
     if program.no_crash:
         drive.moved(script, slot=slot).same_as(undisturbed(script))
         return
-    then_moves = None if program.no_move else (slot, 33)
-    left = drive.killed(script, spots=[spot], then_moves=then_moves)
+    left = drive.killed(script, spots=[spot], then_moves=(slot, 33))
     left.same_as(undisturbed(script), killed=killed)
 
 
@@ -50,7 +48,7 @@ def test_a_crash_that_a_program_does_not_survive(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("script", MOVABLE)
+@pytest.mark.parametrize("script", CATALOGUE)
 @pytest.mark.parametrize("at", [0, 1, 17])
 def test_a_planned_move_changes_no_bit(
     script: str, at: int, drive: Drive, undisturbed: Undisturbed

@@ -100,15 +100,23 @@ class Stack:
             return (await bus.client.jetstream().stream_info(EVENT_STREAM)).state.consumer_count
 
     def leader(self, service: str) -> str:
-        """The container whose replica of a service leads."""
-        return asyncio.run(self._leader(service))
+        """The container whose replica of a service leads.
+
+        Its lease names the namespace of its process ids, of which each container has one.
+        """
+        namespace = asyncio.run(self._leader(service)).rpartition("/")[2]
+        for container in self.compose("ps", "-q", service).split():
+            seen = ("stat", "-L", "-c", "%i", "/proc/self/ns/pid")
+            if self.run("docker", "exec", container, *seen).strip() == namespace:
+                return container
+        raise AssertionError(f"no container of {service} holds its lease")
 
     async def _leader(self, service: str) -> str:
         async with self.bus() as bus:
             entry = await bus.get(JOBS_BUCKET, f"gpt.{service}-lease")
         assert entry is not None
-        holder: str = json.loads(entry.value)["host"]
-        return holder
+        pids: str = json.loads(entry.value)["pids"]
+        return pids
 
     def run(self, *command: str, timeout_s: float = 120, check: bool = True) -> str:
         """Run a command with the project's environment; its standard output."""

@@ -44,3 +44,29 @@ def test_several_steps_within_one_vote_are_not_followed(
     assert not service.still_followed()
     assert [one.redundancy for one in said] == ["follower", "checkpoint"]
     assert said[-1].obstacle == "its optimizer takes several steps within one vote"
+
+
+def test_gradients_that_change_behind_an_optimizers_step_are_not_followed(
+    service: FollowerService, said: list[JobLayoutKnown]
+) -> None:
+    """With a vote at the end of the body, the follower is told of the moment in front of it."""
+    gradients = [torch.ones(2, 2), torch.ones(2)]
+    state = service._state
+    for parameter, gradient in zip(state.parameters(), gradients, strict=True):
+        parameter.grad = gradient
+    service.protect()
+    service.note(step=1)
+    assert service.still_followed()
+    gradients[0].add_(1)
+    assert not service.still_followed()
+    assert said[-1].obstacle == "its gradients are changed behind the optimizer's step"
+
+
+def test_an_attempt_forgets_what_was_noted_in_the_one_before(service: FollowerService) -> None:
+    parameter = next(iter(service._state.parameters()))
+    parameter.grad = torch.ones(2, 2)
+    service.protect()
+    service.note(step=1)
+    service.forget_note()
+    parameter.grad.add_(1)
+    assert service.still_followed()
