@@ -9,15 +9,14 @@ import time
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from trainmover.bus.protocol import Bus
 from trainmover.bus.streams import MACHINES_BUCKET
 from trainmover.errors import BusError, BusUnavailableError, ConfigError, ConflictError
+from trainmover.observe import get_logger
 
 __all__ = ["claim_generation", "newest_generation", "private_folder"]
 
-log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _LONGEST_SOCKET_PATH: Final = 107
 _ATTEMPTS: Final = 20
@@ -57,7 +56,7 @@ async def claim_generation(bus: Bus, *, job: str, machine: str) -> int:
         except BusUnavailableError:
             await asyncio.sleep(_RETRY_S)
         except BusError as error:
-            log.warning("the generation is the clock's", reason=str(error))
+            _log.warning("agent.generation_is_of_the_clock", reason=str(error))
             break
         else:
             return mine
