@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from trainmover.decimal_text import decimal
 from trainmover.errors import TrainMoverError
 from trainmover.events.machine import MachineNoticed
 
@@ -145,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler, abc.ABC):
         place = _PATH.fullmatch(self.path)
         if place is None:
             return 404, {"error": "POST /v1/machines/NAME/notices"}
-        length = _length(self.headers.get("Content-Length", ""))
+        length = decimal(self.headers.get("Content-Length", ""), digits=_DIGITS) or 0
         if not 0 < length <= _MOST_BYTES:
             return 413, {"error": f"a body of 1 to {_MOST_BYTES} bytes is needed"}
         try:
@@ -174,11 +175,6 @@ class _Handler(BaseHTTPRequestHandler, abc.ABC):
 
     def log_message(self, *_: Any) -> None:
         """What is stored is logged by whoever stores it."""
-
-
-def _length(text: str) -> int:
-    """A ``Content-Length``; 0 for what is none."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else 0
 
 
 def _no_number(name: str) -> float:

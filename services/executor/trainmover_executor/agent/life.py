@@ -11,6 +11,7 @@ from typing import Final
 
 from trainmover.bus.protocol import Bus
 from trainmover.bus.streams import MACHINES_BUCKET
+from trainmover.decimal_text import decimal
 from trainmover.errors import BusError, BusUnavailableError, ConfigError, ConflictError
 from trainmover.observe import get_logger
 
@@ -47,7 +48,8 @@ async def claim_generation(bus: Bus, *, job: str, machine: str) -> int:
     for _ in range(_ATTEMPTS):
         try:
             known = await bus.get(MACHINES_BUCKET, key)
-            before = _number(known.value) if known is not None else 0
+            # Anything but a number is no word of an agent's.
+            before = (decimal(known.value, digits=_DIGITS) or 0) if known is not None else 0
             mine = max(newest_generation(), before + _LIFE)
             revision = None if known is None else known.revision
             await bus.put(MACHINES_BUCKET, key, str(mine).encode(), revision=revision)
@@ -61,11 +63,6 @@ async def claim_generation(bus: Bus, *, job: str, machine: str) -> int:
         else:
             return mine
     return newest_generation()
-
-
-def _number(value: bytes) -> int:
-    """What an earlier agent wrote; 0 for anything else."""
-    return int(value) if value.isdigit() and len(value) <= _DIGITS else 0
 
 
 def private_folder() -> Path:
