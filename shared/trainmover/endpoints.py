@@ -11,6 +11,8 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator
 
+from trainmover.decimal_text import decimal
+
 __all__ = ["Endpoint", "split_endpoint"]
 
 _LABEL: Final = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
@@ -29,10 +31,10 @@ def split_endpoint(endpoint: str) -> tuple[str, int]:
     host, _, port = endpoint.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     known = _NAME.fullmatch(host) and len(host) <= _NAME_CHARACTERS
-    digits = port.isascii() and port.isdecimal() and len(port) <= _PORT_DIGITS
-    if not (known or _is_address(host)) or not digits or int(port) > _LARGEST_PORT:
+    number = decimal(port, digits=_PORT_DIGITS)
+    if not (known or _is_address(host)) or number is None or number > _LARGEST_PORT:
         raise ValueError(f"{endpoint[:100]!r} is no endpoint: it takes HOST:PORT")
-    return host, int(port)
+    return host, number
 
 
 def _is_address(host: str) -> bool:

@@ -172,7 +172,7 @@ class Lease:
         except ConflictError:
             known = await self._bus.get(JOBS_BUCKET, self._key)
             holder = None if known is None else _read(known)
-            if holder is None:
+            if known is None or holder is None:
                 await self._write_over(known, began_s)
                 return
             if holder.id != self._me.id:
@@ -181,7 +181,6 @@ class Lease:
                     f"another {self._service} leads this job now: this one was away for too long. "
                     "It ends; let your supervisor start it again as a replica."
                 ) from None
-            assert known is not None  # noqa: S101 - somebody holds it by this entry
             entry = known  # our own renewal had arrived although we were told nothing
         self._ours(entry, began_s)
 

@@ -88,7 +88,7 @@ class ControlThread:
         clock: Gets a sign of life from this thread.
         role: Decides what commands, calls and lost neighbours mean.
         recording: Served to standbys, and filled at one.
-        places: Likewise.
+        places: Told to standbys of this rank, and heard of at one.
         progress: Called once a second for a ``StepProgress``; None while there is nothing to say.
     """
 

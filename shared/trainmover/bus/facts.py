@@ -46,7 +46,7 @@ async def every_fact(
 
     while True:
         try:
-            async with aclosing(bus.events(job, caught_up=reached)) as facts:  # type: ignore[type-var]
+            async with aclosing(bus.events(job, caught_up=reached)) as facts:
                 async for delivery in facts:
                     # A bus that came back begins with the first again.
                     if delivery.stream_sequence > latest:
@@ -72,7 +72,7 @@ async def history(bus: Bus, job: str, *, patience_s: float = PATIENCE_S) -> list
     level = asyncio.Event()
 
     async def read() -> None:
-        async with aclosing(bus.events(job, caught_up=level.set)) as facts:  # type: ignore[type-var]
+        async with aclosing(bus.events(job, caught_up=level.set)) as facts:
             async for delivery in facts:
                 found.append(delivery.payload)  # noqa: PERF401 - somebody counts them meanwhile
 

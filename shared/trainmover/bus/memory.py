@@ -103,7 +103,7 @@ class MemoryBus:
         from_start: bool = True,
         one_by_one: bool = False,
         caught_up: Callable[[], None] | None = None,
-    ) -> AsyncIterator[Received[Envelope]]:
+    ) -> AsyncGenerator[Received[Envelope], None]:
         """Facts of ``job`` in stream order; see ``Bus.events``."""
         await self._check("read facts")
         log = self.broker.facts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
@@ -167,7 +167,7 @@ class NatsBus:
         from_start: bool = True,
         one_by_one: bool = False,
         caught_up: Callable[[], None] | None = None,
-    ) -> AsyncIterator[Received[Envelope]]:
+    ) -> AsyncGenerator[Received[Envelope], None]:
         """Facts of ``job`` in stream order; see ``Bus.events``."""
         filters = streams.fact_subjects(job, entity=entity, fact=fact)
         reader: OrderedReader | QueueReader

@@ -6,7 +6,7 @@ contract suite. Nothing on a training step's path ever touches a bus (INV-NO-BUS
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Protocol, Self, TypeVar
@@ -58,7 +58,10 @@ class Delivery(Protocol[T_co]):
 
     @property
     def age_s(self) -> float:
-        """Seconds since it was stored, by the bus's own clock: no sender's clock is believed."""
+        """Seconds since it was stored, by the bus's own clock: no sender's clock is believed.
+
+        Not at a durable position.
+        """
         ...
 
     @property
@@ -123,7 +126,7 @@ class Bus(Protocol):
         from_start: bool = True,
         one_by_one: bool = False,
         caught_up: Callable[[], None] | None = None,
-    ) -> AsyncIterator[Delivery[Envelope]]:
+    ) -> AsyncGenerator[Delivery[Envelope], None]:
         """Facts of ``job`` in stream order, as an endless iterator.
 
         A malformed message goes to the dead-letter subject with the reason and is skipped.

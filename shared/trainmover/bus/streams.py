@@ -58,6 +58,14 @@ _LETTER_BYTES: Final = 256 * 1024
 _BUCKET_BYTES: Final = 128 * 1024**2
 _HISTORY: Final = 8
 _COMMAND_AGE_S: Final = 24 * 3600.0  # a machine that is gone for good never reads its own
+_LIMITS: Final = (
+    "max_age",
+    "max_bytes",
+    "max_msg_size",
+    "max_msgs_per_subject",
+    "allow_msg_ttl",
+)
+"""Set on a stream that has none of its own; what an administrator set stays."""
 
 
 def fact_subjects(job: str, *, entity: str = "*", fact: str = "*") -> list[str]:
@@ -174,13 +182,6 @@ async def ensure(context: JetStreamContext, *, replicas: int | None = None) -> N
             if error.err_code != _NAME_IN_USE:
                 raise
             await _widen(context, wanted)
-
-
-_LIMITS: Final = (
-    *("max_age", "max_bytes", "max_msg_size", "max_msgs_per_subject"),
-    "allow_msg_ttl",
-)
-"""What an older version did not set; what an administrator set stays."""
 
 
 def _is_set(value: float | bool | None) -> bool:

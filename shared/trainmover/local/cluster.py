@@ -220,7 +220,7 @@ class LocalCluster:
             self._changed.set()
 
         start = self._start_bus if name == "bus" else partial(self._start_service, name)
-        return Keeper(name, start, lost=lost, started=started, steady=steady)
+        return Keeper(start, lost=lost, started=started, steady=steady)
 
     def _start_bus(self) -> Callable[[], Awaitable[str]]:
         server = self._server
@@ -249,21 +249,25 @@ class LocalCluster:
 
     async def _tell_of_restarts(self) -> None:
         """Publish that services were started again, once there is a bus to take it."""
-        who = self.spec.credentials(Role.OPERATOR)
         while True:
             payload = await self._restarts.get()
             fact = new_event(job=self.spec.job, source="/launcher", payload=payload)
-            for_good = False
-            while not for_good:
-                try:
-                    async with NatsBus(self._url, name="trainmover-run", credentials=who) as bus:
-                        await bus.publish(fact)
-                    for_good = True
-                except BusUnavailableError:
-                    await asyncio.sleep(_TOLD_AGAIN_S)
-                except TrainMoverError as error:
-                    self._notify(Notice("warning", f"a restart goes untold: {error}"))
-                    for_good = True
+            try:
+                await self._publish(fact)
+            except TrainMoverError as error:
+                self._notify(Notice("warning", f"a restart goes untold: {error}"))
+
+    async def _publish(self, fact: Envelope) -> None:
+        """Have a fact stored as soon as there is a bus to take it."""
+        who = self.spec.credentials(Role.OPERATOR)
+        while True:
+            try:
+                async with NatsBus(self._url, name="trainmover-run", credentials=who) as bus:
+                    await bus.publish(fact)
+            except BusUnavailableError:
+                await asyncio.sleep(_TOLD_AGAIN_S)
+            else:
+                return
 
     def _start_machines(
         self, tasks: asyncio.TaskGroup, url: str, scratch: str

@@ -40,7 +40,6 @@ class Keeper:
     """Starts one process, and starts it again each time that it ends.
 
     Args:
-        name: Who it is ("planner").
         start: Starts it; what it returns waits for the end and tells how that came about.
         lost: Called with (how it ended, seconds until it is started again).
         started: Called with (how it had ended, number of starts) after each further start.
@@ -51,7 +50,6 @@ class Keeper:
 
     def __init__(
         self,
-        name: str,
         start: Callable[[], Callable[[], Awaitable[str]]],
         *,
         lost: Callable[[str, float], None],
@@ -60,7 +58,6 @@ class Keeper:
         pauses: Pauses | None = None,
         steady_s: float = 5.0,
     ) -> None:
-        self.name = name
         self._start = start
         self._lost = lost
         self._started = started

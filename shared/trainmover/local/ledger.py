@@ -123,17 +123,11 @@ class Ledger:
             case MachineLost(machine=name):
                 self._guests.discard(name)
             case WorkerExited(rank=rank, exit_code=code, machine=name) if code:
-                if self._computes(name, rank):
+                # Nobody says how the program of another machine ended.
+                if self.membership is not None and self.membership.holds(name, rank):
                     self._bad_ranks[rank] = fact
             case _:
                 pass
-
-    def _computes(self, machine: str, rank: int) -> bool:
-        """Whether a rank is that machine's: nobody says how another's program ended."""
-        membership = self.membership
-        if membership is None or not 0 <= rank < membership.layout.world_size:
-            return False
-        return membership.machine_of(rank) == machine
 
     def ending(self) -> Ending | None:
         """How the job ended, or None while it goes on."""

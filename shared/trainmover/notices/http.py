@@ -14,6 +14,7 @@ import contextlib
 import hmac
 import json
 import re
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from trainmover.decimal_text import decimal
 from trainmover.errors import TrainMoverError
 from trainmover.events.machine import MachineNoticed
 
@@ -93,10 +95,14 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread, if there is one left."""
-        if self._room.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        if not self._room.acquire(blocking=False):
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._room.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, and make room."""
@@ -106,7 +112,9 @@ class _Server(ThreadingHTTPServer):
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Callers go away as they like."""
+        """Callers go away as they like; anything else is a bug, and told."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler, abc.ABC):
@@ -138,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler, abc.ABC):
         place = _PATH.fullmatch(self.path)
         if place is None:
             return 404, {"error": "POST /v1/machines/NAME/notices"}
-        length = _length(self.headers.get("Content-Length", ""))
+        length = decimal(self.headers.get("Content-Length", ""), digits=_DIGITS) or 0
         if not 0 < length <= _MOST_BYTES:
             return 413, {"error": f"a body of 1 to {_MOST_BYTES} bytes is needed"}
         try:
@@ -167,11 +175,6 @@ class _Handler(BaseHTTPRequestHandler, abc.ABC):
 
     def log_message(self, *_: Any) -> None:
         """What is stored is logged by whoever stores it."""
-
-
-def _length(text: str) -> int:
-    """A ``Content-Length``; 0 for what is none."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else 0
 
 
 def _no_number(name: str) -> float:

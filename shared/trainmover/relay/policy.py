@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 
+from trainmover.decimal_text import decimal
+
 __all__ = ["ATTEMPTS", "Answer", "Decision", "Deliver", "GiveUp", "Retry", "decide"]
 
 ATTEMPTS: Final = 8
@@ -79,8 +81,8 @@ def decide(answer: Answer, *, attempt: int, chance: float, now: datetime) -> Dec
 def _asked_for_s(answer: Answer, now: datetime) -> float:
     """Seconds that a ``Retry-After`` asks for, within reason."""
     text = answer.headers.get("retry-after", "").strip()
-    if text.isascii() and text.isdecimal() and len(text) <= _DIGITS:
-        return min(float(text), 10 * _LONGEST_S)
+    if (seconds := decimal(text, digits=_DIGITS)) is not None:
+        return min(float(seconds), 10 * _LONGEST_S)
     try:
         date = parsedate_to_datetime(text)
         date = date if date.tzinfo else date.replace(tzinfo=UTC)

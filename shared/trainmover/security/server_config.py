@@ -25,6 +25,12 @@ __all__ = ["ACCOUNT", "auth_config", "server_config"]
 ACCOUNT: Final = "TRAINMOVER"
 _GENERAL: Final = ("$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST")
 """What is asked of JetStream and of no stream: the account of the facts answers."""
+_STREAM_VERBS: Final = (
+    *("CREATE", "UPDATE", "DELETE", "PURGE", "INFO"),
+    *("MSG.GET", "MSG.DELETE", "LEADER.STEPDOWN", "PEER.REMOVE"),
+)
+_CONSUMER_VERBS: Final = ("INFO", "DELETE", "LEADER.STEPDOWN")
+_INBOXES: Final = "_INBOX.>"
 _SYSTEM: Final = "SYS"
 _ANSWER_WITHIN: Final = "30s"
 MAX_PAYLOAD: Final = 8 * 1024 * 1024
@@ -63,12 +69,6 @@ def _store(name: str, streams: Mapping[str, Iterable[str]], more: tuple[str, ...
     return _Store(f"{ACCOUNT}_{name}", tuple(single), tuple(many))
 
 
-_STREAM_VERBS: Final = (
-    *("CREATE", "UPDATE", "DELETE", "PURGE", "INFO"),
-    *("MSG.GET", "MSG.DELETE", "LEADER.STEPDOWN", "PEER.REMOVE"),
-)
-_CONSUMER_VERBS: Final = ("INFO", "DELETE", "LEADER.STEPDOWN")
-_INBOXES: Final = "_INBOX.>"
 _STORES: Final = (
     _store("FACTS", {EVENT_STREAM: fact_subjects("*")}, _GENERAL),
     _store("COMMANDS", {COMMAND_STREAM: ["tm.v1.*.cmd.*"]}),

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
+import trainmover_executor
 from trainmover.commands import (
     AbortMigration,
     BreakStep,
@@ -291,11 +292,12 @@ def test_a_bay_that_dies_is_retried_on_fresh_sockets_at_growing_intervals() -> N
     assert world.state.bays[0].failures == 0
 
 
-FAULT = """Fatal Python error: Segmentation fault
+FAULT = f"""Fatal Python error: Segmentation fault
 
 Current thread 0x00007f (most recent call first):
   File "/venv/lib/python3.12/site-packages/torch/nn/linear.py", line 125 in forward
-  File "/home/ada/train.py", line 19 in <module>
+  File "{trainmover_executor.__path__[0]}/loop.py", line 80 in steps
+  File "/home/ada/trainmover/train.py", line 19 in <module>
   File "<frozen runpy>", line 88 in _run_code
 """
 
@@ -316,7 +318,7 @@ def test_a_ready_standby_that_dies_is_not_ready_any_more() -> None:
     failed = world.last(MachineWarmingFailed)
     assert isinstance(failed, MachineWarmingFailed)
     assert failed.error == "its process was ended by SIGSEGV"
-    assert failed.where == "/home/ada/train.py:19"
+    assert failed.where == "/home/ada/trainmover/train.py:19"
     assert failed.attempts == 1
     warming = world.last(MachineWarming)
     assert isinstance(warming, MachineWarming)

@@ -9,15 +9,15 @@ import time
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from trainmover.bus.protocol import Bus
 from trainmover.bus.streams import MACHINES_BUCKET
+from trainmover.decimal_text import decimal
 from trainmover.errors import BusError, BusUnavailableError, ConfigError, ConflictError
+from trainmover.observe import get_logger
 
 __all__ = ["claim_generation", "newest_generation", "private_folder"]
 
-log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _LONGEST_SOCKET_PATH: Final = 107
 _ATTEMPTS: Final = 20
@@ -48,7 +48,8 @@ async def claim_generation(bus: Bus, *, job: str, machine: str) -> int:
     for _ in range(_ATTEMPTS):
         try:
             known = await bus.get(MACHINES_BUCKET, key)
-            before = _number(known.value) if known is not None else 0
+            # Anything but a number is no word of an agent's.
+            before = (decimal(known.value, digits=_DIGITS) or 0) if known is not None else 0
             mine = max(newest_generation(), before + _LIFE)
             revision = None if known is None else known.revision
             await bus.put(MACHINES_BUCKET, key, str(mine).encode(), revision=revision)
@@ -57,16 +58,11 @@ async def claim_generation(bus: Bus, *, job: str, machine: str) -> int:
         except BusUnavailableError:
             await asyncio.sleep(_RETRY_S)
         except BusError as error:
-            log.warning("the generation is the clock's", reason=str(error))
+            _log.warning("agent.generation_is_of_the_clock", reason=str(error))
             break
         else:
             return mine
     return newest_generation()
-
-
-def _number(value: bytes) -> int:
-    """What an earlier agent wrote; 0 for anything else."""
-    return int(value) if value.isdigit() and len(value) <= _DIGITS else 0
 
 
 def private_folder() -> Path:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
+import trainmover
 from trainmover.commands import Warm
 from trainmover.events.machine import MachineReady, MachineWarming, MachineWarmingFailed
 from trainmover_executor.agent.effects import After, Bind, Exited, RetryBay
@@ -22,9 +24,11 @@ __all__ = ["on_bound", "on_lost", "on_retry", "on_warm", "on_warmed", "start_bay
 
 _FIRST_BACKOFF_S: Final = 1.0
 _LONGEST_BACKOFF_S: Final = 300.0
+_DOUBLINGS: Final = 16  # beyond the longest by far, and no float overflows
 _LONGEST_LINE: Final = 300
 _FRAME: Final = re.compile(r'File "(.+)", line (\d+) in ')
-_LIBRARIES: Final = ("/site-packages/", "/lib/python", "/trainmover", "<")
+_LIBRARIES: Final = ("/site-packages/", "/lib/python", "<")
+_OURS: Final = (str(Path(trainmover.__file__).parent), str(Path(__file__).parents[1]))
 _SIGNALS: Final = {int(one): one.name for one in signal.Signals}
 
 
@@ -143,8 +147,8 @@ def on_lost(turn: Turn, worker: Worker, event: Exited) -> None:
     slot = worker.slot
     turn.end(turn.state.live_of(slot), grace_s=0.0)
     bay = turn.bay(slot, phase="down", failures=turn.state.bays[slot].failures + 1)
-    # Of a few attempts the doubling is worth computing, of a thousand not.
-    delay_s = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(bay.failures - 1, 16))
+    doubled = min(bay.failures - 1, _DOUBLINGS)
+    delay_s = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2**doubled)
     error, where = _reason(worker, event)
     turn.log(
         "warning",
@@ -191,7 +195,7 @@ def _crashed_at(words: str) -> str:
     """Where native code died, from what ``faulthandler`` wrote: innermost call first."""
     for match in _FRAME.finditer(words):
         file, line = match.groups()
-        if not any(part in file for part in _LIBRARIES):
+        if not file.startswith(_OURS) and not any(part in file for part in _LIBRARIES):
             return f"{file}:{line}"
     return ""
 

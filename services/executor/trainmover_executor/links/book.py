@@ -179,9 +179,12 @@ class LinkBook:
         try:
             sock = calling.result(timeout=timeout_s)
         except (
-            *(TimeoutError, OSError, concurrent.futures.CancelledError),
-            *(StaleEpochError, ProtocolError),  # somebody else listens there by now
+            OSError,
+            StaleEpochError,
+            ProtocolError,
+            concurrent.futures.CancelledError,
         ) as error:
+            # A timeout is an OSError; by ProtocolError somebody else listens there by now.
             calling.cancel()
             raise LinkBrokenError(
                 self._broken or f"cannot reach rank {peer} for group {group!r}: {error}"

@@ -19,7 +19,7 @@ def raise_limit() -> None:
     """Raise the soft limit of open files to the hard one, where that is more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
-    if soft not in (resource.RLIM_INFINITY, -1) and soft < wanted:
+    if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 

@@ -252,13 +252,9 @@ class Endpoint:
             self._strangers.pop(sock, None)
 
     async def _answer_tcp(self, sock: socket.socket) -> None:
-        async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
-            request = await _exactly(sock, REQUEST_SIZE)
-            said = await self._examine(sock, request)
-        if said is None:
+        if (call := await self._heard(sock)) is None:
             return
-        self._strangers.pop(sock, None)
-        hail, reply = await self._heard(request)
+        hail, reply, said = call
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         wanted = reply is Reply.OK and hail.group not in PLAIN_GROUPS and _from_here(sock)
         if wanted and self._local is not None:
@@ -270,13 +266,9 @@ class Endpoint:
 
     async def _answer_local(self, sock: socket.socket) -> None:
         local.check_owner(sock)
-        async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
-            request = await _exactly(sock, REQUEST_SIZE)
-            said = await self._examine(sock, request)
-        if said is None:
+        if (call := await self._heard(sock)) is None:
             return
-        self._strangers.pop(sock, None)
-        hail, reply = await self._heard(request)
+        hail, reply, said = call
         if await self._told(hail, reply, sock, said=said):
             async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
                 linked = await local.receive_memory(sock)
@@ -287,9 +279,23 @@ class Endpoint:
                 linked.close()
                 raise
 
-    async def _examine(self, sock: socket.socket, request: bytes) -> bytes | None:
-        """Whether the caller knows the secret: what was said so far, else None and it is told."""
-        hail, _ = Hail.parse(request, job=self._job)
+    async def _heard(self, sock: socket.socket) -> tuple[Hail, Reply, bytes] | None:
+        """The hail of a caller that knows the secret, what we think of it, and all that was said.
+
+        None when the caller does not know it, and was told so.
+        """
+        async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
+            request = await _exactly(sock, REQUEST_SIZE)
+            hail, ours = Hail.parse(request, job=self._job)
+            said = await self._examine(sock, hail, request)
+        if said is None:
+            return None
+        self._strangers.pop(sock, None)
+        await self.opened.wait()
+        return hail, self._judge(hail, ours=ours), said
+
+    async def _examine(self, sock: socket.socket, hail: Hail, request: bytes) -> bytes | None:
+        """What was said until the caller proved that it knows the secret, else None."""
         loop = asyncio.get_running_loop()
         challenge = secrets.token_bytes(CHALLENGE_SIZE)
         await loop.sock_sendall(sock, Answer(Reply.CHALLENGE, challenge).pack())
@@ -300,11 +306,6 @@ class Endpoint:
         await loop.sock_sendall(sock, Answer(Reply.WRONG_SECRET).pack())
         sock.close()
         return None
-
-    async def _heard(self, data: bytes) -> tuple[Hail, Reply]:
-        hail, ours = Hail.parse(data, job=self._job)
-        await self.opened.wait()
-        return hail, self._judge(hail, ours=ours)
 
     async def _told(self, hail: Hail, reply: Reply, sock: socket.socket, *, said: bytes) -> bool:
         """Tell a proven caller what we think of its call, and prove ourselves; True if it is OK."""
