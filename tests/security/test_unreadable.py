@@ -33,9 +33,15 @@ def fact() -> tuple[dict[str, str], bytes]:
 
 
 @pytest.mark.parametrize(
-    "time", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00Z"]
+    "time",
+    [
+        "0001-01-01T00:00:00+23:59",
+        "9999-12-31T23:59:59-23:59",
+        "0001-01-01T00:00:00Z",
+        "\ud800",
+    ],
 )
-def test_times_at_the_ends_of_the_calendar(time: str) -> None:
+def test_times_that_are_none_or_at_the_ends_of_the_calendar(time: str) -> None:
     headers, body = fact()
     with pytest.raises(MalformedEventError, match="time"):
         decode(SUBJECT, headers | {"ce-time": time}, body)

@@ -337,6 +337,7 @@ class Joiner:
             coming.arrived.restore()
         self._capsules.keep(message["capsules"], step=message["committed"])
         self._following.adopt(message["followed"])
+        self._state.drop_gradients()
         if message["gradients"] is not None:
             self._state.load_gradients(message["gradients"])
         if not follower.copied:
@@ -372,6 +373,7 @@ class Joiner:
         else:
             self.put_state_back()
         tree, told = coming.rest, coming.told
+        self._state.drop_gradients()
         self._following.adopt(tree["followed"])
         if coming.position is None:  # an unborn job: this rank's own beginning is the dead rank's
             return Moment.from_trees(told, _NOWHERE)

@@ -233,7 +233,7 @@ def percent_encode(value: str) -> str:
 def _percent_decode(value: str) -> str:
     if "%" not in value and value.isascii():  # nearly always, and a planner reads many at once
         return value
-    return unquote_to_bytes(value).decode("utf-8", "replace")
+    return unquote_to_bytes(value.encode("utf-8", "replace")).decode("utf-8", "replace")
 
 
 def _brief(error: ValidationError) -> str:

@@ -327,3 +327,12 @@ def test_what_a_model_got_later_belongs_to_its_state():
     model.append(nn.Sequential(nn.BatchNorm1d(4), model[1]))
     assert list(map(id, state.parameters())) == list(map(id, model.parameters()))
     assert [b.data_ptr() for b in state.buffers()] == [b.data_ptr() for b in model.buffers()]
+
+
+def test_gradients_of_shadow_iterations_are_dropped() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    state = TrainingState(models=[model], optimizers=[optimizer], others={})
+    model(torch.ones(1, 2)).sum().backward()
+    state.drop_gradients()
+    assert state.gradients() == [None, None]

@@ -139,6 +139,11 @@ class TrainingState:
         """A number that differs when any local gradient does."""
         return fingerprint_of(each for each in self.gradients() if each is not None)
 
+    def drop_gradients(self) -> None:
+        """Have none: shadow iterations leave some, and a body may add to what it finds."""
+        for parameter in self.parameters():
+            parameter.grad = None
+
     def load_gradients(self, values: Sequence[torch.Tensor | None]) -> None:
         """Take over what another rank's ``gradients`` returned."""
         for parameter, value in zip(self.parameters(), values, strict=True):
