@@ -392,7 +392,9 @@ class Joiner:
         told = coming.told
         certain, unknown = predicted(voted.variables, then=told["then"], now=told["now"])
         if coming.ran_the_rest:
-            return {**voted.to_tree(), "variables": certain, "rng": capture_rng()}
+            # What was not needed at the vote was set behind it: here, too, from this rank's values.
+            before = {path: value for path, value in certain.items() if path in voted.variables}
+            return {**voted.to_tree(), "variables": before, "rng": capture_rng()}
         if unknown:
             log.warning(
                 "variables that differ from rank to rank are as they were at the last vote",
