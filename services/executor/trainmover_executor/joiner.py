@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 import structlog
+import torch
 
 from trainmover.errors import StaleEpochError
 from trainmover.plan import Plan
@@ -392,9 +393,14 @@ class Joiner:
         told = coming.told
         certain, unknown = predicted(voted.variables, then=told["then"], now=told["now"])
         if coming.ran_the_rest:
-            # What was not needed at the vote was set behind it: here, too, from this rank's values.
-            before = {path: value for path, value in certain.items() if path in voted.variables}
-            return {**voted.to_tree(), "variables": before, "rng": capture_rng()}
+            # A tensor that was not needed at the vote was set behind it, here as well, from this
+            # rank's data. Numbers may come from schedulers, which that code has moved on twice.
+            known = {
+                path: value
+                for path, value in certain.items()
+                if path in voted.variables or not isinstance(value, torch.Tensor)
+            }
+            return {**voted.to_tree(), "variables": known, "rng": capture_rng()}
         if unknown:
             log.warning(
                 "variables that differ from rank to rank are as they were at the last vote",
