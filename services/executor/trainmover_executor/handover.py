@@ -154,7 +154,7 @@ class Handover:
                     "between": state.between,
                     "position": moment.position.to_tree(),
                     **moment.common(),
-                    "then": moment.then,
+                    "voted": moment.voted.to_tree(),
                     "gradients": self._state.gradients() if moment.accumulates else None,
                     "capsules": self._capsules.kept(step=state.committed),
                     "followed": self._following.units_held(),

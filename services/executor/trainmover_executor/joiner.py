@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 import structlog
-import torch
 
 from trainmover.errors import StaleEpochError
 from trainmover.plan import Plan
@@ -81,6 +80,7 @@ class _Coming:
         now: The same at the place where the job stands, if it had shown that before it died.
         ran_the_rest: Whether the program ran the code behind the dead rank's last vote, with its
             variables.
+        roots: How the paths begin of the variables that could be seen at that vote.
         follower: Of a planned move.
         rest: What a replica handed over beside the state.
         arrived: The state that was handed over, kept while the program runs one more step to where
@@ -98,6 +98,7 @@ class _Coming:
         self.nbytes = 0
         self.now: Position | None = None
         self.ran_the_rest = False
+        self.roots: frozenset[str] = frozenset()
         self.rest: dict[str, Any] = {}
         self.arrived: StepStart | None = None
 
@@ -153,19 +154,18 @@ class Joiner:
         None, too, while the program is in a call around the one that took that vote.
         """
         coming = self._coming
-        return coming.position if coming is not None and coming.ran_the_rest else None
+        if coming is None:
+            return None
+        if coming.plan.kind != "planned":
+            return coming.position if coming.ran_the_rest else None
+        # A leaver that is not between steps is met without running the code behind its vote.
+        told = coming.told
+        return Position.from_tree(told["voted"]) if told["place"]["between"] else None
 
     @property
-    def variables_for_rest(self) -> dict[str, Any]:
-        """What the program gets at the vote of one more step, from the rank that gives the state.
-
-        In front of work between steps the job has run the code behind its last vote in part, and so
-        will this program, from the variables that the leaver had at that vote.
-        """
+    def variables_now(self) -> dict[str, Any]:
+        """The program's variables where the job stands, of the rank that gives the state."""
         told = {} if self._coming is None else self._coming.told
-        planned = self._coming is not None and self._coming.plan.kind == "planned"
-        if planned and told["place"]["between"]:
-            return dict(told["then"])
         leavers = told.get("position", {}).get("variables", {})
         return dict(told.get("now", leavers))
 
@@ -198,6 +198,11 @@ class Joiner:
     def knows_the_place(self) -> bool:
         """Whether this standby knows where the job is."""
         return self._coming is not None or self._place is not None
+
+    def runs_the_rest(self, roots: frozenset[str]) -> None:
+        """The program runs the code behind a vote from which variables with ``roots`` are seen."""
+        if self._coming is not None:
+            self._coming.roots = roots
 
     def put_state_back(self) -> None:
         """The state of the job again, behind the body of one more step and once the job is met."""
@@ -344,7 +349,8 @@ class Joiner:
         if not follower.copied:
             follower.begin_proof()
             self._follower = follower
-        return Moment.from_trees(message, message["position"])
+        voted = Position.from_tree(message["voted"])
+        return Moment.from_trees(message, message["position"], voted=voted)
 
     def _keep(self, coming: _Coming) -> None:
         coming.arrived = StepStart(self._state)
@@ -377,7 +383,7 @@ class Joiner:
         self._state.drop_gradients()
         self._following.adopt(tree["followed"])
         if coming.position is None:  # an unborn job: this rank's own beginning is the dead rank's
-            return Moment.from_trees(told, _NOWHERE)
+            return Moment.from_trees(told, _NOWHERE, voted=Position.from_tree(_NOWHERE))
         if coming.now is not None:
             position = coming.now.to_tree()
         else:
@@ -386,19 +392,18 @@ class Joiner:
             self._state.load_gradients(tree["gradients"])
             if self._state.gradient_print() != coming.position.gradients:
                 self._refuse(coming, _GRADIENTS_LOST.format(rank=self._runtime.rank))
-        return Moment.from_trees(told, position)
+        return Moment.from_trees(told, position, voted=coming.position)
 
     def _after_the_vote(self, coming: _Coming, voted: Position) -> dict[str, Any]:
         """The dead rank's position where the job stands, from the one at its last vote."""
         told = coming.told
         certain, unknown = predicted(voted.variables, then=told["then"], now=told["now"])
         if coming.ran_the_rest:
-            # A tensor that was not needed at the vote was set behind it, here as well, from this
-            # rank's data. Numbers may come from schedulers, which that code has moved on twice.
+            # What was seen at the vote and not needed was set behind it, and here as well.
             known = {
                 path: value
                 for path, value in certain.items()
-                if path in voted.variables or not isinstance(value, torch.Tensor)
+                if path in voted.variables or path.partition(".")[0] not in coming.roots
             }
             return {**voted.to_tree(), "variables": known, "rng": capture_rng()}
         if unknown:

@@ -284,7 +284,7 @@ class TrainingLoop:
             placement=self.attempt.placement,
             votes_at_end=self.attempt.keeps_all,
             accumulates=self.attempt.accumulates,
-            then=self._voted.variables,
+            voted=self._voted,
         )
         places = self._runtime.places
         if places.listeners:
@@ -376,7 +376,11 @@ class TrainingLoop:
         )
 
     def _here_at_vote(self, frame: FrameType) -> Position:
-        self._voted = replace(self.here(frame), at_end=self.attempt.votes_at_end)
+        self._voted = replace(
+            self.here(frame),
+            at_end=self.attempt.votes_at_end,
+            settings=self._state.settings(),
+        )
         return self._voted
 
     def end(self, step: Step) -> bool:
@@ -396,7 +400,7 @@ class TrainingLoop:
     def joined(self, moment: Moment, *, sites: dict[Any, int]) -> None:
         """A standby took over: it is as warm as the others, and votes where they do."""
         self._sites = dict(sites)
-        self._voted = replace(moment.position, variables=moment.then)
+        self._voted = moment.voted
         self._lookout.joined()
         self.attempt.adopt(moment)
         self.start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from trainmover_executor.placement import Placement
@@ -22,7 +22,7 @@ class Moment:
         votes_at_end: Whether the next one is at the end of the body.
         accumulates: Gradients are part of the state: bodies since the last step of an optimizer
             accumulated them.
-        then: The program's variables at the last vote, which a joiner runs the code behind from.
+        voted: The same at the last vote, from where a joiner runs the code behind it.
     """
 
     position: Position
@@ -30,7 +30,7 @@ class Moment:
     placement: Placement
     votes_at_end: bool
     accumulates: bool
-    then: dict[str, Any] = field(default_factory=dict)
+    voted: Position
 
     def common(self) -> dict[str, Any]:
         """What is the same at all ranks, as a portable tree."""
@@ -48,7 +48,7 @@ class Moment:
         return {**self.common(), "position": position}
 
     @staticmethod
-    def from_trees(common: dict[str, Any], position: dict[str, Any]) -> Moment:
+    def from_trees(common: dict[str, Any], position: dict[str, Any], *, voted: Position) -> Moment:
         """From what ``common`` and ``Position.to_tree`` returned."""
         return Moment(
             position=Position.from_tree(position),
@@ -56,5 +56,5 @@ class Moment:
             placement=Placement.from_tree(common["placement"]),
             votes_at_end=common["votes_at_end"],
             accumulates=common["accumulates"],
-            then=common.get("then", {}),
+            voted=voted,
         )

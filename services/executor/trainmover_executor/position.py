@@ -20,6 +20,7 @@ class Position:
         gradients: Fingerprint of the gradients, where they belong to the state (see
             ``Moment.accumulates``); else None.
         at_end: At a vote: whether it was cast at the end of the body.
+        settings: At a vote: see ``TrainingState.settings``.
     """
 
     feeds: list[dict[str, Any]]
@@ -28,6 +29,7 @@ class Position:
     variables: dict[str, Any]
     gradients: int | None = None
     at_end: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def to_tree(self) -> dict[str, Any]:
         """As a portable tree."""
@@ -96,6 +98,6 @@ class Place:
         return Place(**{**{name: tree[name] for name in _PLACE}, "ended": ended})
 
 
-_POSITION: Final = ("feeds", "rng", "buffers", "variables", "gradients", "at_end")
+_POSITION: Final = ("feeds", "rng", "buffers", "variables", "gradients", "at_end", "settings")
 _ENDED: Final = ("drawn", "committed", "left", "variables", "results", "at_end")
 _PLACE: Final = ("open", "ended", "committed", "between", "results")

@@ -14,7 +14,7 @@ from trainmover_executor.control import Warmed
 from trainmover_executor.course import EndCall, OneMoreStep, Stay, TakeOver
 from trainmover_executor.handover import Handover
 from trainmover_executor.moment import Moment
-from trainmover_executor.position import EndedCall
+from trainmover_executor.position import EndedCall, Position
 from trainmover_executor.role.effects import Warm
 from trainmover_executor.runtime import Runtime
 from trainmover_executor.state.rng import restore_rng
@@ -71,7 +71,7 @@ class Shadow:
         self._is_warm = False
         self._beginning: tuple[dict[str, Any], dict[str, Any]] | None = None
         self._load: dict[str, Any] | None = None
-        self._load_rng: dict[str, Any] | None = None
+        self._voted: Position | None = None
         self._leaving: EndedCall | None = None
         self._one_more = False
         handover.joiner.approach = self._approach
@@ -109,11 +109,11 @@ class Shadow:
             case EndCall(ended=ended):
                 return self._leave(call, iterator, ended, frame)
             case OneMoreStep(drawn=drawn):
-                if (voted := self._joiner.voted) is None:
-                    self._load = self._joiner.variables_for_rest
+                self._voted = voted = self._joiner.voted
+                if voted is None:
+                    self._load = self._joiner.variables_now
                 else:
-                    self._load, self._load_rng = voted.variables, voted.rng
-                    self.votes_at_end = voted.at_end
+                    self._load, self.votes_at_end = voted.variables, voted.at_end
                 self._one_more = True
                 committed = self._joiner.committed
                 return self._step(call, iterator, drawn=drawn, index=committed - 1)
@@ -206,9 +206,11 @@ class Shadow:
         if self._load is not None:
             self._loop.variables.load(self._load, frame)
             self._load = None
-        if self._load_rng is not None:
-            restore_rng(self._load_rng)
-            self._load_rng = None
+        if self._voted is not None:
+            restore_rng(self._voted.rng)
+            self._state.load_settings(self._voted.settings)
+            self._joiner.runs_the_rest(self._loop.variables.roots(frame))
+            self._voted = None
         return True
 
     def end(self, step: Step) -> bool:
@@ -217,7 +219,9 @@ class Shadow:
         self.votes_at_end = False
         if self._one_more:
             self._one_more = False
+            settings = self._state.settings()  # the code behind the vote is about to move them on
             self._joiner.put_state_back()
+            self._state.load_settings(settings)
             return False
         self._sites[self._site] = self._sites.get(self._site, 0) + 1
         return self._sites[self._site] < self._iterations

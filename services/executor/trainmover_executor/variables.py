@@ -110,6 +110,13 @@ class LoopVariables:
                 self._changing.add(path)
         return {path: value for path, value in now.items() if path in self._changing}
 
+    def roots(self, frame: FrameType | None) -> frozenset[str]:
+        """How the paths begin of all that can be seen from ``frame``.
+
+        A generator that gives steps on is not seen from their bodies.
+        """
+        return frozenset(root for root, _, _ in self._roots(frame, live=False))
+
     def load(self, values: Mapping[str, Any], frame: FrameType | None) -> list[str]:
         """Take over what ``changed`` returned at another process.
 

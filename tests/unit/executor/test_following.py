@@ -26,12 +26,14 @@ from trainmover_executor.state.transfer import receive_tree
 EPOCH = 4
 WAIT_S = 20.0
 PLACE = Place(open=[[1, 3]], ended=[[], []], committed=3, between=0, results=[])
+NOWHERE = Position(feeds=[], rng={}, buffers=[], variables={})
 MOMENT = Moment(
-    position=Position(feeds=[], rng={}, buffers=[], variables={}),
+    position=NOWHERE,
     place=PLACE,
     placement=Placement(),
     votes_at_end=False,
     accumulates=False,
+    voted=NOWHERE,
 )
 
 

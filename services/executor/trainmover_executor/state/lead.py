@@ -177,7 +177,7 @@ class StateLead:
         Raises:
             LinkBrokenError: It is gone.
         """
-        self._send({"kind": "place", **moment.common(), "then": moment.then})
+        self._send({"kind": "place", **moment.common(), "voted": moment.voted.to_tree()})
         await_arrival(self._link, epoch=self._epoch)
         with self._changed:
             self._changed.wait_for(lambda: not self._stepping or self._over.is_set())

@@ -7,6 +7,7 @@ that ran shadow iterations already owns every tensor at its final address. Every
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -16,6 +17,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LRScheduler
 
 from trainmover.errors import ConfigError
 from trainmover_executor.communicator.memory import bytes_of, flat_of
@@ -153,6 +155,25 @@ class TrainingState:
                 _assign(local_of(parameter.grad), value)
             else:
                 parameter.grad = like_parameter(parameter, value)
+
+    def settings(self) -> dict[str, Any]:
+        """A copy of what optimizers are set to, and of the state of schedulers and scalers.
+
+        Programs read numbers in these, and the code behind a vote moves them on.
+        """
+        others = {
+            name: other.state_dict()
+            for name, other in self.others.items()
+            if isinstance(other, LRScheduler | torch.amp.GradScaler)
+        }
+        return copy.deepcopy({"groups": list(map(settings_of, self.optimizers)), "others": others})
+
+    def load_settings(self, tree: dict[str, Any]) -> None:
+        """Take over what ``settings`` returned here or at another rank."""
+        for optimizer, groups in zip(self.optimizers, tree["groups"], strict=True):
+            load_settings(optimizer, groups)
+        for name, state in tree["others"].items():
+            self.others[name].load_state_dict(state)
 
     def small(self) -> dict[str, Any]:
         """The state of ``others`` alone: small, and changed by user code around the vote."""
