@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from trainmover_executor.course import Level
 from trainmover_executor.feed import Feed
@@ -34,6 +34,7 @@ class Call:
         start_step: Steps that the job counts as completed before its first.
         level: Where it is in the course of the program; None before its first step is asked for.
         feed: Its data, from then on.
+        beginning: Where its data began, at a standby.
         over: Whether it has ended.
     """
 
@@ -45,6 +46,7 @@ class Call:
         self.start_step = start_step
         self.level: Level | None = None
         self.feed: Feed | None = None
+        self.beginning: dict[str, Any] = {}
         self.over = False
 
 

@@ -12,7 +12,19 @@ from typing import Any
 
 from trainmover_executor.position import EndedCall, Place
 
-__all__ = ["Course", "EndCall", "Level", "Lost", "OneMoreStep", "Stay", "TakeOver", "Way", "way_to"]
+__all__ = [
+    "Course",
+    "EndCall",
+    "Level",
+    "Lost",
+    "OneMoreStep",
+    "Stay",
+    "TakeOver",
+    "Way",
+    "place_of_vote",
+    "still_open",
+    "way_to",
+]
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +89,11 @@ class Course:
         innermost = self.levels[-1]
         return innermost.ended[-1].results if innermost.ended else innermost.results
 
+    @property
+    def open(self) -> list[list[int]]:
+        """See ``Place.open``."""
+        return [[level.ordinal, level.drawn] for level in self.levels[1:]]
+
     def place(self, *, committed: int, between: bool) -> Place:
         """Where this process is, for others.
 
@@ -85,7 +102,7 @@ class Course:
             between: In ``between_steps``; else in front of the next step.
         """
         return Place(
-            open=[[level.ordinal, level.drawn] for level in self.levels[1:]],
+            open=self.open,
             ended=[list(level.ended) for level in self.levels],
             committed=committed,
             between=len(self.results) + 1 if between else 0,
@@ -159,6 +176,36 @@ def way_to(place: Place, course: Course, *, between: bool) -> Way:
     if depth and levels[-1].drawn < place.open[depth - 1][1]:
         return OneMoreStep(drawn=place.open[depth - 1][1])
     return Lost("the program came back for a step without passing where the job stands")
+
+
+def place_of_vote(then: list[list[int]], place: Place) -> Place:
+    """Where the job stood at its last vote.
+
+    Args:
+        then: The calls that were open.
+        place: Where it stands now.
+    """
+    same = _alike(then, place.open)
+    ended = [place.ended[depth] if depth <= same else [] for depth in range(len(then) + 1)]
+    return Place(open=then, ended=ended, committed=place.committed, between=0, results=[])
+
+
+def still_open(then: list[list[int]], place: Place) -> int:
+    """How many of the calls that were open at the last vote are open now, outermost first."""
+    same = _alike(then, place.open)
+    if same == min(len(then), len(place.open)):
+        return same
+    return same + (then[same][0] == place.open[same][0])
+
+
+def _alike(then: list[list[int]], now: list[list[int]]) -> int:
+    """How many calls are the same ones, and have given as many steps."""
+    alike = 0
+    for one, other in zip(then, now, strict=False):
+        if one != other:
+            break
+        alike += 1
+    return alike
 
 
 def _common(place: Place, course: Course) -> tuple[int, list[Level]]:

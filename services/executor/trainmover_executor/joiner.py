@@ -24,6 +24,7 @@ from trainmover_executor.capsule import (
     giver_of,
     open_capsule,
 )
+from trainmover_executor.coming import NOWHERE, Coming
 from trainmover_executor.course import (
     Course,
     EndCall,
@@ -34,11 +35,10 @@ from trainmover_executor.course import (
     Way,
     way_to,
 )
-from trainmover_executor.links.link import Link, LinkBrokenError
+from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.moment import Moment
 from trainmover_executor.phase_one import STATE_GROUP
 from trainmover_executor.position import Place, Position
-from trainmover_executor.predict import predicted
 from trainmover_executor.redo import StepStart
 from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.redundancy.snapshot import take_again
@@ -47,7 +47,6 @@ from trainmover_executor.role.effects import CouldNotJoin, Joined, Joins
 from trainmover_executor.runtime import Runtime
 from trainmover_executor.state.arrival import say_arrived
 from trainmover_executor.state.follow import StateFollower
-from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.state.transfer import (
     HAND_OVER_TIMEOUT_S,
@@ -67,45 +66,6 @@ _GRADIENTS_LOST: Final = (
     "since the last step of its optimizer are lost with it. Put all micro-batches of one optimizer "
     "step into one body: for part in step.microbatches(n)"
 )
-
-
-class _Coming:
-    """A plan that this standby joins, from its first word to the take-over.
-
-    Attributes:
-        plan: The plan.
-        link: To the leaver, or to the replica that gives the state.
-        told: What the giver said of where the job stands; empty until it did.
-        position: What the dead rank alone knew at its last vote; None for a planned move.
-        now: The same at the place where the job stands, if it had shown that before it died.
-        ran_the_rest: Whether the program ran the code behind the dead rank's last vote, with its
-            variables.
-        roots: How the paths begin of the variables that could be seen at that vote.
-        follower: Of a planned move.
-        rest: What a replica handed over beside the state.
-        arrived: The state that was handed over, kept while the program runs one more step to where
-            the job stands.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.started = time.perf_counter()
-        self.link: Link | None = None
-        self.told: dict[str, Any] = {}
-        self.position: Position | None = None
-        self.follower: StateFollower | None = None
-        self.message: dict[str, Any] = {}
-        self.nbytes = 0
-        self.now: Position | None = None
-        self.ran_the_rest = False
-        self.roots: frozenset[str] = frozenset()
-        self.rest: dict[str, Any] = {}
-        self.arrived: StepStart | None = None
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether the program's variables will be the dead rank's, bit for bit."""
-        return self.now is not None or self.position is None or self.ran_the_rest
 
 
 class Joiner:
@@ -133,7 +93,7 @@ class Joiner:
         self._capsules = capsules
         self._following = following
         self._reports = reports
-        self._coming: _Coming | None = None
+        self._coming: Coming | None = None
         self._follower: StateFollower | None = None
         self._place: Place | None = None
         self._approaching = False
@@ -153,21 +113,22 @@ class Joiner:
 
         None, too, while the program is in a call around the one that took that vote.
         """
-        coming = self._coming
-        if coming is None:
-            return None
-        if coming.plan.kind != "planned":
-            return coming.position if coming.ran_the_rest else None
-        # A leaver that is not between steps is met without running the code behind its vote.
-        told = coming.told
-        return Position.from_tree(told["voted"]) if told["place"]["between"] else None
+        return None if self._coming is None else self._coming.vote_of_rest()
 
     @property
     def variables_now(self) -> dict[str, Any]:
         """The program's variables where the job stands, of the rank that gives the state."""
-        told = {} if self._coming is None else self._coming.told
-        leavers = told.get("position", {}).get("variables", {})
-        return dict(told.get("now", leavers))
+        return {} if self._coming is None else self._coming.variables_now()
+
+    @property
+    def replaces_the_dead(self) -> bool:
+        """Whether the job waits for this standby since a machine died."""
+        return self._coming is not None and not self._coming.is_planned
+
+    @property
+    def ran_the_rest(self) -> bool:
+        """Whether the program's variables come from the vote of the rank that is replaced."""
+        return self._coming is not None and self._coming.ran_the_rest
 
     def way(self, course: Course, *, between: bool) -> tuple[Way, Moment | None]:
         """How this standby's program gets to where the job stands; waits until a plan needs it.
@@ -187,7 +148,7 @@ class Joiner:
 
     def _next_way(self, course: Course, *, between: bool) -> tuple[Way, Moment | None]:
         coming = self._coming or self._await_plan(course, between=between)
-        if not isinstance(coming, _Coming):
+        if not isinstance(coming, Coming):
             return coming, None
         way = self._way_of(coming, course, between=between)
         if isinstance(way, Lost):
@@ -199,17 +160,16 @@ class Joiner:
         """Whether this standby knows where the job is."""
         return self._coming is not None or self._place is not None
 
-    def runs_the_rest(self, roots: frozenset[str]) -> None:
-        """The program runs the code behind a vote from which variables with ``roots`` are seen."""
+    def runs_the_rest(self, *, hidden: frozenset[str]) -> None:
+        """The program runs the code behind a vote from which it does not see ``hidden``."""
         if self._coming is not None:
-            self._coming.roots = roots
+            self._coming.hidden = hidden
 
     def put_state_back(self) -> None:
-        """The state of the job again, behind the body of one more step and once the job is met."""
-        if self._coming is not None and self._coming.arrived is not None:
-            rng = capture_rng()
-            self._coming.arrived.restore()
-            restore_rng(rng)
+        """Behind the body of one more step: the code there sees the state that the job has."""
+        if self._coming is not None:
+            self._coming.issued = self._runtime.latch.issued
+            self._coming.put_state_back()
 
     def check_proof(self) -> None:
         """Before a joiner's first vote: its state must be the leaver's.
@@ -223,7 +183,7 @@ class Joiner:
 
     # -- the way -----------------------------------------------------------------------------------
 
-    def _await_plan(self, course: Course, *, between: bool) -> _Coming | Way:
+    def _await_plan(self, course: Course, *, between: bool) -> Coming | Way:
         """Wait until a plan needs this standby, or the job has left where its program is."""
         runtime = self._runtime
         while True:
@@ -241,9 +201,9 @@ class Joiner:
             here = isinstance(way, TakeOver) and not between
             self._approaching = here and not self.approach(seen["position"]["feeds"])
 
-    def _begin(self, plan: Plan) -> _Coming:
+    def _begin(self, plan: Plan) -> Coming:
         runtime = self._runtime
-        coming = self._coming = _Coming(plan)
+        coming = self._coming = Coming(plan)
         runtime.reach("join.begin")
         planned = plan.kind == "planned"
         runtime.reset(Joins(plan), watch=not planned)
@@ -262,28 +222,29 @@ class Joiner:
             coming.link, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S
         )
         if coming.told["begun"]:
-            coming.position = Position.from_tree(self._receive_capsule(plan))
+            coming.voted = Position.from_tree(self._receive_capsule(plan))
         seen = runtime.places.seen()
         if seen is not None and _same_place(seen["place"], coming.told["place"]):
             coming.now = Position.from_tree(seen["position"])
         return coming
 
-    def _way_of(self, coming: _Coming, course: Course, *, between: bool) -> Way:
+    def _way_of(self, coming: Coming, course: Course, *, between: bool) -> Way:
         if coming.plan.kind == "planned":
             return self._followed(coming, course, between=between)
-        place = Place.from_tree(coming.told["place"])
-        way = way_to(place, course, between=between)
-        ran_a_step = bool(place.open) and place.open[-1][1] > 0
-        if isinstance(way, TakeOver) and not coming.is_exact and ran_a_step and not between:
-            way = OneMoreStep(drawn=place.open[-1][1])
+        way = way_to(target := coming.target, course, between=between)
+        if isinstance(way, Lost) and coming.needs_the_rest:
+            coming.is_beyond = True
+            way = way_to(target := coming.target, course, between=between)
+        if isinstance(way, TakeOver) and coming.needs_the_rest:
+            way = OneMoreStep(drawn=target.open[-1][1])
         if isinstance(way, OneMoreStep):
-            coming.ran_the_rest = len(course.levels) - 1 == len(place.open)
+            coming.ran_the_rest = len(course.levels) - 1 == len(target.open)
             if coming.arrived is None:
                 self._receive(coming)
                 self._keep(coming)
         return way
 
-    def _followed(self, coming: _Coming, course: Course, *, between: bool) -> Way:
+    def _followed(self, coming: Coming, course: Course, *, between: bool) -> Way:
         """Be kept current by the leaver, as long as its program is where this one is."""
         assert coming.link is not None  # noqa: S101 - _begin made it
         while True:
@@ -307,7 +268,7 @@ class Joiner:
             if message["kind"] != "place":
                 coming.message = message
 
-    def _take_over(self, coming: _Coming) -> Moment:
+    def _take_over(self, coming: Coming) -> Moment:
         plan, runtime = coming.plan, self._runtime
         planned = plan.kind == "planned"
         moment = self._take_from_leaver(coming) if planned else self._inherit(coming)
@@ -336,7 +297,7 @@ class Joiner:
         runtime.reach("join.done")
         return moment
 
-    def _take_from_leaver(self, coming: _Coming) -> Moment:
+    def _take_from_leaver(self, coming: Coming) -> Moment:
         message, follower = coming.message, coming.follower
         assert follower is not None  # noqa: S101 - it received the message
         if coming.arrived is not None:
@@ -352,11 +313,11 @@ class Joiner:
         voted = Position.from_tree(message["voted"])
         return Moment.from_trees(message, message["position"], voted=voted)
 
-    def _keep(self, coming: _Coming) -> None:
+    def _keep(self, coming: Coming) -> None:
         coming.arrived = StepStart(self._state)
         coming.arrived.capture(self.committed, whole=True)
 
-    def _receive(self, coming: _Coming) -> None:
+    def _receive(self, coming: Coming) -> None:
         """Take the state from a replica."""
         assert coming.link is not None  # noqa: S101 - _begin made it
         say_arrived(coming.link, epoch=coming.plan.epoch)
@@ -373,47 +334,23 @@ class Joiner:
         coming.rest = {name: tree[name] for name in ("followed", "gradients")}
         coming.nbytes += received.nbytes
 
-    def _inherit(self, coming: _Coming) -> Moment:
+    def _inherit(self, coming: Coming) -> Moment:
         """Stand where the job stands, with what only the dead rank knew from its capsule."""
         if coming.arrived is None:
             self._receive(coming)
         else:
-            self.put_state_back()
+            coming.put_state_back()
         tree, told = coming.rest, coming.told
         self._state.drop_gradients()
         self._following.adopt(tree["followed"])
-        if coming.position is None:  # an unborn job: this rank's own beginning is the dead rank's
-            return Moment.from_trees(told, _NOWHERE, voted=Position.from_tree(_NOWHERE))
-        if coming.now is not None:
-            position = coming.now.to_tree()
-        else:
-            position = self._after_the_vote(coming, coming.position)
         if tree["gradients"] is not None:
             self._state.load_gradients(tree["gradients"])
-            if self._state.gradient_print() != coming.position.gradients:
+            if coming.voted is not None and self._state.gradient_print() != coming.voted.gradients:
                 self._refuse(coming, _GRADIENTS_LOST.format(rank=self._runtime.rank))
-        return Moment.from_trees(told, position, voted=coming.position)
+        position = coming.position(issued=self._runtime.latch.issued).to_tree()
+        return Moment.from_trees(told, position, voted=coming.voted or NOWHERE)
 
-    def _after_the_vote(self, coming: _Coming, voted: Position) -> dict[str, Any]:
-        """The dead rank's position where the job stands, from the one at its last vote."""
-        told = coming.told
-        certain, unknown = predicted(voted.variables, then=told["then"], now=told["now"])
-        if coming.ran_the_rest:
-            # What was seen at the vote and not needed was set behind it, and here as well.
-            known = {
-                path: value
-                for path, value in certain.items()
-                if path in voted.variables or path.partition(".")[0] not in coming.roots
-            }
-            return {**voted.to_tree(), "variables": known, "rng": capture_rng()}
-        if unknown:
-            log.warning(
-                "variables that differ from rank to rank are as they were at the last vote",
-                variables=unknown,
-            )
-        return {**voted.to_tree(), "variables": {**voted.variables, **certain}}
-
-    def _refuse(self, coming: _Coming, reason: str) -> NoReturn:
+    def _refuse(self, coming: Coming, reason: str) -> NoReturn:
         self._reports.refuse(coming.plan, reason)
 
     def _could_not(self, error: Exception) -> None:
@@ -433,9 +370,6 @@ class Joiner:
         link = runtime.book.link(CAPSULE_GROUP, holder, timeout_s=HAND_OVER_TIMEOUT_S)
         tree, _ = receive_tree(link, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S)
         return open_capsule(tree["capsule"])
-
-
-_NOWHERE: Final[dict[str, Any]] = Position([], {}, [], {}).to_tree()
 
 
 def _same_place(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -380,6 +380,7 @@ class TrainingLoop:
             self.here(frame),
             at_end=self.attempt.votes_at_end,
             settings=self._state.settings(),
+            open=self.course.open,
         )
         return self._voted
 

@@ -13,7 +13,8 @@ class Position:
     """Where a rank is, apart from parameters: what no other rank knows.
 
     Attributes:
-        feeds: Position in the data of each open call of ``session.steps``, the outermost first.
+        feeds: Position in the data of each open call of ``session.steps``, the outermost first;
+            None where the call has given no step.
         rng: Random generators.
         buffers: (index, value) of the module buffers that training changes.
         variables: The program's own variables that changed, by path.
@@ -21,15 +22,17 @@ class Position:
             ``Moment.accumulates``); else None.
         at_end: At a vote: whether it was cast at the end of the body.
         settings: At a vote: see ``TrainingState.settings``.
+        open: At a vote: the open calls, as in ``Place.open``.
     """
 
-    feeds: list[dict[str, Any]]
+    feeds: list[dict[str, Any] | None]
     rng: dict[str, Any]
     buffers: list[list[Any]]
     variables: dict[str, Any]
     gradients: int | None = None
     at_end: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
+    open: list[list[int]] = field(default_factory=list)
 
     def to_tree(self) -> dict[str, Any]:
         """As a portable tree."""
@@ -98,6 +101,9 @@ class Place:
         return Place(**{**{name: tree[name] for name in _PLACE}, "ended": ended})
 
 
-_POSITION: Final = ("feeds", "rng", "buffers", "variables", "gradients", "at_end", "settings")
+_POSITION: Final = (
+    *("feeds", "rng", "buffers", "variables", "gradients"),
+    *("at_end", "settings", "open"),
+)
 _ENDED: Final = ("drawn", "committed", "left", "variables", "results", "at_end")
 _PLACE: Final = ("open", "ended", "committed", "between", "results")

@@ -72,6 +72,8 @@ class Shadow:
         self._beginning: tuple[dict[str, Any], dict[str, Any]] | None = None
         self._load: dict[str, Any] | None = None
         self._voted: Position | None = None
+        self._before_site: dict[str, Any] | None = None
+        self._asked: frozenset[str] = frozenset()
         self._leaving: EndedCall | None = None
         self._one_more = False
         handover.joiner.approach = self._approach
@@ -87,18 +89,21 @@ class Shadow:
         assert call.level is not None and call.feed is not None  # noqa: S101, PT018 - begun
         self._site = site
         if call.level.drawn == 0:
-            self._begin(frame)
+            self._begin(call, frame)
         if self._leaving is not None and call.level.drawn >= self._leaving.drawn:
             self._leaving = None  # the job's program left this call here; this one did not
             self._end(call, variables=None, frame=frame)
             return None
-        if self._sites.get(site, 0) < self._iterations:
+        if self._sites.get(site, 0) < self._iterations and not self._joiner.replaces_the_dead:
             step = self._step(call, iterator, drawn=call.level.drawn + 1, index=call.start_step)
             if step is not None:
                 return step
             if call.level.drawn == 0:
                 self._end(call, variables=None, frame=frame)
                 return None
+        elif self._before_site is not None:
+            self._loop.variables.put(self._before_site, frame)
+            self._before_site = None
         self._announce()
         return self._go(call, iterator, frame)
 
@@ -115,6 +120,7 @@ class Shadow:
                 else:
                     self._load, self.votes_at_end = voted.variables, voted.at_end
                 self._one_more = True
+                self._asked = self._loop.variables.roots(frame)
                 committed = self._joiner.committed
                 return self._step(call, iterator, drawn=drawn, index=committed - 1)
             case TakeOver():
@@ -124,12 +130,16 @@ class Shadow:
             case _:
                 raise AssertionError(way)
 
-    def _begin(self, frame: FrameType) -> None:
+    def _begin(self, call: Call, frame: FrameType) -> None:
+        """A call begins: what shadow iterations do to its data and to variables does not count."""
+        assert call.feed is not None  # noqa: S101 - begun
+        call.beginning = call.feed.position()
+        self._loop.variables.keep(frame)
+        self._before_site = self._loop.variables.kept
         if self._began_s is None:
             self._began_s = time.monotonic()
             self._runtime.await_compiled()
         if not self._is_warm and self._beginning is None:
-            self._loop.variables.keep(frame)
             self._beginning = (self._loop.here(frame).to_tree(), self._loop.variables.kept)
 
     def _step(self, call: Call, iterator: StepIterator, *, drawn: int, index: int) -> Step | None:
@@ -161,7 +171,8 @@ class Shadow:
             step = self._step(call, iterator, drawn=ended.drawn, index=ended.committed - 1)
             if step is not None:
                 return step
-        self._end(call, variables=None if ended.left else ended.variables, frame=frame)
+        keeps = ended.left or self._joiner.ran_the_rest
+        self._end(call, variables=None if keeps else ended.variables, frame=frame)
         return None
 
     def _end(self, call: Call, *, variables: dict[str, Any] | None, frame: FrameType) -> None:
@@ -209,7 +220,10 @@ class Shadow:
         if self._voted is not None:
             restore_rng(self._voted.rng)
             self._state.load_settings(self._voted.settings)
-            self._joiner.runs_the_rest(self._loop.variables.roots(frame))
+            self._seek(self._voted)
+            # A generator that gives steps on cannot be seen from their bodies.
+            seen = self._loop.variables.roots(frame)
+            self._joiner.runs_the_rest(hidden=self._asked - seen)
             self._voted = None
         return True
 
@@ -260,10 +274,14 @@ class Shadow:
             loop.variables.load(position.variables, frame)
         loop.course.adopt(place)
         self._state.forget_passes()
-        for call, feed in zip(loop.calls, position.feeds, strict=True):
-            assert call.feed is not None  # noqa: S101 - it has begun
-            call.feed.seek(feed)
+        self._seek(position)
         restore_rng(position.rng)
         self._state.load_buffers(position.buffers)
         self._handover.is_joiner = True
         loop.joined(moment, sites=self._sites)
+
+    def _seek(self, position: Position) -> None:
+        """Have the data of all open calls stand as in ``position``."""
+        for call, feed in zip(self._loop.calls, position.feeds, strict=True):
+            assert call.feed is not None  # noqa: S101 - it has begun
+            call.feed.seek(call.beginning if feed is None else feed)

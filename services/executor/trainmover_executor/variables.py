@@ -111,10 +111,7 @@ class LoopVariables:
         return {path: value for path, value in now.items() if path in self._changing}
 
     def roots(self, frame: FrameType | None) -> frozenset[str]:
-        """How the paths begin of all that can be seen from ``frame``.
-
-        A generator that gives steps on is not seen from their bodies.
-        """
+        """How the paths begin of all variables that can be seen from ``frame``."""
         return frozenset(root for root, _, _ in self._roots(frame, live=False))
 
     def load(self, values: Mapping[str, Any], frame: FrameType | None) -> list[str]:
