@@ -97,6 +97,7 @@ CATALOGUE = {
     "train_step": Program(100),
     "while_next": Program(100, ends=(30, 60, 90)),
     "averaged": Program(100),
+    "last_loss": Program(90),
 }
 
 GAPS = {

@@ -169,7 +169,8 @@ class Drive:
             held = self._hold(job, spots[0].rank, warm_at)
             standbys = [job.standby(f"spare{i}", spot.rank) for i, spot in enumerate(spots)]
             for standby, _ in standbys:
-                standby.expect(Warmed)
+                # Without a first step it has nothing to replay, and waits a minute for that.
+                standby.expect(Warmed, timeout_s=120)
             _wait(held.with_suffix(".reached").exists, f"step {warm_at} was not reached")
             kills = [self._rules.add(spot, "kill", job.folder) for spot in spots]
             if then_moves is not None:

@@ -49,7 +49,7 @@ def test_a_crash_that_a_program_does_not_survive(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("script", CATALOGUE)
-@pytest.mark.parametrize("at", [0, 1, 17])
+@pytest.mark.parametrize("at", [1, 17])
 def test_a_planned_move_changes_no_bit(
     script: str, at: int, drive: Drive, undisturbed: Undisturbed
 ) -> None:

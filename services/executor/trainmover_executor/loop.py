@@ -45,7 +45,7 @@ __all__ = ["SHADOW_ITERATIONS", "TrainingLoop"]
 log = structlog.get_logger(__name__)
 
 SHADOW_ITERATIONS: Final = 3
-"""DDP rebuilds its buckets after the first iteration, compilers trace again in the second."""
+"""Allocators settle after the first iteration, compilers trace again in the second."""
 
 _Result = TypeVar("_Result")
 

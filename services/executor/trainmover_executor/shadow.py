@@ -69,7 +69,7 @@ class Shadow:
         self._site: Any = None
         self._began_s: float | None = None
         self._is_warm = False
-        self._beginning: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._beginning: Position | None = None
         self._load: dict[str, Any] | None = None
         self._voted: Position | None = None
         self._before_site: dict[str, Any] | None = None
@@ -140,7 +140,7 @@ class Shadow:
             self._began_s = time.monotonic()
             self._runtime.await_compiled()
         if not self._is_warm and self._beginning is None:
-            self._beginning = (self._loop.here(frame).to_tree(), self._loop.variables.kept)
+            self._beginning = self._loop.here(frame)
 
     def _step(self, call: Call, iterator: StepIterator, *, drawn: int, index: int) -> Step | None:
         """A step of the sandbox, as the ``drawn``-th of its call; None where there is no data."""
@@ -267,11 +267,8 @@ class Shadow:
             mine = loop.course.levels[-1].drawn
             iterator.bring_wrappers_along(by=place.open[-1][1] - mine)
         if not position.feeds and place.open and self._beginning is not None:
-            tree, variables = self._beginning
-            position = type(position).from_tree(tree)
-            loop.variables.put(variables, frame)
-        else:
-            loop.variables.load(position.variables, frame)
+            position = self._beginning
+        loop.variables.load(position.variables, frame)
         loop.course.adopt(place)
         self._state.forget_passes()
         self._seek(position)

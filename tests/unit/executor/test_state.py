@@ -336,3 +336,37 @@ def test_gradients_of_shadow_iterations_are_dropped() -> None:
     model(torch.ones(1, 2)).sum().backward()
     state.drop_gradients()
     assert state.gradients() == [None, None]
+
+
+def test_settings_are_those_of_the_moment_they_were_asked_for() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), torch.tensor(0.1))
+    scheduler = torch.optim.lr_scheduler.SequentialLR(
+        optimizer,
+        [
+            torch.optim.lr_scheduler.LinearLR(optimizer),
+            torch.optim.lr_scheduler.StepLR(optimizer, 3),
+        ],
+        milestones=[2],
+    )
+    scaler = torch.amp.GradScaler("cpu", growth_interval=1)
+    others = {"scheduler": scheduler, "scaler": scaler}
+    state = TrainingState(models=[model], optimizers=[optimizer], others=others)
+    then = state.settings()
+    rates = [float(scheduler.get_last_lr()[0])]
+    for _ in range(5):
+        scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scheduler.step()
+        rates.append(float(scheduler.get_last_lr()[0]))
+    grown = scaler.get_scale()
+    state.load_settings(then)
+    assert float(optimizer.param_groups[0]["lr"]) == rates[0]
+    assert scaler.get_scale() < grown
+    again = [rates[0]]
+    for _ in range(5):
+        optimizer.step()
+        scheduler.step()
+        again.append(float(scheduler.get_last_lr()[0]))
+    assert again == rates

@@ -7,7 +7,6 @@ that ran shadow iterations already owns every tensor at its final address. Every
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -157,16 +156,21 @@ class TrainingState:
                 parameter.grad = like_parameter(parameter, value)
 
     def settings(self) -> dict[str, Any]:
-        """A copy of what optimizers are set to, and of the state of schedulers and scalers.
+        """What optimizers are set to, and the state of schedulers and scalers, as of now.
 
-        Programs read numbers in these, and the code behind a vote moves them on.
+        Programs read numbers in these, and the code behind a vote moves them on. None is changed in
+        place, but for a learning rate that is a tensor, which is copied.
         """
         others = {
             name: other.state_dict()
             for name, other in self.others.items()
             if isinstance(other, LRScheduler | torch.amp.GradScaler)
         }
-        return copy.deepcopy({"groups": list(map(settings_of, self.optimizers)), "others": others})
+        groups = [
+            [{key: _apart(value) for key, value in group.items()} for group in settings_of(each)]
+            for each in self.optimizers
+        ]
+        return {"groups": groups, "others": others}
 
     def load_settings(self, tree: dict[str, Any]) -> None:
         """Take over what ``settings`` returned here or at another rank."""
@@ -332,6 +336,10 @@ def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
         {key: value for key, value in group.items() if key != "params"}
         for group in optimizer.param_groups
     ]
+
+
+def _apart(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def load_settings(optimizer: torch.optim.Optimizer, settings: list[dict[str, Any]]) -> None:
