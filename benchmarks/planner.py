@@ -44,8 +44,9 @@ from trainmover.telemetry import (
 from trainmover.topology import Frozen, Machine
 from trainmover_detector.core import DetectorCore
 from trainmover_planner import core
+from trainmover_planner.effects import Command, Fact, PublishFact, SendCommand
 from trainmover_planner.memory import Attic
-from trainmover_planner.state import Command, Fact, PublishFact, SendCommand, State
+from trainmover_planner.state import State
 
 RANKS: Final = (1_024, 8_192, 65_536, 1_048_576)
 DETECTOR_RANKS: Final = (1_024, 8_192, 65_536)

@@ -19,8 +19,7 @@ from trainmover_detector.backlog import Backlog
 from trainmover_detector.core import DetectorCore
 from trainmover_detector.liveness import LivenessDetector
 from trainmover_planner import core
-from trainmover_planner.state import (
-    SOURCE,
+from trainmover_planner.effects import (
     Command,
     Event,
     Fact,
@@ -28,10 +27,9 @@ from trainmover_planner.state import (
     Reply,
     Request,
     SendCommand,
-    Settings,
-    State,
     Tick,
 )
+from trainmover_planner.state import SOURCE, Settings, State
 
 __all__ = ["SimDetector", "SimPlanner"]
 

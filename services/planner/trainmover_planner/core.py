@@ -21,20 +21,11 @@ from trainmover.protocol.table import Phase
 from trainmover.tables import Table
 from trainmover.topology import Membership
 from trainmover_planner import formation, policy, recovery, replan, requests
+from trainmover_planner.effects import Command, Event, Fact, Request, SaveJob, Tick
 from trainmover_planner.migrations import advance, resend
 from trainmover_planner.record import record
-from trainmover_planner.state import (
-    Command,
-    Control,
-    Event,
-    Fact,
-    Request,
-    SaveJob,
-    Settings,
-    State,
-    Tick,
-    Turn,
-)
+from trainmover_planner.state import Control, Settings, State
+from trainmover_planner.turn import Turn
 
 __all__ = ["RESUME_GAP", "fold", "initial", "next_wake_s", "resume", "step"]
 

@@ -14,7 +14,8 @@ from typing import Final
 
 from trainmover.events.machine import WorkerExited
 from trainmover_planner.inventory import life_of
-from trainmover_planner.state import Crash, State, Turn
+from trainmover_planner.state import Crash, State
+from trainmover_planner.turn import Turn
 
 __all__ = ["bug_of", "note", "restarts", "restarts_until_s", "signature"]
 

@@ -13,7 +13,8 @@ from trainmover.commands import SaveCheckpoint
 from trainmover.events.executor import CheckpointSaved
 from trainmover.events.migration import JobHeld
 from trainmover.topology import Membership
-from trainmover_planner.state import State, Turn
+from trainmover_planner.state import State
+from trainmover_planner.turn import Turn
 
 __all__ = ["hold", "is_given_up", "wakes_s"]
 

@@ -10,7 +10,8 @@ from trainmover.events.migration import JobFormed
 from trainmover.tables import Table
 from trainmover.topology import Layout, Member, Membership
 from trainmover_planner.inventory import Host, Life
-from trainmover_planner.state import Shape, State, Turn, seat_of
+from trainmover_planner.state import Shape, State, seat_of
+from trainmover_planner.turn import Turn
 
 __all__ = [
     "adopt",

@@ -11,8 +11,9 @@ from trainmover.protocol.migration import Migration
 from trainmover.protocol.table import Signal, allows
 from trainmover.topology import Frozen
 from trainmover_planner import formation, steering
+from trainmover_planner.effects import Fact
 from trainmover_planner.migrations import advance, forget, start
-from trainmover_planner.state import Fact, Turn
+from trainmover_planner.turn import Turn
 
 __all__ = ["remember"]
 

@@ -13,8 +13,10 @@ from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration, MigrationEvent
 from trainmover.protocol.table import Phase, Signal, allows
 from trainmover.topology import Membership
+from trainmover_planner.effects import SaveMigration
 from trainmover_planner.inventory import Life, life_of
-from trainmover_planner.state import Crashes, SaveMigration, State, Turn, seat_of
+from trainmover_planner.state import Crashes, State, seat_of
+from trainmover_planner.turn import Turn
 
 __all__ = [
     "advance",

@@ -20,15 +20,9 @@ from trainmover.events.envelope import Envelope
 from trainmover.lease import Lease
 from trainmover.timeline import Phases
 from trainmover.topology import Frozen
+from trainmover_planner.effects import Command, PublishFact, SaveJob, SaveMigration, SendCommand
 from trainmover_planner.requests import migration_status
-from trainmover_planner.state import (
-    SOURCE,
-    Command,
-    PublishFact,
-    SaveJob,
-    SaveMigration,
-    SendCommand,
-)
+from trainmover_planner.state import SOURCE
 
 __all__ = ["Outbox"]
 

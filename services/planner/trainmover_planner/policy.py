@@ -14,7 +14,8 @@ from trainmover_planner import condemn
 from trainmover_planner.assignment import match, standbys
 from trainmover_planner.inventory import life_of
 from trainmover_planner.migrations import advance, base_of, propose, start
-from trainmover_planner.state import State, Turn
+from trainmover_planner.state import State
+from trainmover_planner.turn import Turn
 
 __all__ = [
     "OPERATOR_REJECTED",

@@ -18,12 +18,14 @@ from trainmover.protocol.migration import RankReport
 from trainmover.tables import Table
 from trainmover.topology import Frozen, Membership
 from trainmover_planner import condemn, crashes, shapes
+from trainmover_planner.effects import Fact
 from trainmover_planner.evidence import nearly_all
 from trainmover_planner.formation import refuse
 from trainmover_planner.history import remember
 from trainmover_planner.inventory import Life, life_of
 from trainmover_planner.migrations import advance, base_of
-from trainmover_planner.state import Breaks, Death, Fact, Holding, State, Turn, seat_of
+from trainmover_planner.state import Breaks, Death, Holding, State, seat_of
+from trainmover_planner.turn import Turn
 
 __all__ = ["record"]
 

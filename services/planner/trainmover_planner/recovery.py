@@ -16,7 +16,8 @@ from trainmover_planner.crashes import bug_of, restarts_until_s
 from trainmover_planner.evidence import deaths_of, stuck, why
 from trainmover_planner.migrations import advance, base_of, give_up, spend_failed_joiners
 from trainmover_planner.replan import fail_job, replan
-from trainmover_planner.state import State, Turn
+from trainmover_planner.state import State
+from trainmover_planner.turn import Turn
 
 __all__ = ["recover", "wakes_s"]
 

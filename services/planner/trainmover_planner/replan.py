@@ -19,8 +19,9 @@ from trainmover_planner.crashes import restarts
 from trainmover_planner.evidence import deaths_of, gone, gone_slots, stuck, unproven, why
 from trainmover_planner.inventory import Life, life_of
 from trainmover_planner.migrations import advance, base_of, give_up, propose, start
-from trainmover_planner.state import State, Turn, seat_of
+from trainmover_planner.state import State, seat_of
 from trainmover_planner.survival import Copies, Replicas
+from trainmover_planner.turn import Turn
 
 __all__ = ["announce_losses", "fail_job", "replan"]
 

@@ -23,11 +23,13 @@ from trainmover.protocol.table import Signal, allows
 from trainmover.topology import Frozen
 from trainmover_planner import steering
 from trainmover_planner.assignment import standbys
+from trainmover_planner.effects import Request
 from trainmover_planner.inventory import Host, life_of
 from trainmover_planner.migrations import advance, propose, start
 from trainmover_planner.policy import check_moves, planned
-from trainmover_planner.state import Request, State, Turn
+from trainmover_planner.state import State
 from trainmover_planner.survival import describe
+from trainmover_planner.turn import Turn
 
 __all__ = ["answer", "migration_status", "snapshot"]
 

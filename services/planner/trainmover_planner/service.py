@@ -21,19 +21,10 @@ from trainmover.events.envelope import Envelope
 from trainmover.lease import Lease
 from trainmover.topology import Frozen
 from trainmover_planner import core, requests
+from trainmover_planner.effects import Command, Event, Fact, Reply, Request, SendCommand, Tick
 from trainmover_planner.memory import Attic
 from trainmover_planner.outbox import Outbox
-from trainmover_planner.state import (
-    SOURCE,
-    Command,
-    Event,
-    Fact,
-    Reply,
-    Request,
-    SendCommand,
-    Settings,
-    Tick,
-)
+from trainmover_planner.state import SOURCE, Settings
 
 __all__ = ["Planner", "steady_clock"]
 

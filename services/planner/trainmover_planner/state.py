@@ -1,14 +1,12 @@
-"""The planner's whole state, its settings, what comes in and what goes out."""
+"""The planner's whole state, and its settings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from trainmover.commands import Command as MachineCommand
-from trainmover.commands import Stop
 from trainmover.events.executor import CheckpointSaved
 from trainmover.events.incident import IncidentOpened
 from trainmover.events.operator import AutomationMode
@@ -18,32 +16,21 @@ from trainmover.protocol.table import Deadlines, Phase
 from trainmover.redundancy import Redundancy
 from trainmover.spans import Spans
 from trainmover.tables import Table
-from trainmover.topology import Frozen, Membership
-from trainmover_planner.chart import JOB
+from trainmover.topology import Membership
+from trainmover_planner.effects import PublishFact
 from trainmover_planner.inventory import Inventory, Life
 
 __all__ = [
     "Breaks",
-    "Command",
     "Control",
     "Crash",
     "Crashes",
     "Death",
-    "Event",
-    "Fact",
     "Holding",
     "JobPhase",
-    "PublishFact",
-    "Reply",
-    "Request",
-    "SaveJob",
-    "SaveMigration",
-    "SendCommand",
     "Settings",
     "Shape",
     "State",
-    "Tick",
-    "Turn",
     "seat_of",
 ]
 
@@ -91,80 +78,6 @@ class Settings:
     on_worker_crash: OnWorkerCrash = "standby"
     restart_within_s: float = 60.0
     deadlines: Deadlines = field(default_factory=Deadlines)
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """A fact from the bus."""
-
-    payload: Frozen
-    source: str
-    id: str = ""
-    trace: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """An operator asks something; it gets exactly one ``Reply``."""
-
-    id: str
-    verb: str
-    body: bytes
-    trace: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time passed."""
-
-
-Event = Fact | Request | Tick
-
-
-@dataclass(frozen=True, slots=True)
-class PublishFact:
-    """Publish a fact; ``id`` is the same whenever the same fact is said again."""
-
-    payload: Frozen
-    id: str
-    trace: Mapping[str, str] = field(default_factory=dict)
-
-
-class SendCommand(NamedTuple):
-    """Queue a command for a machine. A tuple: a recovery makes one for each machine of the job.
-
-    Attributes:
-        urgent: Do not wait until the facts before it are stored: ranks stand still.
-    """
-
-    machine: str
-    command: MachineCommand
-    id: str
-    urgent: bool = False
-    trace: Mapping[str, str] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Answer a request."""
-
-    request: str
-    body: Frozen
-
-
-@dataclass(frozen=True, slots=True)
-class SaveMigration:
-    """Mirror a migration for readers of the key-value store."""
-
-    migration: Migration
-
-
-@dataclass(frozen=True, slots=True)
-class SaveJob:
-    """Mirror the job, as it is when there is time for it, for readers of the key-value store."""
-
-
-Command = PublishFact | SendCommand | Reply | SaveMigration | SaveJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,120 +329,3 @@ def seat_of(membership: Membership, life: Life) -> int | None:
     if slot is None or membership.members[slot].generation != life[1]:
         return None
     return slot
-
-
-class Turn:
-    """One step of the core under construction: the state so far and the commands so far.
-
-    Attributes:
-        changed: Fields of the state that changed since the decisions looked at them.
-        touched: All fields that changed in this turn.
-    """
-
-    def __init__(self, state: State, now_s: float, *, replay: bool = False) -> None:
-        self.state = state
-        self.now_s = now_s
-        self.replay = replay
-        self.commands: list[Command] = []
-        self.changed: set[str] = set()
-        self.touched: set[str] = set()
-
-    def set(self, **changes: Any) -> None:
-        """Change fields of the state, and let decisions look at them."""
-        self.changed.update(self._change(changes))
-
-    def note(self, **changes: Any) -> None:
-        """Change fields in a way that no decision looks at: it would find nothing to do."""
-        self._change(changes)
-
-    def _change(self, changes: dict[str, Any]) -> list[str]:
-        state = self.state
-        if not self.replay and "phase" in changes:  # what is read again may begin in the middle
-            JOB.check(state.phase, changes["phase"])
-        names = [name for name, value in changes.items() if _differs(getattr(state, name), value)]
-        if names:
-            self.state = replace(state, **{name: changes[name] for name in names})
-            self.touched.update(names)
-        return names
-
-    def put(self, name: str, key: object, value: object) -> None:
-        """Set one entry of a mapping of the state."""
-        mapping = getattr(self.state, name)
-        if isinstance(mapping, Table):
-            self.set(**{name: mapping.put(key, value)})
-        else:
-            self.set(**{name: MappingProxyType({**mapping, key: value})})
-
-    def drop(self, name: str, key: object) -> None:
-        """Remove one entry of a mapping of the state."""
-        mapping = getattr(self.state, name)
-        if isinstance(mapping, Table):
-            self.set(**{name: mapping.drop(key)})
-        elif key in mapping:
-            self.set(**{name: MappingProxyType({k: v for k, v in mapping.items() if k != key})})
-
-    def keep(self, one: Migration, *, looked_at: bool = True) -> None:
-        """Set a migration.
-
-        Args:
-            one: The migration.
-            looked_at: Whether a decision may follow from what changed in it.
-        """
-        state = self.state
-        ids = state.open
-        if one.open != (one.id in ids):
-            ids = (*ids, one.id) if one.open else tuple(id for id in ids if id != one.id)
-        known = MappingProxyType({**state.migrations, one.id: one})
-        if looked_at:
-            self.set(migrations=known, open=ids)
-        else:
-            self.note(migrations=known, open=ids)
-
-    def send(
-        self,
-        machine: str,
-        command: MachineCommand,
-        *,
-        id: str,
-        urgent: bool = False,
-        trace: Mapping[str, str] | None = None,
-    ) -> None:
-        """Queue a command; nothing is sent while facts are read again."""
-        if not self.replay:
-            self.commands.append(SendCommand(machine, command, id, urgent, trace or {}))
-
-    def publish(self, payload: Frozen, *, id: str, trace: Mapping[str, str] | None = None) -> None:
-        """Publish a fact, or, while facts are read again, expect to read it."""
-        fact = PublishFact(payload, f"{self.state.job}:{id}", trace or {})
-        if self.replay:
-            self.put("unannounced", fact.id, fact)
-        else:
-            self.commands.append(fact)
-
-    def reply(self, request: str, body: Frozen) -> None:
-        """Answer a request."""
-        self.commands.append(Reply(request, body))
-
-    def stop_everybody(self, reason: str) -> None:
-        """The job is over: tell every machine."""
-        self._stop((host.life for host in self.state.inventory.sorted()), reason)
-
-    def stop_newcomers(self, reason: str) -> None:
-        """The job has been over: tell those that registered since."""
-        hosts = (self.state.inventory.get(name) for name in sorted(self.state.newcomers))
-        self._stop((host.life for host in hosts if host is not None), reason)
-
-    def _stop(self, lives: Iterable[Life], reason: str) -> None:
-        stop = Stop(reason=reason)
-        for name, generation in lives:
-            id = f"{self.state.job}:{name}:{generation}:stop"
-            self.send(name, stop, id=id, urgent=True)
-        self.set(newcomers=Table())
-
-
-def _differs(old: object, new: object) -> bool:
-    # Only what is short is compared: equal tables would be compared entry by entry.
-    return old is not new and not (isinstance(new, _SHORT) and old == new)
-
-
-_SHORT = (int, float, str, tuple, frozenset, type(None))

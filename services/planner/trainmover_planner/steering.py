@@ -22,10 +22,12 @@ from trainmover.protocol.requests import (
     ReleaseRequest,
 )
 from trainmover.protocol.table import Phase
+from trainmover_planner.effects import Request
 from trainmover_planner.inventory import Host
 from trainmover_planner.migrations import advance, start
 from trainmover_planner.policy import OPERATOR_REJECTED, check_moves, planned
-from trainmover_planner.state import Request, State, Turn
+from trainmover_planner.state import State
+from trainmover_planner.turn import Turn
 
 __all__ = ["apply", "approve", "automation", "quarantine", "reject", "release"]
 

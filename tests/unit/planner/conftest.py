@@ -15,7 +15,7 @@ from trainmover.plan import Plan
 from trainmover.protocol.table import Deadlines
 from trainmover.topology import Frozen, Machine, Membership
 from trainmover_planner import core
-from trainmover_planner.state import (
+from trainmover_planner.effects import (
     Command,
     Event,
     Fact,
@@ -23,10 +23,9 @@ from trainmover_planner.state import (
     Reply,
     Request,
     SendCommand,
-    Settings,
-    State,
     Tick,
 )
+from trainmover_planner.state import Settings, State
 
 
 class World:

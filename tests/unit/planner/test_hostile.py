@@ -10,7 +10,7 @@ from tests.support.hostile import facts
 from trainmover.events import executor, machine
 from trainmover.events.machine import MachineLost
 from trainmover.topology import Machine
-from trainmover_planner.state import Fact
+from trainmover_planner.effects import Fact
 
 
 def register(world, name, endpoints, *, low=4, high=6):
