@@ -53,6 +53,8 @@ class Program:
         chance = random.Random(f"{point} {seed}")
         step = chance.randrange(8, 20)
         who = chance.randrange(WORLD) if rank is None else rank
+        if point == "between.begin" and self.ends:
+            step = self.ends[0]
         return Spot(point, step, who, steps=_WINDOW)
 
 

@@ -80,7 +80,9 @@ class Course:
             return
         at = self.levels.index(level)
         del self.levels[at:]
-        ended = EndedCall(level.drawn, committed, left, variables, at_end=at_end)
+        ended = EndedCall(
+            level.drawn, committed, left, variables, inside=list(level.results), at_end=at_end
+        )
         self.levels[-1].ended.append(ended)
 
     @property
@@ -228,9 +230,12 @@ def _leave(place: Place, levels: list[Level], depth: int, *, between: bool) -> W
             f"this program is in call {ordinal} of session.steps(), the job has ended "
             f"{len(ended)} of them"
         )
+    call = ended[ordinal - 1]
     if between:
-        return Stay(None)
-    return EndCall(ended[ordinal - 1])
+        mine = levels[depth]
+        last = mine.drawn == call.drawn and not mine.ended
+        return Stay(_nth(call.inside, len(mine.results)) if last else None)
+    return EndCall(call)
 
 
 def _between(place: Place, course: Course) -> Way:

@@ -54,7 +54,8 @@ class EndedCall:
         left: Whether the program left the loop before the data was used up.
         variables: The program's variables when the data was used up; at the last vote, where the
             loop was left.
-        results: What ``between_steps`` returned after it, in order.
+        inside: What ``between_steps`` returned behind its last step, in order.
+        results: What it returned after the call.
         at_end: Where the loop was left: whether that vote was cast at the end of the body.
     """
 
@@ -62,6 +63,7 @@ class EndedCall:
     committed: int
     left: bool
     variables: dict[str, Any]
+    inside: list[Any] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
     at_end: bool = False
 
@@ -105,5 +107,5 @@ _POSITION: Final = (
     *("feeds", "rng", "buffers", "variables", "gradients"),
     *("at_end", "settings", "open"),
 )
-_ENDED: Final = ("drawn", "committed", "left", "variables", "results", "at_end")
+_ENDED: Final = ("drawn", "committed", "left", "variables", "inside", "results", "at_end")
 _PLACE: Final = ("open", "ended", "committed", "between", "results")

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from trainmover_executor.course import Course, EndCall, Lost, OneMoreStep, Stay, TakeOver, way_to
+from trainmover_executor.course import (
+    Course,
+    EndCall,
+    Lost,
+    OneMoreStep,
+    Stay,
+    TakeOver,
+    place_of_vote,
+    still_open,
+    way_to,
+)
 from trainmover_executor.position import EndedCall, Place
 
 
@@ -79,6 +89,35 @@ def test_results_after_an_ended_call_are_told_to_who_comes_there_later():
     place = run("(..)bb(.").place(committed=3, between=False)
     assert way_to(place, run("(...)"), between=True) == Stay("r0")
     assert way_to(place, run("(...)b"), between=True) == Stay("r1")
+
+
+def test_results_in_the_last_step_of_an_ended_call_are_told_to_who_comes_there_later():
+    place = run("(..bb)(").place(committed=2, between=False)
+    assert way_to(place, run("(.."), between=True) == Stay("r0")
+    assert way_to(place, run("(..b"), between=True) == Stay("r1")
+    assert way_to(place, run("(."), between=True) == Stay(None)  # of an earlier step
+
+
+def test_a_joiner_goes_to_the_vote_before_it_goes_to_the_place():
+    place = run("(..)(").place(committed=2, between=False)
+    vote = place_of_vote([[1, 2]], place)
+    assert way_to(vote, run("(."), between=False) == TakeOver()
+    assert way_to(vote, run("(..)("), between=False).reason.startswith("this program is in call 2")
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "count"),
+    [
+        ([[1, 2]], "(..", 1),
+        ([[1, 2]], "(..)(", 0),
+        ([[1, 2], [1, 1]], "(..(.", 2),
+        ([[1, 2], [1, 1]], "(..(.)(", 1),
+        ([[1, 2], [1, 1]], "(...(", 1),
+        ([[1, 2]], "", 0),
+    ],
+)
+def test_calls_of_the_vote_that_are_open_still(then, now, count):
+    assert still_open(then, run(now).place(committed=2, between=False)) == count
 
 
 def test_a_step_forgets_the_calls_inside_of_the_one_before():
