@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, NoReturn, Protocol
 
 import structlog
 
@@ -68,6 +69,19 @@ _GRADIENTS_LOST: Final = (
 )
 
 
+class Data(Protocol):
+    """The data of the program's open calls of ``session.steps``.
+
+    Positions are those of the leaver, one for each call, the outermost first.
+    """
+
+    def approach(self, feeds: Sequence[dict[str, Any] | None]) -> bool:
+        """Get nearer to where the job is; whether there is nothing left to do."""
+
+    def preload(self, feeds: Sequence[dict[str, Any] | None]) -> None:
+        """Have loaded what follows there."""
+
+
 class Joiner:
     """Played by the training thread of a standby, after its shadow iterations.
 
@@ -97,7 +111,6 @@ class Joiner:
         self._follower: StateFollower | None = None
         self._place: Place | None = None
         self._approaching = False
-        self.approach: Callable[[list[dict[str, Any]]], bool] = lambda _: True
 
     @property
     def committed(self) -> int:
@@ -130,27 +143,28 @@ class Joiner:
         """Whether the program's variables come from the vote of the rank that is replaced."""
         return self._coming is not None and self._coming.ran_the_rest
 
-    def way(self, course: Course, *, between: bool) -> tuple[Way, Moment | None]:
+    def way(self, course: Course, *, between: bool, data: Data) -> tuple[Way, Moment | None]:
         """How this standby's program gets to where the job stands; waits until a plan needs it.
 
         Args:
             course: Where the program is.
             between: It asks for work between steps; else for a step.
+            data: Its data.
 
         Returns:
             The way; with ``TakeOver``, what this process goes on with. It holds the state then.
         """
         while True:
             try:
-                return self._next_way(course, between=between)
+                return self._next_way(course, between=between, data=data)
             except (LinkBrokenError, StaleEpochError, StateCorruptError) as error:
                 self._could_not(error)
 
-    def _next_way(self, course: Course, *, between: bool) -> tuple[Way, Moment | None]:
-        coming = self._coming or self._await_plan(course, between=between)
+    def _next_way(self, course: Course, *, between: bool, data: Data) -> tuple[Way, Moment | None]:
+        coming = self._coming or self._await_plan(course, between=between, data=data)
         if not isinstance(coming, Coming):
             return coming, None
-        way = self._way_of(coming, course, between=between)
+        way = self._way_of(coming, course, between=between, data=data)
         if isinstance(way, Lost):
             self._refuse(coming, way.reason)
         return way, self._take_over(coming) if isinstance(way, TakeOver) else None
@@ -183,7 +197,7 @@ class Joiner:
 
     # -- the way -----------------------------------------------------------------------------------
 
-    def _await_plan(self, course: Course, *, between: bool) -> Coming | Way:
+    def _await_plan(self, course: Course, *, between: bool, data: Data) -> Coming | Way:
         """Wait until a plan needs this standby, or the job has left where its program is."""
         runtime = self._runtime
         while True:
@@ -199,7 +213,7 @@ class Joiner:
             if isinstance(way, EndCall | Stay) or (between and isinstance(way, TakeOver)):
                 return way if not isinstance(way, TakeOver) else Stay(None)
             here = isinstance(way, TakeOver) and not between
-            self._approaching = here and not self.approach(seen["position"]["feeds"])
+            self._approaching = here and not data.approach(seen["position"]["feeds"])
 
     def _begin(self, plan: Plan) -> Coming:
         runtime = self._runtime
@@ -228,9 +242,9 @@ class Joiner:
             coming.now = Position.from_tree(seen["position"])
         return coming
 
-    def _way_of(self, coming: Coming, course: Course, *, between: bool) -> Way:
+    def _way_of(self, coming: Coming, course: Course, *, between: bool, data: Data) -> Way:
         if coming.plan.kind == "planned":
-            return self._followed(coming, course, between=between)
+            return self._followed(coming, course, between=between, data=data)
         way = way_to(target := coming.target, course, between=between)
         if isinstance(way, Lost) and coming.needs_the_rest:
             coming.is_beyond = True
@@ -244,7 +258,7 @@ class Joiner:
                 self._keep(coming)
         return way
 
-    def _followed(self, coming: Coming, course: Course, *, between: bool) -> Way:
+    def _followed(self, coming: Coming, course: Course, *, between: bool, data: Data) -> Way:
         """Be kept current by the leaver, as long as its program is where this one is."""
         assert coming.link is not None  # noqa: S101 - _begin made it
         while True:
@@ -254,11 +268,14 @@ class Joiner:
                     self._keep(coming)
                 if coming.message or not isinstance(way, TakeOver):
                     return way
+                data.preload(coming.told["feeds"])
                 say_arrived(coming.link, epoch=coming.plan.epoch)
                 coming.follower = StateFollower(
                     coming.link, self._state, epoch=coming.plan.epoch, patience_s=_PATIENCE_S
                 )
-                message, received = coming.follower.follow()
+                message, received = coming.follower.follow(
+                    meanwhile=partial(self._keep_up, coming, data)
+                )
                 coming.nbytes += received.nbytes
             else:
                 message, _ = receive_tree(
@@ -267,6 +284,15 @@ class Joiner:
             coming.told = message
             if message["kind"] != "place":
                 coming.message = message
+
+    def _keep_up(self, coming: Coming, data: Data) -> None:
+        """Load what the leaver will need next, as far as it has shown where it is."""
+        seen, place = self._runtime.places.seen(), coming.told["place"]
+        if seen is None or seen["place"]["committed"] <= place["committed"]:
+            return
+        calls = [ordinal for ordinal, _ in place["open"]]
+        if [ordinal for ordinal, _ in seen["place"]["open"]] == calls:
+            data.preload(seen["position"]["feeds"])
 
     def _take_over(self, coming: Coming) -> Moment:
         plan, runtime = coming.plan, self._runtime

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
@@ -39,6 +39,9 @@ from trainmover_executor.state.training import TrainingState
 from trainmover_executor.step import Step
 from trainmover_executor.variables import LoopVariables
 from trainmover_executor.vitals import StepVitals
+
+if TYPE_CHECKING:
+    from trainmover_executor.shadow import Shadow
 
 __all__ = ["SHADOW_ITERATIONS", "TrainingLoop"]
 
@@ -114,12 +117,12 @@ class TrainingLoop:
         )
         # Several optimizers are taken to alternate, until some steps were seen.
         runtime.role.take(FirstVote(at_end or len(state.optimizers) > 1))
-        self._shadow: Any = None
+        self._shadow: Shadow
         self._between = BetweenSteps(runtime, state, handover=handover, variables=variables)
         self._started = False
         self._owner: Call | None = None
 
-    def shadowed_by(self, shadow: Any) -> None:
+    def shadowed_by(self, shadow: Shadow) -> None:
         """The standby's part."""
         self._shadow = shadow
 
@@ -147,7 +150,7 @@ class TrainingLoop:
         if self._runtime.sandboxed:
             step = self._shadow.next(call, iterator, frame, site=self._site)
             if self._runtime.sandboxed:
-                return step  # type: ignore[no-any-return]
+                return step
         return self._draw(call, frame)
 
     def _unfinished(self, call: Call, iterator: StepIterator) -> Step | None:
@@ -360,7 +363,7 @@ class TrainingLoop:
     def vote(self, step: Step) -> bool:
         """See ``Attempts.vote``."""
         if self._runtime.sandboxed:
-            return self._shadow.vote(step, sys._getframe(1))  # type: ignore[no-any-return] # noqa: SLF001
+            return self._shadow.vote(step, sys._getframe(1))  # noqa: SLF001
         if self.attempt.in_sandbox:
             return False
         call = self._owner
@@ -387,7 +390,7 @@ class TrainingLoop:
     def end(self, step: Step) -> bool:
         """See ``Attempts.end``."""
         if self._runtime.sandboxed:
-            return self._shadow.end(step)  # type: ignore[no-any-return]
+            return self._shadow.end(step)
         self._sites[self._site] = self._sites.get(self._site, 0) + 1
         self.attempt.end(step)
         if not step.committed:

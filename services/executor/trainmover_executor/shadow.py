@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +12,7 @@ import structlog
 from trainmover_executor.calls import Call, StepIterator
 from trainmover_executor.control import Warmed
 from trainmover_executor.course import EndCall, OneMoreStep, Stay, TakeOver
+from trainmover_executor.feed import Feed
 from trainmover_executor.handover import Handover
 from trainmover_executor.moment import Moment
 from trainmover_executor.position import EndedCall, Position
@@ -76,7 +77,6 @@ class Shadow:
         self._asked: frozenset[str] = frozenset()
         self._leaving: EndedCall | None = None
         self._one_more = False
-        handover.joiner.approach = self._approach
         self.completed = 0
         self.votes_at_end = False
 
@@ -109,7 +109,7 @@ class Shadow:
 
     def _go(self, call: Call, iterator: StepIterator, frame: FrameType) -> Step | None:
         """Where the job is, or nearer to it."""
-        way, moment = self._joiner.way(self._loop.course, between=False)
+        way, moment = self._joiner.way(self._loop.course, between=False, data=self)
         match way:
             case EndCall(ended=ended):
                 return self._leave(call, iterator, ended, frame)
@@ -191,17 +191,26 @@ class Shadow:
         runtime.role.take(Warm())
         runtime.open_endpoint()
 
-    def _approach(self, feeds: list[dict[str, Any]]) -> bool:
-        """Get nearer to where the job is in its data; whether there is nothing left to do."""
-        pairs = list(zip(self._loop.calls, feeds, strict=False))
-        arrived = [
-            call.feed.approach(feed, budget_s=_BUDGET_S)
-            for call, feed in pairs
-            if call.feed is not None
-        ]
+    # -- the data of open calls --------------------------------------------------------------------
+
+    def approach(self, feeds: Sequence[dict[str, Any] | None]) -> bool:
+        """See ``Data.approach``."""
+        pairs = self._with(feeds)
+        arrived = [feed.approach(position, budget_s=_BUDGET_S) for feed, position in pairs]
         if all(arrived):
-            self._loop.costs.followed([call.feed for call, _ in pairs if call.feed is not None])
+            self._loop.costs.followed([feed for feed, _ in pairs])
         return all(arrived)
+
+    def preload(self, feeds: Sequence[dict[str, Any] | None]) -> None:
+        """See ``Data.preload``."""
+        for feed, position in self._with(feeds):
+            feed.preload(position)
+
+    def _with(self, feeds: Sequence[dict[str, Any] | None]) -> list[tuple[Feed, dict[str, Any]]]:
+        pairs = zip(self._loop.calls, feeds, strict=False)
+        return [
+            (call.feed, feed) for call, feed in pairs if call.feed is not None and feed is not None
+        ]
 
     # -- attempts ----------------------------------------------------------------------------------
 
@@ -249,7 +258,7 @@ class Shadow:
             result = None if self._is_warm else work()
             course.results.append(None)
             return result
-        way, moment = self._joiner.way(course, between=True)
+        way, moment = self._joiner.way(course, between=True, data=self)
         if isinstance(way, TakeOver):
             assert moment is not None  # noqa: S101 - it comes with it
             self._take_over(moment, frame, None)

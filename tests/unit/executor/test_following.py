@@ -86,7 +86,7 @@ class Pair:
         told, _ = receive_tree(self.link, epoch=EPOCH, live={}, first_timeout_s=WAIT_S)
         assert Place.from_tree(told["place"]) == PLACE
         say_arrived(self.link, epoch=EPOCH)
-        return self.follower.follow()
+        return self.follower.follow(meanwhile=lambda: None)
 
     def step(self, number: int) -> None:
         self.leaver.backward(number)
@@ -242,7 +242,7 @@ class TestOnTheWay:
         assert Place.from_tree(message["place"]) == PLACE
         pair.lead = again
         say_arrived(pair.link, epoch=EPOCH)
-        following = pair._pool.submit(pair.follower.follow)
+        following = pair._pool.submit(pair.follower.follow, meanwhile=lambda: None)
         pair.steps_until(pair.current.is_set)
         pair.lead.finish({})
         following.result(timeout=WAIT_S)

@@ -170,12 +170,13 @@ class Feed:
     def preload(self, position: dict[str, Any]) -> None:
         """Be at ``position`` and load what follows it, so that a ``seek`` to there finds it loaded.
 
-        Later positions may be preloaded in turn. Process-wide generators stay as they are.
+        Later positions may be preloaded in turn. Process-wide generators stay as they are. Nothing
+        is done where nobody but the program loads.
 
         Raises:
             DataEndedError: The data ends before.
         """
-        if position["begun"]:
+        if position["begun"] and self._source.drops:
             with _generators_kept():
                 self._go(position, until=_NO_LIMIT)
 

@@ -51,11 +51,14 @@ class StateFollower:
         self.steps = 0
         self.copied = False
 
-    def follow(self) -> tuple[dict[str, Any], Transferred]:
+    def follow(self, *, meanwhile: Callable[[], None]) -> tuple[dict[str, Any], Transferred]:
         """Follow until the switch; the message that ended it, and what went over the link with it.
 
         It ends before that, with a message of where the job stands now, when the job's program has
         gone on to another call of ``session.steps``.
+
+        Args:
+            meanwhile: Called behind each step that was followed.
 
         Raises:
             LinkBrokenError: The leaver is gone, or the migration was aborted.
@@ -64,7 +67,7 @@ class StateFollower:
         """
         had = [parameter.grad for parameter in self._state.parameters()]
         try:
-            message, received = self._take_all()
+            message, received = self._take_all(meanwhile)
         finally:
             for parameter, gradient in zip(self._state.parameters(), had, strict=True):
                 parameter.grad = gradient
@@ -78,7 +81,7 @@ class StateFollower:
             raise ProtocolError(f"the leaver sent a message of kind {kind!r}")
         return message, received
 
-    def _take_all(self) -> tuple[dict[str, Any], Transferred]:
+    def _take_all(self, meanwhile: Callable[[], None]) -> tuple[dict[str, Any], Transferred]:
         """Units and steps, until a message comes that is neither."""
         live = self._live()
         apply: Mapping[str, Callable[[dict[str, Any]], None]] = {
@@ -94,6 +97,8 @@ class StateFollower:
             if take is None:
                 return message, received
             take(message)
+            if take == self._take_step:
+                meanwhile()
 
     def begin_proof(self) -> None:
         """Compare with the leaver's fingerprints while the first step runs forward and backward.

@@ -177,7 +177,8 @@ class StateLead:
         Raises:
             LinkBrokenError: It is gone.
         """
-        self._send({"kind": "place", **moment.common(), "voted": moment.voted.to_tree()})
+        told = {**moment.common(), "voted": moment.voted.to_tree(), "feeds": moment.position.feeds}
+        self._send({"kind": "place", **told})
         await_arrival(self._link, epoch=self._epoch)
         with self._changed:
             self._changed.wait_for(lambda: not self._stepping or self._over.is_set())
