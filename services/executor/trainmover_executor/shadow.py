@@ -227,9 +227,9 @@ class Shadow:
             self._loop.variables.load(self._load, frame)
             self._load = None
         if self._voted is not None:
+            self._seek(self._voted)  # which may draw random numbers, as loading does
             restore_rng(self._voted.rng)
             self._state.load_settings(self._voted.settings)
-            self._seek(self._voted)
             # A generator that gives steps on cannot be seen from their bodies.
             seen = self._loop.variables.roots(frame)
             self._joiner.runs_the_rest(hidden=self._asked - seen)

@@ -1,4 +1,4 @@
-"""A stream of examples: an IterableDataset that each rank reads its share of."""
+"""A stream of examples that are augmented at random: each rank reads its share."""
 
 import torch
 import torch.distributed as dist
@@ -21,14 +21,20 @@ class Stream(IterableDataset):
             held.append(examples[index])
             if len(held) == self.buffer:
                 at = int(torch.randint(len(held), (), generator=shuffle))
-                yield held.pop(at)
-        yield from held
+                yield augmented(held.pop(at))
+        yield from map(augmented, held)
+
+
+def augmented(example):
+    x, y = example
+    return x + 0.1 * torch.randn(x.shape), y
 
 
 dist.init_process_group("trainmover")
 rank, world = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(38)
-model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)))
+layers = [nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 16)]
+model = DistributedDataParallel(nn.Sequential(*layers))
 optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
 loader = DataLoader(Stream(rank, world, length=1200), batch_size=8)
 session = Session(model=model, optimizer=optimizer, loader=loader)

@@ -1,4 +1,4 @@
-"""torchdata's StatefulDataLoader, epoch by epoch."""
+"""torchdata's StatefulDataLoader, epoch by epoch, with augmentation and dropout at random."""
 
 import torch
 import torch.distributed as dist
@@ -10,13 +10,21 @@ from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 from trainmover_executor import Session
 
+
+class Augmented(Data):
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x + 0.1 * torch.randn(x.shape), y
+
+
 dist.init_process_group("trainmover")
 rank = dist.get_rank()
-torch.manual_seed(40)
-data = Data(720)
+torch.manual_seed(40 + rank)
+data = Augmented(720)
 sampler = StatefulDistributedSampler(data, seed=27)
 loader = StatefulDataLoader(data, batch_size=8, sampler=sampler, num_workers=0)
-model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)))
+layers = [nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 16)]
+model = DistributedDataParallel(nn.Sequential(*layers))
 optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
 session = Session(model=model, optimizer=optimizer)
 means = []
