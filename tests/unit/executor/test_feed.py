@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tests.support.loaders import (
     train,
 )
 from torch.utils.data import DataLoader, DistributedSampler
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from trainmover.errors import ConfigError
 from trainmover_executor.feed import Feed
@@ -113,6 +115,24 @@ class TestWhatIsLoaded:
         train(feed, most=100)
         assert loader.dataset.loaded.tolist() == [0] * 3 + [1] * (SIZE - 3)
 
+    @pytest.mark.filterwarnings("ignore:'set_vital':UserWarning")
+    def test_a_state_that_is_quickly_loaded_saves_loading_the_data(self):
+        class Slow(Numbers):
+            def __getitem__(self, index: int) -> torch.Tensor:
+                time.sleep(0.02)
+                return super().__getitem__(index)
+
+        def make() -> StatefulDataLoader:
+            return StatefulDataLoader(Slow(), 1)
+
+        calm = train(Feed(make()), most=20)
+        loader = make()
+        feed = Feed(loader)
+        train(feed, most=3)
+        for at in (3, 19):  # it is not known before the first time
+            go(feed, calm.places[at])
+        assert loader.dataset.loaded[:20].sum() < 6
+
     def test_far_into_the_data_it_is_quick(self):
         size = 4_000_000
         dataset = torch.arange(size)
@@ -204,20 +224,26 @@ class TestOneShot:
 
 
 class TestLimits:
-    def test_a_budget_is_kept_and_the_rest_done_at_the_seek(self):
+    def test_a_budget_is_kept_and_the_rest_done_at_the_seek(self, monkeypatch):
+        now_s = 0.0
+
         class Slow:
             def __iter__(self):
+                nonlocal now_s
                 for index in range(100):
-                    time.sleep(0.005)
+                    now_s += 0.005
                     yield index
 
+        monkeypatch.setattr(
+            "trainmover_executor.feed.feed.time", SimpleNamespace(monotonic=lambda: now_s)
+        )
         feed = Feed(Slow())
         trace = train(feed, most=40)
         other = Feed(Slow())
         position = unpack_tree(trace.places[-1])["feed"]
         assert not other.approach(position, budget_s=0.02)
-        assert 0 < other.position()["consumed"] < 40
-        assert other.cost_s >= 0.02
+        assert other.position()["consumed"] == 4
+        assert other.cost_s == pytest.approx(0.02)
         other.seek(position)
         assert other.draw() == (True, 40)
 

@@ -37,6 +37,7 @@ class DrawnSource:
     how: How = "draw"
     follows = True
     drops = float("inf")
+    loads_ahead = False
 
     def __init__(self, loader: Any, *, replay: int) -> None:
         self._loader = loader

@@ -17,6 +17,8 @@ from trainmover_executor.state.rng import capture_rng, restore_rng
 __all__ = ["Feed"]
 
 _NO_LIMIT: Final = float("inf")
+_PRELOAD_DROPS: Final = 64.0
+"""About as many batches are loaded by workers that run as while others are started."""
 
 
 def _source_of(loader: Any, *, replay: int) -> Source:
@@ -176,19 +178,20 @@ class Feed:
         Raises:
             DataEndedError: The data ends before.
         """
-        if position["begun"] and self._source.drops:
+        source = self._source
+        if position["begun"] and (source.loads_ahead or source.follows):
             with _generators_kept():
-                self._go(position, until=_NO_LIMIT)
+                self._go(position, until=_NO_LIMIT, drops=max(source.drops, _PRELOAD_DROPS))
 
     def _set_epoch_of(self, position: dict[str, Any]) -> None:
         self._epoch = position["epoch"]
         self._set_epoch()
 
-    def _go(self, position: dict[str, Any], *, until: float) -> bool:
+    def _go(self, position: dict[str, Any], *, until: float, drops: float | None = None) -> bool:
         """Be in the pass of ``position``, at it or before it."""
         source, mark, at = self._source, position["mark"], position["consumed"]
         live = self._begun and source.mark()["id"] == mark["id"]
-        if not (live and 0 <= at - self._consumed <= source.drops):
+        if not (live and 0 <= at - self._consumed <= (source.drops if drops is None else drops)):
             source.end()
             self._set_epoch_of(position)
             self._begun = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, MapDataPipe
@@ -20,13 +20,11 @@ from trainmover_executor.feed.workers import (
     SeededMap,
     WorkerInit,
     end_workers,
+    prefetched,
     replaced,
 )
 
 __all__ = ["MapSource", "is_map_style"]
-
-_DROPS: Final = 64.0
-"""About as many batches are loaded by workers that run as while others are started."""
 
 _indices: weakref.WeakKeyDictionary[DataLoader[Any], Indices] = weakref.WeakKeyDictionary()
 """One for each loader: workers may outlive a call of ``session.steps``, and passes are counted."""
@@ -56,8 +54,8 @@ class MapSource:
         self._loader = loader
         self._indices = _indices.setdefault(loader, Indices(loader))
         self._generator = loader.generator
-        self._works = loader.num_workers > 0
-        self.drops = _DROPS if self._works else 0.0
+        self.loads_ahead = loader.num_workers > 0
+        self.drops = prefetched(loader)
         self._iterator: Iterator[Any] | None = None
         self._spare: IndexPass | None = None
         self._owned: dict[str, Any] = {}
@@ -141,7 +139,7 @@ class MapSource:
         return at
 
     def _take_turns(self, following: IndexPass, at: int) -> None:
-        following.turns = at % self._loader.num_workers if self._works else 0
+        following.turns = at % self._loader.num_workers if self.loads_ahead else 0
 
     def arrive(self, mark: dict[str, Any]) -> None:
         """See ``Source``."""
@@ -159,7 +157,7 @@ class MapSource:
         self._spare = indices.following = following
         auto = loader.batch_sampler is not None
         changes: dict[str, Any] = {"batch_sampler" if auto else "sampler": indices}
-        if self._works:
+        if self.loads_ahead:
             seed = following.worker_seed
             changes["dataset"] = SeededMap(loader.dataset)
             changes["collate_fn"] = Collating(loader.collate_fn)
@@ -182,9 +180,9 @@ class MapSource:
     def _find(self) -> dict[str, Any]:
         loader = self._loader
         roots: dict[str, Any] = {"generator": self._generator, "sampler": self._indices.sampler}
-        if not self._works:
+        if not self.loads_ahead:
             roots.update(dataset=loader.dataset, collate_fn=loader.collate_fn)
-        return owned.find(roots, apart=(loader.dataset,) if self._works else ())
+        return owned.find(roots, apart=(loader.dataset,) if self.loads_ahead else ())
 
     def end(self) -> None:
         """See ``Source``."""

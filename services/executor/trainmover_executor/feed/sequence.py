@@ -27,6 +27,7 @@ class SequenceSource:
     how: How = "index"
     follows = False
     drops = 0.0
+    loads_ahead = False
 
     def __init__(self, batches: Any) -> None:
         self._batches = batches

@@ -44,6 +44,10 @@ class Source(Protocol):
     def drops(self) -> float:
         """Batches that are rather drawn and dropped than avoided by resuming anew."""
 
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether somebody else than the program loads batches, before they are drawn."""
+
     def begin(self) -> None:
         """Begin a new pass."""
 

@@ -20,6 +20,7 @@ from trainmover_executor.feed.workers import (
     WorkerInit,
     end_workers,
     pass_seed_of,
+    prefetched,
     replaced,
 )
 from trainmover_executor.state.codec import StateNotPortableError, encode
@@ -28,7 +29,6 @@ from trainmover_executor.state.training import Stateful
 __all__ = ["StatefulSource", "resumes_itself"]
 
 _QUICK_S: Final = 0.05
-_FEWEST_DROPS: Final = 64.0
 _MOST_DROPS: Final = 10_000.0
 
 
@@ -62,6 +62,8 @@ class StatefulSource:
         self._generator = getattr(loader, "generator", None)
         self._seed = pass_seed_of(loader)
         self._seeds_items = _seeds_items(loader)
+        self._prefetched = prefetched(loader) if isinstance(loader, DataLoader) else 0.0
+        self.loads_ahead = self._prefetched > 0.0
         self._iterator: Iterator[Any] | None = None
         self._id = 0
         self._owned: dict[str, Any] = {}
@@ -79,7 +81,7 @@ class StatefulSource:
     def drops(self) -> float:
         """See ``Source``."""
         draw_s = self._draws_s / max(self._drawn, 1)
-        return min(max(_FEWEST_DROPS, self._resume_s / max(draw_s, 1e-6)), _MOST_DROPS)
+        return min(max(self._prefetched, self._resume_s / max(draw_s, 1e-6)), _MOST_DROPS)
 
     def begin(self) -> None:
         """See ``Source``."""

@@ -32,6 +32,7 @@ __all__ = [
     "WorkerInit",
     "end_workers",
     "pass_seed_of",
+    "prefetched",
     "replaced",
 ]
 
@@ -230,6 +231,11 @@ def replaced(loader: DataLoader[Any], **attributes: Any) -> Iterator[None]:
         yield
     finally:
         vars(loader).update(before)
+
+
+def prefetched(loader: DataLoader[Any]) -> float:
+    """Batches that the workers of ``loader`` have loaded while nobody draws; 0 without workers."""
+    return float(loader.num_workers * (loader.prefetch_factor or 0))
 
 
 def end_workers(iterator: Any) -> None:
