@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator
 
-from trainmover.decimal_text import decimal
+from trainmover.numbers import decimal
 
 __all__ = ["Endpoint", "split_endpoint"]
 

@@ -16,7 +16,7 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, Literal, Protocol, TextIO
 
 import structlog
 from opentelemetry import trace
@@ -27,7 +27,6 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import Link, Span, SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from trainmover.bus.protocol import Delivery
 from trainmover.errors import ConfigError
 from trainmover.events.catalog import type_of
 from trainmover.events.envelope import Envelope
@@ -37,6 +36,7 @@ from trainmover.topology import Frozen
 __all__ = [
     "LogFormat",
     "TraceBook",
+    "Traced",
     "configure",
     "continued",
     "current_trace",
@@ -165,8 +165,20 @@ def span(
         yield one
 
 
+class Traced(Protocol):
+    """A message that came over the bus; see ``bus.protocol.Delivery``."""
+
+    @property
+    def payload(self) -> Any:
+        """The decoded message."""
+
+    @property
+    def trace(self) -> Mapping[str, str]:
+        """W3C trace headers of the sender, may be empty."""
+
+
 @contextlib.contextmanager
-def process(delivery: Delivery[Any], *, linked: bool = True) -> Iterator[Span]:
+def process(delivery: Traced, *, linked: bool = True) -> Iterator[Span]:
     """Continue the sender's trace while a message is handled.
 
     Args:

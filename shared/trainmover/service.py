@@ -42,8 +42,6 @@ _FORMATS: Final = ("auto", "json", "console")
 _RETRY_S: Final = 0.25
 REPLACED: Final = 75  # EX_TEMPFAIL: start it again, as a replica
 _CONNECT_S: Final = 2.0
-_ADMINISTRATOR: Final = "setup"
-"""The service whose key may make streams: ``python -m trainmover.bus``."""
 
 Main = Callable[[Bus, "ServiceOptions"], Awaitable[int | None]]
 Periodic = Callable[[Bus], Awaitable[None]]
@@ -269,7 +267,7 @@ async def _enter(options: ServiceOptions, stack: contextlib.AsyncExitStack) -> N
         await trial.enter_async_context(bus)
         # Keys come from `trainmover setup`, and so do the streams then: who has one need not ask
         # for what the server would refuse and complain of.
-        if options.credentials.nkey is None or options.name == _ADMINISTRATOR:
+        if options.credentials.nkey is None:
             await _where_permitted(bus.setup())
         await _where_permitted(
             bus.announce(f"trainmover-{options.name}", version=trainmover.__version__)

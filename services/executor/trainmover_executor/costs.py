@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from trainmover.events.executor import WorkerCosts
-from trainmover_executor.attempt import Attempt
 from trainmover_executor.feed import Feed
 from trainmover_executor.redo import StepStart
 from trainmover_executor.runtime import Runtime
@@ -30,9 +29,17 @@ class Costs:
         self._in_steps = 0
         self._drawing_s = 0.0
 
-    def committed(self, attempt: Attempt, start: StepStart, feeds: Sequence[Feed]) -> None:
-        """A step is committed; one comparison, but for the few after a change."""
-        at_end = attempt.keeps_all
+    def committed(
+        self, start: StepStart, feeds: Sequence[Feed], *, at_end: bool, because: str
+    ) -> None:
+        """A step is committed; one comparison, but for the few after a change.
+
+        Args:
+            start: What is kept to take it back.
+            feeds: The data of the open calls.
+            at_end: Whether it voted at the end of its body, and kept what the body changes.
+            because: Why, if so.
+        """
         if at_end != self._at_end:
             self._at_end, self._in_steps = at_end, _SETTLING_STEPS
         if self._in_steps == 0:
@@ -46,7 +53,7 @@ class Costs:
                     vote="end" if at_end else "front",
                     kept_bytes=start.nbytes,
                     keep_s=start.keep_s,
-                    because=attempt.because if at_end else "",
+                    because=because if at_end else "",
                     drawn=_drawn(feeds),
                 )
             )

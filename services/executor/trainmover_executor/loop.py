@@ -397,7 +397,8 @@ class TrainingLoop:
             return True
         self._journal.committed(epoch=step.epoch)
         feeds = [call.feed for call in self.calls if call.feed is not None]
-        self.costs.committed(self.attempt, self._start, feeds)
+        attempt = self.attempt
+        self.costs.committed(self._start, feeds, at_end=attempt.keeps_all, because=attempt.because)
         self._vitals.left()
         return False
 

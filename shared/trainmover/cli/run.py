@@ -21,7 +21,6 @@ from trainmover.events.envelope import Envelope
 from trainmover.events.machine import MachineWarmingFailed
 from trainmover.events.migration import JobFormed, MigrationCommitted
 from trainmover.events.operator import AutomationMode
-from trainmover.local import registry
 from trainmover.local.cluster import (
     LocalCluster,
     Notice,
@@ -29,6 +28,7 @@ from trainmover.local.cluster import (
 )
 from trainmover.local.follow import OutputFollower
 from trainmover.local.ledger import Ending
+from trainmover.local.secret import home
 from trainmover.local.spec import ClusterSpec
 from trainmover.policies import OnWorkerCrash, WhenExhausted
 from trainmover.redundancy import RedundancyChoice
@@ -129,7 +129,7 @@ def run(
                 f"--automation={automation}",
             ),
             metrics_dir=None if metrics is None else metrics.absolute(),
-            log_dir=(log_dir or registry.home() / "logs" / name).absolute(),
+            log_dir=(log_dir or home() / "logs" / name).absolute(),
             nats=nats,
             security=_security(name, secure=secure, security=security, nats=nats),
             environment=thread_environment(least * nproc_per_node),
@@ -159,7 +159,7 @@ def up(
             nnodes_max=0,
             program=(),
             planner_options=(f"--automation={automation}",),
-            log_dir=(log_dir or registry.home() / "logs" / name).absolute(),
+            log_dir=(log_dir or home() / "logs" / name).absolute(),
             nats=nats,
             security=_security(name, secure=False, security=security, nats=nats),
         )
@@ -210,7 +210,7 @@ def _security(job: str, *, secure: bool, security: Path | None, nats: str | None
         )
     if security is not None:
         return security.absolute()
-    return registry.home().absolute() / "security" / job if secure else None
+    return home().absolute() / "security" / job if secure else None
 
 
 async def _supervise(spec: ClusterSpec, *, quiet: bool) -> ExitCode:

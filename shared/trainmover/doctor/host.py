@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from trainmover.doctor.finding import Finding, good, problem, warning
-from trainmover.local import registry
+from trainmover.local.secret import home
 
 __all__ = ["Host", "gather", "judge"]
 
@@ -188,7 +188,7 @@ def _has_server() -> bool:
 
 
 def _free() -> Iterator[tuple[str, int]]:
-    for folder in (registry.home(), Path(tempfile.gettempdir())):
+    for folder in (home(), Path(tempfile.gettempdir())):
         there = next((each for each in (folder, *folder.parents) if each.exists()), None)
         if there is not None:
             yield str(folder), shutil.disk_usage(there).free

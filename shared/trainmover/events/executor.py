@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainmover.events.numbers import Count, Epoch, Rank
+from trainmover.numbers import Count, Epoch, Rank
 from trainmover.redundancy import Redundancy
 from trainmover.spans import Spans, as_spans
 from trainmover.topology import Frozen

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from trainmover.events.numbers import Epoch
+from trainmover.numbers import Epoch
 from trainmover.topology import Frozen
 
 __all__ = ["DetectorQuarantined", "IncidentClosed", "IncidentOpened", "IncidentUpdated"]

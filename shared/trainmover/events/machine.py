@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from trainmover.endpoints import Endpoint
-from trainmover.events.numbers import Count, Epoch, Rank
+from trainmover.numbers import Count, Epoch, Rank
 from trainmover.topology import Frozen, Machine
 
 __all__ = [

@@ -38,7 +38,7 @@ from trainmover.local.process import (
     reap_orphans,
     wait_gone,
 )
-from trainmover.local.secret import SECRET_VARIABLE, make_secret
+from trainmover.local.secret import SECRET_VARIABLE, make_secret, secret_of
 from trainmover.local.spec import ClusterSpec
 from trainmover.observe import new_event
 from trainmover.security import Role
@@ -276,7 +276,7 @@ class LocalCluster:
         # A machine that is killed cannot clear up after itself: its scratch files are ours.
         environment = {"TMPDIR": scratch, **self.spec.environment}
         if self.spec.machines and SECRET_VARIABLE not in os.environ:
-            secret = make_secret(registry.secret_of(self.spec.job))
+            secret = make_secret(secret_of(self.spec.job))
             environment[SECRET_VARIABLE] = str(secret.absolute())
         for machine in self.spec.machines:
             argv = self.spec.agent_argv(machine, url=url)

@@ -10,10 +10,11 @@ from pydantic import Field, ValidationError
 
 from trainmover.errors import ConfigError
 from trainmover.local import procfs
+from trainmover.local.secret import home, secret_of
 from trainmover.subjects import validate_id
 from trainmover.topology import Frozen
 
-__all__ = ["JobRecord", "find", "home", "jobs", "remove", "secret_of", "write"]
+__all__ = ["JobRecord", "find", "jobs", "remove", "write"]
 
 
 class JobRecord(Frozen):
@@ -43,11 +44,6 @@ class JobRecord(Frozen):
         return procfs.same_process(self.pid, self.start_ticks)
 
 
-def home() -> Path:
-    """``$TRAINMOVER_HOME``, or ``~/.trainmover``."""
-    return Path(os.environ.get("TRAINMOVER_HOME") or Path.home() / ".trainmover")
-
-
 def _file(job: str) -> Path:
     return home() / "jobs" / f"{validate_id(job, what='job')}.json"
 
@@ -69,11 +65,6 @@ def write(record: JobRecord) -> None:
     draft = target.with_suffix(f".{os.getpid()}.tmp")
     draft.write_text(record.model_dump_json(indent=2), encoding="utf-8")
     draft.replace(target)
-
-
-def secret_of(job: str) -> Path:
-    """Where the link secret of a local job is, or would be."""
-    return _file(job).with_suffix(".secret")
 
 
 def remove(record: JobRecord) -> None:

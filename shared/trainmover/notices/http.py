@@ -23,9 +23,9 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from trainmover.decimal_text import decimal
 from trainmover.errors import TrainMoverError
 from trainmover.events.machine import MachineNoticed
+from trainmover.numbers import decimal
 
 __all__ = ["serving"]
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from trainmover.decimal_text import decimal
+from trainmover.numbers import decimal
 
 __all__ = ["ATTEMPTS", "Answer", "Decision", "Deliver", "GiveUp", "Retry", "decide"]
 

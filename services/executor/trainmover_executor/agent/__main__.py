@@ -10,8 +10,7 @@ import structlog
 
 from trainmover.bus.protocol import Bus
 from trainmover.errors import TrainMoverError
-from trainmover.local import registry
-from trainmover.local.secret import SECRET_VARIABLE
+from trainmover.local.secret import SECRET_VARIABLE, secret_of
 from trainmover.service import ServiceOptions, run_service
 from trainmover_executor import compiled
 from trainmover_executor.agent.life import claim_generation
@@ -29,7 +28,7 @@ def _find_secret(job: str) -> None:
         ConfigError: It is unreadable, short, or open to others; or there is none, and compiled code
             is to be shared over links.
     """
-    local = registry.secret_of(job)
+    local = secret_of(job)
     if SECRET_VARIABLE not in os.environ and local.exists():
         os.environ[SECRET_VARIABLE] = str(local.absolute())  # a machine more for a job of this host
     secret = link_secret()

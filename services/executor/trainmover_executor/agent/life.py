@@ -11,8 +11,8 @@ from typing import Final
 
 from trainmover.bus.protocol import Bus
 from trainmover.bus.streams import MACHINES_BUCKET
-from trainmover.decimal_text import decimal
 from trainmover.errors import BusError, BusUnavailableError, ConfigError, ConflictError
+from trainmover.numbers import decimal
 from trainmover.observe import get_logger
 
 __all__ = ["claim_generation", "newest_generation", "private_folder"]

@@ -5,10 +5,15 @@ says so in the telemetry that real ranks send. Read ``shape`` (who talks to whom
 (what goes wrong, and what is noise), ``physics`` (when each rank is where), ``job`` (batches).
 """
 
-from trainmover.testing.simulated_jobs.cases import CLASSES, healthy_job, label_of, troubled_job
+from trainmover.testing.simulated_jobs.cases import (
+    CLASSES,
+    healthy_job,
+    label_of,
+    record_job,
+    troubled_job,
+)
 from trainmover.testing.simulated_jobs.injections import Healthy, Injection, Truth
 from trainmover.testing.simulated_jobs.job import Frame, SimulatedJob
-from trainmover.testing.simulated_jobs.recorded import record_job
 from trainmover.testing.simulated_jobs.shape import Shape
 
 __all__ = [

@@ -6,16 +6,20 @@ The same (class, seed) always makes the same job.
 from __future__ import annotations
 
 import zlib
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from trainmover.detection.recording import Recorder
 from trainmover.detection.scoring import Label
+from trainmover.events.migration import JobFormed
+from trainmover.telemetry import Batch
 from trainmover.testing.simulated_jobs.injections import Healthy, Injection, Kind, Truth
 from trainmover.testing.simulated_jobs.job import SimulatedJob
 from trainmover.testing.simulated_jobs.shape import Shape
 
-__all__ = ["CLASSES", "healthy_job", "label_of", "troubled_job"]
+__all__ = ["CLASSES", "healthy_job", "label_of", "record_job", "troubled_job"]
 
 _FACTORS: Final[dict[str, tuple[Kind, float]]] = {
     "compute_10": ("compute", 1.1),
@@ -181,3 +185,28 @@ def healthy_job(seed: int) -> SimulatedJob:
         ),
         seed=int(rng.integers(1 << 30)),
     )
+
+
+def record_job(
+    job: SimulatedJob, path: Path, *, steps: int, name: str = "simulated"
+) -> list[Truth]:
+    """Play ``steps`` steps of ``job`` into a recording at ``path``.
+
+    Returns:
+        What is wrong in it, as its labels say.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    with Recorder(path) as recorder:
+        for frame in job.frames(steps=steps):
+            if frame.membership is not None:
+                recorder.fact(frame.now_s, JobFormed(membership=frame.membership))
+            for fact in frame.facts:
+                recorder.fact(frame.now_s, fact)
+            for one in frame.windows:
+                batch = Batch(name, one.machine, 0, one.epoch, one.records, 0, one.more, one.groups)
+                recorder.batch(frame.now_s, batch)
+        for truth in job.truths:
+            recorder.label(label_of(truth))
+    return job.truths
