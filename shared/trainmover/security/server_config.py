@@ -1,10 +1,11 @@
 """The part of a NATS server's configuration that decides who may do what.
 
-Clients are in one account, and each stream is in another. JetStream publishes its answers, and what
-a consumer delivers, on whatever subject the asker names, and asks nobody: in one account with the
-streams, whoever may only look could have an answer stored as a lease, a command or a fact. So what
-clients may say to a stream is a service of its account. Answers come back to the clients' account
-and go no further; what a consumer delivers leaves its account towards inboxes alone.
+Clients are in one account, and each stream is in another, with the copies of what it holds.
+JetStream publishes its answers, and what a consumer delivers, on whatever subject the asker names,
+and asks nobody: in one account with the streams, whoever may only look could have an answer stored
+as a lease, a command or a fact. So what clients may say to a stream is a service of its account.
+Answers come back to the clients' account and go no further; what a consumer delivers leaves its
+account towards inboxes alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from trainmover.bus.credentials import inbox_prefix
+from trainmover.bus.kept import KEPT
 from trainmover.bus.streams import BUCKETS, DEAD_STREAM, fact_subjects
 from trainmover.security.roles import Permissions, Role, User, permissions
 from trainmover.subjects import COMMAND_STREAM, DEAD_LETTER, EVENT_STREAM
@@ -39,7 +41,7 @@ MAX_PAYLOAD: Final = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Store:
-    """The account of one stream, or of all buckets.
+    """The account of one stream and its copies, or of all buckets.
 
     Attributes:
         account: Its name.
@@ -70,7 +72,11 @@ def _store(name: str, streams: Mapping[str, Iterable[str]], more: tuple[str, ...
 
 
 _STORES: Final = (
-    _store("FACTS", {EVENT_STREAM: fact_subjects("*")}, _GENERAL),
+    _store(
+        "FACTS",
+        {EVENT_STREAM: fact_subjects("*"), **{kept.stream: () for kept in KEPT}},
+        _GENERAL,
+    ),
     _store("COMMANDS", {COMMAND_STREAM: ["tm.v1.*.cmd.*"]}),
     _store("DEAD", {DEAD_STREAM: [DEAD_LETTER]}),
     _store("STATE", {f"KV_{bucket}": [f"$KV.{bucket}.>"] for bucket in BUCKETS}),
