@@ -27,7 +27,7 @@ from trainmover.security.server_config import auth_config, server_config
 from trainmover.subjects import validate_id
 from trainmover.topology import Frozen
 
-__all__ = ["LOCAL_HOSTS", "Setup", "Written", "client_folder", "load", "revoke", "write"]
+__all__ = ["LOCAL_HOSTS", "Setup", "Written", "client_folder", "load", "revoke", "rotate", "write"]
 
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 _SECRET: Final = 0o600
@@ -41,6 +41,7 @@ class Setup(Frozen):
     Attributes:
         jobs: Jobs that the permissions are for.
         machines: Machines that have a key.
+        revoked: Machines whose key was taken back, and that nobody named since.
         hosts: Names and addresses that clients reach the server by.
         tls: Whether connections are encrypted.
         server_folder: Where the server will see ``server/``; where it is when empty.
@@ -48,6 +49,7 @@ class Setup(Frozen):
 
     jobs: tuple[str, ...] = Field(min_length=1)
     machines: tuple[str, ...] = ()
+    revoked: tuple[str, ...] = ()
     hosts: tuple[str, ...] = LOCAL_HOSTS
     tls: bool = True
     server_folder: str = ""
@@ -129,7 +131,8 @@ def revoke(folder: Path, setup: Setup, names: Iterable[str]) -> Setup:
     """Take keys back: what is left of ``setup``, to be written next.
 
     A machine is gone until it is named again, and has a new key then; a role gets a new key at
-    once. The server goes on to know the old keys until it has read its files again.
+    once. The server goes on to know the old keys until it has read its files again, and who had one
+    goes on to know the secrets of links: see ``rotate``.
 
     Args:
         folder: As for ``write``.
@@ -139,10 +142,11 @@ def revoke(folder: Path, setup: Setup, names: Iterable[str]) -> Setup:
     Raises:
         ConfigError: Nobody of that name has a key, or it cannot be removed.
     """
-    machines = list(setup.machines)
+    machines, revoked = list(setup.machines), list(setup.revoked)
     for name in names:
         if name in machines:
             machines.remove(name)
+            revoked.append(name)
             user = User(Role.MACHINE, name)
         elif name in _ROLES:
             user = User(Role(name))
@@ -152,10 +156,40 @@ def revoke(folder: Path, setup: Setup, names: Iterable[str]) -> Setup:
                 f"({', '.join(setup.machines) or 'there is none'}) or a role ({', '.join(_ROLES)})."
             )
         try:
-            (client_folder(folder, user) / "nkey").unlink(missing_ok=True)
+            for file in _secrets_of(client_folder(folder, user), setup):
+                file.unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError(f"cannot remove {error.filename}: {error.strerror}") from error
-    return setup.model_copy(update={"machines": tuple(machines)})
+    return setup.model_copy(update={"machines": tuple(machines), "revoked": tuple(revoked)})
+
+
+def _secrets_of(home: Path, setup: Setup) -> list[Path]:
+    return [home / name for name in ("nkey", *(f"link-{job}" for job in setup.jobs))]
+
+
+def rotate(folder: Path, setup: Setup, jobs: Iterable[str]) -> None:
+    """Give jobs a new secret of their links; ``write`` hands it to the machines.
+
+    The one before it is still taken, so that a job can go on while its machines learn of the new
+    one, until the next time.
+
+    Args:
+        folder: As for ``write``.
+        setup: What the folder was made for.
+        jobs: Names of jobs.
+
+    Raises:
+        ConfigError: The folder is not for such a job, or cannot be written.
+    """
+    for job in jobs:
+        if job not in setup.jobs:
+            raise ConfigError(f"{folder} has no job {job!r}: it has {', '.join(setup.jobs)}.")
+        file = folder / "links" / job
+        try:
+            before = file.read_text().split()[:1] if file.exists() else []
+            _put(file, "".join(f"{each}\n" for each in (_secret(), *before)), mode=_SECRET)
+        except OSError as error:
+            raise ConfigError(f"cannot write {error.filename}: {error.strerror}") from error
 
 
 def _write(folder: Path, setup: Setup, *, listen: str, store: str) -> Written:
@@ -189,14 +223,18 @@ def _write(folder: Path, setup: Setup, *, listen: str, store: str) -> Written:
 
 
 def _link_secrets(folder: Path, setup: Setup) -> None:
-    """One secret for each job, and a copy of it for each machine."""
+    """The secret of each job, or two while it changes, and a copy for each machine."""
     for job in setup.jobs:
         secret = folder / "links" / job
         if not secret.exists():
-            _put(secret, secrets.token_hex(LEAST_BYTES) + "\n", mode=_SECRET)
+            _put(secret, f"{_secret()}\n", mode=_SECRET)
         for machine in setup.machines:
             home = client_folder(folder, User(Role.MACHINE, machine))
             _put(home / f"link-{job}", secret.read_text(), mode=_SECRET)
+
+
+def _secret() -> str:
+    return secrets.token_hex(LEAST_BYTES)
 
 
 def _authority(folder: Path, setup: Setup) -> bytes:
