@@ -291,6 +291,25 @@ def test_links_get_a_new_secret_and_the_one_before_lasts_until_the_next(tmp_path
     assert "gpt" in refused.stderr
 
 
+def test_servers_know_each_other_by_a_password_that_is_in_their_file_alone(tmp_path: Path) -> None:
+    """It was on their command lines, for everybody on the host to read."""
+    folder = made(tmp_path, "--route", "127.0.0.1:1", "--route", "127.0.0.1:2")
+    password = (folder / "route").read_text().strip()
+    config = folder / "server" / "cluster.conf"
+    assert config.read_text().count(password) == 3
+    for secret in (config, folder / "route"):
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert password not in setup("--out", str(folder), "-o", "json").stdout
+    assert config.read_text().count(password) == 3
+    checked = subprocess.run(
+        [str(find_server()), "-t", "-c", str(config)], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stderr
+    refused = setup("--out", str(folder), "--route", "nowhere")
+    assert refused.returncode == 2
+    assert "HOST:PORT" in refused.stderr
+
+
 def test_nobody_to_take_a_key_from(tmp_path: Path) -> None:
     assert setup("--out", str(tmp_path), "--revoke", "x").returncode == 2
     setup("--out", str(tmp_path), "--job", "gpt", "--machines", "1")

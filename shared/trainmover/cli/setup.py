@@ -60,6 +60,15 @@ def setup(
         list[str] | None,
         typer.Option(help="Name or address that clients reach the server by; repeatable."),
     ] = None,
+    route: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="TRAINMOVER_NATS_ROUTES",
+            help="Of several servers, where each is reached by the others: makes cluster.conf; "
+            "repeatable.",
+            metavar="HOST:PORT",
+        ),
+    ] = None,
     tls: Annotated[
         bool | None, typer.Option("--tls/--no-tls", help="Encrypt connections; on at first.")
     ] = None,
@@ -117,6 +126,7 @@ def setup(
                 security.rotate(out, wanted, rotate)
             wanted = wanted.model_copy(
                 update={
+                    "routes": _union(wanted.routes, route or []),
                     **({} if tls is None else {"tls": tls}),
                     **({} if server_dir is None else {"server_folder": server_dir}),
                 }

@@ -3,6 +3,8 @@
 setup.json                      jobs, machines, hosts, TLS or not
 ca/ca.pem, ca/ca.key            the development authority; the key signs and goes nowhere else
 server/nats.conf, auth.conf     what the server reads, with server.pem and server.key
+server/cluster.conf             what it reads instead where there are several
+route                           the password by which those know each other
 clients/ROLE/nkey, ca.pem       all that one client needs
 clients/machines/NAME/...       the same for each machine
 """
@@ -19,11 +21,12 @@ from typing import Final
 from pydantic import Field, ValidationError
 
 from trainmover.bus.credentials import public_key
+from trainmover.endpoints import split_endpoint
 from trainmover.errors import ConfigError
 from trainmover.local.secret import LEAST_BYTES
 from trainmover.security.authority import Issued, covers, make_authority, make_seed, make_server
 from trainmover.security.roles import Role, User, users
-from trainmover.security.server_config import auth_config, server_config
+from trainmover.security.server_config import auth_config, cluster_config, server_config
 from trainmover.subjects import validate_id
 from trainmover.topology import Frozen
 
@@ -44,6 +47,7 @@ class Setup(Frozen):
         revoked: Machines whose key was taken back, and that nobody named since.
         hosts: Names and addresses that clients reach the server by.
         tls: Whether connections are encrypted.
+        routes: ``host:port`` by which several servers reach each other; none for one server.
         server_folder: Where the server will see ``server/``; where it is when empty.
     """
 
@@ -52,6 +56,7 @@ class Setup(Frozen):
     revoked: tuple[str, ...] = ()
     hosts: tuple[str, ...] = LOCAL_HOSTS
     tls: bool = True
+    routes: tuple[str, ...] = ()
     server_folder: str = ""
 
     def check(self) -> Setup:
@@ -59,11 +64,17 @@ class Setup(Frozen):
 
         Raises:
             InvalidIdError: One cannot be a token of a subject.
+            ConfigError: A route is no address.
         """
         for job in self.jobs:
             validate_id(job, what="job")
         for machine in self.machines:
             validate_id(machine, what="machine")
+        for route in self.routes:
+            try:
+                split_endpoint(route)
+            except ValueError as error:
+                raise ConfigError(f"route {route!r} is not HOST:PORT: {error}") from error
         return self
 
 
@@ -217,9 +228,18 @@ def _write(folder: Path, setup: Setup, *, listen: str, store: str) -> Written:
     if not (server / "nats.conf").exists():
         _put(server / "nats.conf", server_config(listen=listen, store=store), mode=_PUBLIC)
         changed = True
+    if setup.routes:
+        changed |= _put(server / "cluster.conf", _cluster(folder, setup), mode=_SECRET)
     _put(folder / "setup.json", setup.model_dump_json(indent=2) + "\n", mode=_PUBLIC)
     known = tuple(user for user in keys if user not in created)
     return Written(created=tuple(created), known=known, config_changed=changed)
+
+
+def _cluster(folder: Path, setup: Setup) -> str:
+    password = folder / "route"
+    if not password.exists():
+        _put(password, f"{_secret()}\n", mode=_SECRET)
+    return cluster_config(routes=setup.routes, password=password.read_text().strip())
 
 
 def _link_secrets(folder: Path, setup: Setup) -> None:

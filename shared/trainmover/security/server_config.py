@@ -22,7 +22,7 @@ from trainmover.bus.streams import BUCKETS, DEAD_STREAM, fact_subjects
 from trainmover.security.roles import Permissions, Role, User, permissions
 from trainmover.subjects import COMMAND_STREAM, DEAD_LETTER, EVENT_STREAM
 
-__all__ = ["ACCOUNT", "auth_config", "server_config"]
+__all__ = ["ACCOUNT", "auth_config", "cluster_config", "server_config"]
 
 ACCOUNT: Final = "TRAINMOVER"
 _GENERAL: Final = ("$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST")
@@ -34,6 +34,7 @@ _STREAM_VERBS: Final = (
 _CONSUMER_VERBS: Final = ("INFO", "DELETE", "LEADER.STEPDOWN")
 _INBOXES: Final = "_INBOX.>"
 _SYSTEM: Final = "SYS"
+_ROUTE_USER: Final = "route"
 _ANSWER_WITHIN: Final = "30s"
 MAX_PAYLOAD: Final = 8 * 1024 * 1024
 """A batch of telemetry, or the membership of a very large job, may be that large."""
@@ -160,6 +161,31 @@ def server_config(*, listen: str, store: str) -> str:
         "  sync_interval: always\n"
         "}\n"
         'include "auth.conf"\n'
+    )
+
+
+def cluster_config(*, routes: Iterable[str], password: str) -> str:
+    """A whole configuration of one of several servers, the same for all of them.
+
+    Args:
+        routes: ``host:port`` by which servers reach each other.
+        password: By which they know each other. It is in this file alone: what is on a command line
+            is read by everybody on the host.
+    """
+    peers = list(routes)
+    port = peers[0].rpartition(":")[2]
+    cluster = {
+        "name": "trainmover",
+        "listen": f"0.0.0.0:{port}",
+        # Clients know all servers by name; addresses that they cannot reach would only delay them.
+        "no_advertise": True,
+        "authorization": {"user": _ROUTE_USER, "password": password},
+        "routes": [f"nats://{_ROUTE_USER}:{password}@{peer}" for peer in peers],
+    }
+    return (
+        "# Made by `trainmover setup --route`, which replaces it: do not edit.\n"
+        'include "nats.conf"\n'
+        f"cluster: {json.dumps(cluster, indent=2)}\n"
     )
 
 
