@@ -31,6 +31,8 @@ async def test_everything_that_is_stored_has_limits(admin: NatsBus) -> None:
         config = (await admin.client.jetstream().stream_info(wanted.name or "")).config
         assert (config.max_bytes or -1) > 0, config.name
         assert (config.max_msg_size or -1) > 0, config.name
+        if not (config.name or "").startswith("KV_"):
+            assert 0 < (config.max_consumers or -1) < 100_000, config.name
     assert sum(config.max_bytes or 0 for config in streams.stream_configs()) < 2 * 1024**3
 
 
