@@ -5,9 +5,12 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TOOLS := out/tools
+LOCK := $(TOOLS)/bin/uv pip compile --quiet -c constraints.txt --generate-hashes --universal \
+	--python-version 3.11 --no-annotate --custom-compile-command "make lock" $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format docs chaos soak walk bench clean
+.PHONY: help install demo test check format docs chaos soak walk bench lock dist clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
@@ -53,6 +56,23 @@ walk: install ## Carry out every command of the documentation (a quarter of an h
 bench: install ## Run the benchmarks; each prints one JSON object
 	@set -e; for name in overhead collectives pause rebuild redundancy vote; do echo "== python -m benchmarks.$$name"; \
 		$(BIN)/python -m benchmarks.$$name $(ARGS); \
+	done
+
+$(TOOLS)/.installed: deploy/tools.lock
+	$(PYTHON) -m venv --clear $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet $(PIP_ARGS) --require-hashes -r deploy/tools.lock
+	@touch $@
+
+lock: $(TOOLS)/.installed ## Write what the images are made of, with hashes (ARGS=--upgrade for newer versions)
+	$(LOCK) pyproject.toml --extra dashboard --extra metrics -o deploy/services.lock
+	$(LOCK) pyproject.toml --extra dashboard --extra metrics --extra executor -o deploy/executor.lock
+	$(LOCK) deploy/tools.in -o deploy/tools.lock
+
+dist: $(TOOLS)/.installed ## Build wheel and source archive in out/dist, and a bill of materials of each image
+	$(TOOLS)/bin/python -m build --no-isolation --outdir out/dist .
+	@set -e; for name in services executor; do \
+		$(TOOLS)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+			--output-format JSON --output-file out/dist/trainmover-$$name.cdx.json deploy/$$name.lock; \
 	done
 
 clean: ## Remove .venv and caches

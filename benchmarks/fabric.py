@@ -20,6 +20,7 @@ from trainmover_executor.communicator.reduction import reduction_of
 from trainmover_executor.links.book import LinkBook
 from trainmover_executor.links.endpoint import Endpoint, dial
 from trainmover_executor.links.handshake import Hail
+from trainmover_executor.links.secret import LinkSecret
 
 GROUP = "g"
 _JOB = "bench"
@@ -54,7 +55,7 @@ class Seat:
             self.listener,
             job=_JOB,
             rank=self.rank,
-            secret=b"",
+            secret=LinkSecret(),
             is_stale=lambda epoch: epoch < self.book.epoch,
             accept=self._accept,
         )
@@ -111,7 +112,7 @@ class Fabric:
 
     def dial(self, endpoint: str, hail: Hail) -> concurrent.futures.Future[socket.socket]:
         """Call a rank, as its control thread would."""
-        return self.run(dial(endpoint, hail, secret=b""))
+        return self.run(dial(endpoint, hail, secret=LinkSecret()))
 
     @staticmethod
     def member(machine: str, seat: Seat) -> Member:

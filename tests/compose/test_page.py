@@ -73,7 +73,6 @@ def test_a_program_of_your_own(own: Stack, tmp_path: Path) -> None:
 
 
 def test_a_bus_of_three_loses_one(own: Stack) -> None:
-    own.env["NATS_ROUTE_PASSWORD"] = "a-password"
     own.files = CLUSTER
     own.up(standbys=1)
     before = own.until_warm(1)

@@ -28,7 +28,7 @@ def covered(subject: str) -> list[str]:
     return [
         config.name
         for config in streams.stream_configs()
-        for pattern in config.subjects
+        for pattern in config.subjects or ()
         if re.fullmatch(re.escape(pattern).replace(r"\*", "[^.]+"), subject)
     ]
 

@@ -83,7 +83,6 @@ ELSEWHERE = {
     r"docker compose --profile dashboard up -d": PAGE,
     r"TRAINMOVER_JOB=mine .* docker compose up -d": OWN,
     r"docker compose down( -v)?": PAGE,
-    r"export NATS_ROUTE_PASSWORD=.*": THREE,
     r"docker compose -f docker-compose.yml -f deploy/compose.cluster.yml .*": THREE,
     r"sbatch .*": SLURM,
     r"deploy/try .*": "tests/deploy/test_try.py::test_every_command_for_a_cluster_is_run",
@@ -93,6 +92,10 @@ ELSEWHERE = {
     "test_every_resource_is_listed",
     r"trainmover setup .* --machine standby-0 .*|deploy/k8s/create-secrets .*": "tests/deploy/"
     "test_kubernetes.py::test_every_pod_finds_its_own_key_in_a_secret",
+    r"make (dist|lock ARGS=--upgrade)": "tests/security/test_supply.py::"
+    "test_make_dist_lists_what_is_in_the_images",
+    r"nats-server -c security/server/cluster.conf .*": "tests/security/test_setup.py::"
+    "test_servers_know_each_other_by_a_password_that_is_in_their_file_alone",
     r"trainmover setup .*(nats-1|6 --host nats).*": "tests/security/test_setup.py::"
     "test_a_server_runs_from_its_files_and_gets_its_streams",
     r"nats-server -c .*": "tests/security/test_setup.py::"

@@ -15,7 +15,7 @@ from trainmover import subjects
 from trainmover.bus import streams
 from trainmover.bus.nats import NatsBus
 from trainmover.bus.protocol import TELEMETRY_BYTES
-from trainmover.errors import BusUnavailableError
+from trainmover.errors import BusError, BusUnavailableError, PermissionDeniedError
 from trainmover.seldom import Seldom
 
 
@@ -31,6 +31,8 @@ async def test_everything_that_is_stored_has_limits(admin: NatsBus) -> None:
         config = (await admin.client.jetstream().stream_info(wanted.name or "")).config
         assert (config.max_bytes or -1) > 0, config.name
         assert (config.max_msg_size or -1) > 0, config.name
+        if not (config.name or "").startswith("KV_"):
+            assert 0 < (config.max_consumers or -1) < 100_000, config.name
     assert sum(config.max_bytes or 0 for config in streams.stream_configs()) < 2 * 1024**3
 
 
@@ -49,13 +51,22 @@ async def test_the_commands_of_a_machine_that_takes_none_leave_room(admin: NatsB
     assert info.state.subjects == {"tm.v1.demo.cmd.other": 1, "tm.v1.demo.cmd.silent": 1000}
 
 
+async def test_a_machine_has_one_small_key_and_cannot_fill_the_bucket(secured: Secured) -> None:
+    """What is full takes nothing more, also from the others."""
+    async with secured.bus("machine-worker-0") as bus:
+        with pytest.raises(BusError, match="maximum"):
+            await bus.put("tm_machines", f"{JOB}.worker-0.generation", b"1" * 4096, revision=None)
+        with pytest.raises(PermissionDeniedError):
+            await bus.put("tm_machines", f"{JOB}.worker-0.more", b"1", revision=None)
+
+
 @pytest.mark.parametrize("who", ["detector", "machine-worker-0", "planner"])
 @pytest.mark.parametrize("rollup", ["all", "sub"])
 async def test_no_header_empties_a_bucket(secured: Secured, who: str, rollup: str) -> None:
     """``Nats-Rollup: all`` with the detector's key purged all jobs' records."""
     key = {
         "detector": f"$KV.tm_jobs.{JOB}.detector-lease",
-        "machine-worker-0": f"$KV.tm_machines.{JOB}.worker-0.starts",
+        "machine-worker-0": f"$KV.tm_machines.{JOB}.worker-0.generation",
         "planner": f"$KV.tm_jobs.{JOB}.x",
     }[who]
     async with secured.bus("admin") as admin, secured.bus(who) as bus:

@@ -20,6 +20,7 @@ from trainmover.endpoints import split_endpoint
 from trainmover.errors import MalformedEventError, ProtocolError, TrainMoverError
 from trainmover.events import decode, encode
 from trainmover.events.machine import MachineWarming
+from trainmover.local.secret import SECRET_VARIABLE
 from trainmover.observe import new_event
 from trainmover.topology import Frozen, Layout, Machine, Member, Membership
 from trainmover_executor import neighbours
@@ -37,6 +38,7 @@ from trainmover_executor.links.handshake import (
     Hail,
     Reply,
 )
+from trainmover_executor.links.secret import LinkSecret
 from trainmover_executor.links.watch import Notice, NoticeKind
 from trainmover_executor.role.shell import WorkerRole
 
@@ -74,7 +76,7 @@ def test_what_is_no_endpoint_gets_into_no_fact_and_no_membership(text: str) -> N
 async def test_calling_it_raises_what_callers_know(text: str) -> None:
     """Every rank that dialled the joiner ended with exit code 70."""
     with pytest.raises((OSError, TrainMoverError)):
-        await dial(text, HAIL, secret=b"")
+        await dial(text, HAIL, secret=LinkSecret())
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,7 @@ async def test_calling_it_raises_what_callers_know(text: str) -> None:
 )
 async def test_a_hail_that_does_not_fit_is_a_protocol_error(hail: Hail) -> None:
     with pytest.raises(ProtocolError, match="does not fit"):
-        await dial("127.0.0.1:1", hail, secret=b"")
+        await dial("127.0.0.1:1", hail, secret=LinkSecret())
 
 
 @given(data=st.binary(max_size=300))
@@ -108,7 +110,7 @@ async def serving() -> AsyncIterator[str]:
         listener,
         job="j",
         rank=1,
-        secret=b"s" * 32,
+        secret=LinkSecret(b"s" * 32),
         is_stale=lambda _: False,
         accept=lambda hail, sock: sock.close(),
     )
@@ -148,7 +150,7 @@ async def test_a_rank_survives_that_no_descriptor_is_left(few_files: int) -> Non
         for sock in held:
             sock.close()
         async with asyncio.timeout(10):
-            (await dial(address, HAIL, secret=b"s" * 32)).close()
+            (await dial(address, HAIL, secret=LinkSecret(b"s" * 32))).close()
 
 
 async def test_strangers_that_talk_in_every_way_keep_nobody_out() -> None:
@@ -160,7 +162,7 @@ async def test_strangers_that_talk_in_every_way_keep_nobody_out() -> None:
             writer.write((b"", b"G", HAIL.pack(), b"\xff" * 4096)[number % 4])
             strangers.append((reader, writer))
         async with asyncio.timeout(10):
-            (await dial(address, HAIL, secret=b"s" * 32)).close()
+            (await dial(address, HAIL, secret=LinkSecret(b"s" * 32))).close()
         for _, writer in strangers:
             writer.close()
 
@@ -194,7 +196,7 @@ async def test_memory_is_shared_with_whoever_knows_the_secret_and_nobody_else() 
 
     deceived = asyncio.create_task(asyncio.to_thread(deceive))
     with pytest.raises((ProtocolError, OSError)):
-        await dial(address, HAIL, secret=b"s" * 32)
+        await dial(address, HAIL, secret=LinkSecret(b"s" * 32))
     assert await deceived == []
 
 
@@ -228,7 +230,7 @@ class Rank:
             book=self.book,  # type: ignore[arg-type]
             latch=Latch(WorkerRole(active())),
             clock=CollectiveClock(rank=1),
-            secret=b"",
+            secret=LinkSecret(),
             post=self.said.append,
         )
         self.neighbours.begin(tasks)
@@ -336,3 +338,78 @@ async def test_calls_of_later_epochs_are_few() -> None:
         for sock, *_ in one.neighbours._early:
             sock.close()
     assert one.said == []
+
+
+NEW, OLD = b"n" * 32, b"o" * 32
+
+
+class TestRotation:
+    """The secret changes while the job runs: no two machines read the new file at one moment."""
+
+    @pytest.mark.parametrize(
+        ("callers", "callees", "may"),
+        [
+            ((OLD,), (NEW, OLD), True),
+            ((NEW, OLD), (OLD,), True),
+            ((NEW, OLD), (NEW, OLD), True),
+            ((NEW, OLD), (NEW,), True),
+            ((OLD,), (NEW,), False),
+            ((NEW,), (OLD,), False),
+        ],
+    )
+    async def test_both_are_taken_until_the_old_one_is_gone(
+        self, callers: tuple[bytes, ...], callees: tuple[bytes, ...], may: bool
+    ) -> None:
+        async with listening(LinkSecret(*callees)) as address:
+            if may:
+                (await dial(address, HAIL, secret=LinkSecret(*callers))).close()
+            else:
+                with pytest.raises(ProtocolError, match="different link secrets"):
+                    await dial(address, HAIL, secret=LinkSecret(*callers))
+
+    async def test_a_rank_that_runs_takes_what_its_file_says_now(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A machine that was taken out knew the secret for as long as the job ran."""
+        file = tmp_path / "link-j"
+
+        def write(*secrets: bytes) -> None:
+            draft = tmp_path / "draft"
+            draft.write_bytes(b"\n".join(secrets))
+            draft.chmod(0o600)
+            draft.replace(file)
+
+        write(OLD)
+        monkeypatch.setenv(SECRET_VARIABLE, str(file))
+        old = LinkSecret(OLD)
+        async with listening(LinkSecret.from_environment()) as address:
+            (await dial(address, HAIL, secret=old)).close()
+            write(NEW, OLD)
+            (await dial(address, HAIL, secret=old)).close()
+            write(b"n" * 64, NEW)
+            with pytest.raises(ProtocolError, match="different link secrets"):
+                await dial(address, HAIL, secret=old)
+            file.write_bytes(b"half")  # whoever copies it to the machine is not done
+            (await dial(address, HAIL, secret=LinkSecret(NEW))).close()
+
+
+@contextlib.asynccontextmanager
+async def listening(secret: LinkSecret) -> AsyncIterator[str]:
+    """Rank 1, which takes links of whoever proves the secret; its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    endpoint = Endpoint(
+        listener,
+        job="j",
+        rank=1,
+        secret=secret,
+        is_stale=lambda _: False,
+        accept=lambda _, sock: sock.close(),
+    )
+    endpoint.open()
+    serving = asyncio.ensure_future(endpoint.serve())
+    try:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        serving.cancel()
+        await asyncio.wait([serving])
+        listener.close()

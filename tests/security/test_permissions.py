@@ -13,6 +13,7 @@ import pytest
 from tests.security.conftest import Secured
 
 from trainmover.bus.credentials import inbox_prefix, public_key
+from trainmover.bus.kept import KEPT
 
 EVERYBODY = ("planner", "detector", "machine-worker-0", "operator", "ops", "relay")
 
@@ -28,8 +29,9 @@ PUBLISH = {
     "$KV.tm_jobs.gpt": {"planner"},
     "$KV.tm_jobs.gpt.incarnation": {"planner"},
     "$KV.tm_migrations.gpt.m-0001": {"planner"},
-    "$KV.tm_machines.gpt.worker-0.starts": {"planner", "machine-worker-0"},
-    "$KV.tm_machines.gpt.worker-1.starts": {"planner"},
+    "$KV.tm_machines.gpt.worker-0.generation": {"planner", "machine-worker-0"},
+    "$KV.tm_machines.gpt.worker-0.more": {"planner"},
+    "$KV.tm_machines.gpt.worker-1.generation": {"planner"},
     # claims: the detector's
     "tm.v1.gpt.incident.opened": {"detector"},
     "tm.v1.gpt.detector.quarantined": {"detector"},
@@ -68,7 +70,16 @@ PUBLISH = {
     "$JS.API.STREAM.PURGE.TM_COMMANDS": set(),
     "$JS.API.STREAM.MSG.DELETE.TM_EVENTS": set(),
     "$JS.API.STREAM.CREATE.MINE": set(),
-    # reading facts
+    **{
+        f"$JS.API.STREAM.{verb}.{kept.stream}": set()
+        for kept in KEPT
+        for verb in ("UPDATE", "DELETE", "PURGE", "MSG.DELETE")
+    },
+    # reading facts, and the copies of those that were pushed out
+    **{
+        f"$JS.API.CONSUMER.CREATE.{kept.stream}.x": {"planner", "detector", "operator", "ops"}
+        for kept in KEPT
+    },
     "$JS.API.STREAM.INFO.TM_EVENTS": {"planner", "detector", "operator", "ops", "relay"},
     "$JS.API.CONSUMER.CREATE.TM_EVENTS.x": {"planner", "detector", "operator", "ops"},
     "$JS.API.CONSUMER.CREATE.TM_EVENTS.x.tm.v1.gpt.job.*": {

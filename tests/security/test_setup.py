@@ -254,6 +254,62 @@ async def test_a_key_that_is_taken_back_does_not_come_again(tmp_path: Path) -> N
         assert not (tmp_path / "clients" / "machines" / "worker-9" / "nkey").exists()
 
 
+def test_a_count_does_not_bring_back_a_key_that_was_taken_out(tmp_path: Path) -> None:
+    """A deployment says how many machines there are each time that it starts."""
+    everything = ("--out", str(tmp_path), "--job", "gpt", "--machines", "2", "--standbys", "1")
+    home = tmp_path / "clients" / "machines"
+    for name in ("worker-1", "standby-1"):
+        setup(*everything)
+        assert setup("--out", str(tmp_path), "--revoke", name).returncode == 0
+        assert [path.name for path in (home / name).iterdir()] == ["ca.pem"]
+    setup(*everything)
+    assert not (home / "worker-1" / "nkey").exists()
+    assert not (home / "standby-1" / "nkey").exists()
+    setup("--out", str(tmp_path), "--machine", "worker-1")
+    setup(*everything)
+    assert (home / "worker-1" / "nkey").exists()
+    assert not (home / "standby-1" / "nkey").exists()
+
+
+def test_links_get_a_new_secret_and_the_one_before_lasts_until_the_next(tmp_path: Path) -> None:
+    setup("--out", str(tmp_path), "--job", "gpt", "--machines", "2")
+    file = tmp_path / "clients" / "machines" / "worker-1" / "link-gpt"
+    first = file.read_text().split()
+    seen = [first]
+    for _ in range(2):
+        assert setup("--out", str(tmp_path), "--rotate", "gpt").returncode == 0
+        seen.append(file.read_text().split())
+    assert [len(each) for each in seen] == [1, 2, 2]
+    assert seen[1][1] == first[0]
+    assert seen[2][1] == seen[1][0]
+    assert len({each for pair in seen for each in pair}) == 3
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    setup("--out", str(tmp_path))
+    assert file.read_text().split() == seen[2]
+    refused = setup("--out", str(tmp_path), "--rotate", "bert")
+    assert refused.returncode == 2
+    assert "gpt" in refused.stderr
+
+
+def test_servers_know_each_other_by_a_password_that_is_in_their_file_alone(tmp_path: Path) -> None:
+    """It was on their command lines, for everybody on the host to read."""
+    folder = made(tmp_path, "--route", "127.0.0.1:1", "--route", "127.0.0.1:2")
+    password = (folder / "route").read_text().strip()
+    config = folder / "server" / "cluster.conf"
+    assert config.read_text().count(password) == 3
+    for secret in (config, folder / "route"):
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert password not in setup("--out", str(folder), "-o", "json").stdout
+    assert config.read_text().count(password) == 3
+    checked = subprocess.run(
+        [str(find_server()), "-t", "-c", str(config)], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stderr
+    refused = setup("--out", str(folder), "--route", "nowhere")
+    assert refused.returncode == 2
+    assert "HOST:PORT" in refused.stderr
+
+
 def test_nobody_to_take_a_key_from(tmp_path: Path) -> None:
     assert setup("--out", str(tmp_path), "--revoke", "x").returncode == 2
     setup("--out", str(tmp_path), "--job", "gpt", "--machines", "1")

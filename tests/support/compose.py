@@ -68,6 +68,8 @@ class Stack:
             "COMPOSE_PROJECT_NAME": self.project,
             "NATS_PORT": str(self.port),
             "TRAINMOVER_TAG": "test",
+            # The torch that pip finds here: that of the lock brings gigabytes of CUDA.
+            "EXECUTOR_LOCK": "deploy/executor.in",
             "TRAINMOVER_JOB": "gpt",
             "TRAINMOVER_PROGRAM": PROGRAM,
             # A busy test machine makes stragglers of its own.

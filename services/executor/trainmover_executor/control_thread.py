@@ -50,7 +50,7 @@ from trainmover_executor.links.handshake import (
 )
 from trainmover_executor.links.place import PlaceLinks
 from trainmover_executor.links.record import fetch_recording, serve_recording
-from trainmover_executor.links.secret import link_secret
+from trainmover_executor.links.secret import LinkSecret
 from trainmover_executor.neighbours import Neighbours
 from trainmover_executor.phase_one import STATE_GROUP, PhaseOne
 from trainmover_executor.places import Places
@@ -109,7 +109,7 @@ class ControlThread:
         self._role = role
         self._recording = recording
         self._progress = progress
-        self._secret = link_secret()
+        self._secret = LinkSecret.from_environment()
         self._shares_compiled = compiled.shared(authenticated=bool(self._secret))
         self._compiled_is_here = threading.Event()
         self.book = LinkBook(

@@ -31,6 +31,7 @@ from trainmover_executor.latch import Latch
 from trainmover_executor.links.book import LinkBook
 from trainmover_executor.links.endpoint import dial
 from trainmover_executor.links.handshake import WATCH_GROUP, Hail
+from trainmover_executor.links.secret import LinkSecret
 from trainmover_executor.links.watch import Notice, NoticeKind, WatchLink
 
 __all__ = ["Neighbours"]
@@ -63,7 +64,7 @@ class Neighbours:
         book: LinkBook,
         latch: Latch,
         clock: CollectiveClock,
-        secret: bytes,
+        secret: LinkSecret,
         post: Callable[[Frozen], None],
     ) -> None:
         self._spec = spec

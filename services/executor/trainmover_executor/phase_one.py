@@ -13,6 +13,7 @@ from trainmover_executor.control import WorkerSpec
 from trainmover_executor.links.book import LinkBook
 from trainmover_executor.links.endpoint import Endpoint, dial
 from trainmover_executor.links.handshake import Hail
+from trainmover_executor.links.secret import LinkSecret
 from trainmover_executor.role.effects import NotParked, Parked
 from trainmover_executor.role.shell import WorkerRole
 
@@ -33,7 +34,7 @@ class PhaseOne:
     """
 
     def __init__(
-        self, spec: WorkerSpec, *, book: LinkBook, role: WorkerRole, secret: bytes
+        self, spec: WorkerSpec, *, book: LinkBook, role: WorkerRole, secret: LinkSecret
     ) -> None:
         self._spec = spec
         self._book = book

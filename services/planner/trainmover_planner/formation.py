@@ -133,7 +133,7 @@ def form(turn: Turn) -> None:
 
 
 def adopt(turn: Turn, membership: Membership) -> None:
-    """The first membership exists."""
+    """The first membership exists, or the first one that is known."""
     state = turn.state
     hosts = (state.inventory.get(member.machine) for member in membership.members)
     seated = {h.machine.name for h in hosts if h and seat_of(membership, h.life) is not None}

@@ -6,6 +6,7 @@ They are decisions that were taken: nothing is decided again.
 from __future__ import annotations
 
 from trainmover.events import machine, migration, operator, type_of
+from trainmover.events.executor import PlanCommitted
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
 from trainmover.protocol.table import Signal, allows
@@ -85,6 +86,8 @@ def _of_migration(turn: Turn, fact: Fact) -> None:
         case migration.MigrationAborted() as aborted:
             abort = protocol.Abort(aborted.reason, aborted.aborted_by)
             _decide(turn, aborted.migration, abort)
+        case migration.MigrationCommitted() as committed:
+            _committed(turn, committed)
         case migration.MigrationFailed() as failed:
             _decide(turn, failed.migration, protocol.Fail(failed.reason))
         case _:
@@ -132,6 +135,26 @@ def _approved(turn: Turn, fact: migration.MigrationApproved) -> None:
             early = early.drop(key)
             advance(turn, one.id, protocol.Report(report))
     turn.set(early=early)
+
+
+def _committed(turn: Turn, fact: migration.MigrationCommitted) -> None:
+    """A commit whose reports or plan are not stored any more: it was decided all the same."""
+    after, before = fact.membership, turn.state.membership
+    if before is not None and after.epoch <= before.epoch:
+        return
+    one = turn.state.migrations.get(fact.migration)
+    if one is None or one.plan is None or not one.open:
+        formation.adopt(turn, after)
+        return
+    for rank in range(after.layout.world_size):
+        report = PlanCommitted(
+            migration=one.id,
+            machine=after.machine_of(rank),
+            rank=rank,
+            epoch=after.epoch,
+            step=fact.step,
+        )
+        advance(turn, one.id, protocol.Report(report))
 
 
 def _decide(turn: Turn, id: str, event: protocol.Reject | protocol.Abort | protocol.Fail) -> None:

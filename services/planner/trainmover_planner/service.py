@@ -19,6 +19,7 @@ from trainmover.commands import Lead
 from trainmover.errors import BusUnavailableError, ConflictError, ProtocolError
 from trainmover.events.envelope import Envelope
 from trainmover.lease import Lease
+from trainmover.seldom import Seldom
 from trainmover.topology import Frozen
 from trainmover_planner import core, requests
 from trainmover_planner.effects import Command, Event, Fact, Reply, Request, SendCommand, Tick
@@ -82,6 +83,7 @@ class Planner:
         self._numbers = itertools.count(1)
         self._outbox: Outbox | None = None
         self._attic = Attic()
+        self._complain = Seldom(_log.error)  # of what anybody may send
 
     async def run(self) -> None:
         """Plan until cancelled; first learns everything that happened before.
@@ -173,7 +175,7 @@ class Planner:
         # No locals: they hold all that is known of the job.
         where = "".join(traceback.format_tb(error.__traceback__, limit=-3))
         reason = f"{type(error).__name__}: {error}"
-        _log.error(
+        self._complain(
             "planner.event_refused", **told, event_=repr(what)[:500], reason=reason, at=where
         )
 

@@ -15,12 +15,15 @@ from trainmover import observe, subjects
 from trainmover.bus import dead
 from trainmover.bus.connection import Connection
 from trainmover.bus.reading import OrderedReader, QueueReader, filtered
+from trainmover.bus.resuming import ResumingReader, place_of
 from trainmover.errors import MalformedEventError
 from trainmover.seldom import Seldom
 
 __all__ = ["Deliveries", "Received"]
 
 T = TypeVar("T")
+
+_Reader = OrderedReader | ResumingReader | QueueReader
 
 _log = observe.get_logger(__name__)
 _TOLD_CHARACTERS: Final = 400
@@ -74,7 +77,7 @@ class Deliveries:
         self._connection = connection
         self._ack_wait_s = ack_wait_s
         self._warn = Seldom(_log.warning)
-        self._readers: set[OrderedReader | QueueReader] = set()
+        self._readers: set[_Reader] = set()
 
     def close(self) -> None:
         """End every iteration."""
@@ -83,18 +86,19 @@ class Deliveries:
 
     def in_order(
         self,
-        stream: str,
         filters: list[str],
         *,
         from_start: bool,
         caught_up: Callable[[], None] | None = None,
-    ) -> OrderedReader:
-        """A reader of its own, from the first stored message or the next one on."""
+    ) -> OrderedReader | ResumingReader:
+        """A reader of facts of its own, from the first one or the next one on."""
+        if from_start:
+            return ResumingReader(self._connection, filters=filters, caught_up=caught_up)
         return OrderedReader(
             self._connection,
-            stream=stream,
+            stream=subjects.EVENT_STREAM,
             filters=filters,
-            from_start=from_start,
+            from_start=False,
             caught_up=caught_up,
         )
 
@@ -131,9 +135,7 @@ class Deliveries:
         )
         return QueueReader(self._connection, stream=stream, config=config)
 
-    async def of(
-        self, reader: OrderedReader | QueueReader, parse: Callable[[Msg], T]
-    ) -> AsyncIterator[Received[T]]:
+    async def of(self, reader: _Reader, parse: Callable[[Msg], T]) -> AsyncIterator[Received[T]]:
         """What ``reader`` brings, as ``parse`` understands it; what it does not is buried.
 
         Args:
@@ -164,8 +166,7 @@ class Deliveries:
         self._warn("bus.dead_letter", subject=message.subject, kind=error.kind, reason=told)
         stored: tuple[str, int] | None = None
         with contextlib.suppress(nats.errors.NotJSMessageError):
-            here = message.metadata
-            stored = (here.stream, here.sequence.stream)
+            stored = place_of(message)
         letter = dead.letter(
             subject=message.subject,
             headers=message.headers,
@@ -180,7 +181,7 @@ class Deliveries:
     ) -> Received[T]:
         return Received(
             payload=payload,
-            stream_sequence=message.metadata.sequence.stream,
+            stream_sequence=place_of(message)[1],
             attempt=message.metadata.num_delivered or 1,
             age_s=age_s,
             trace=observe.trace_headers(message.headers),

@@ -21,6 +21,7 @@ from trainmover.bus.credentials import Credentials
 from trainmover.bus.deliveries import Deliveries, Received
 from trainmover.bus.protocol import TELEMETRY_BACKLOG, TELEMETRY_BYTES, Entry, RequestHandler
 from trainmover.bus.reading import OrderedReader, QueueReader
+from trainmover.bus.resuming import ResumingReader
 from trainmover.commands import Command, DepartureRequest, parse_command
 from trainmover.errors import BusUnavailableError, MalformedEventError
 from trainmover.events.catalog import type_of
@@ -170,11 +171,9 @@ class NatsBus:
     ) -> AsyncGenerator[Received[Envelope], None]:
         """Facts of ``job`` in stream order; see ``Bus.events``."""
         filters = streams.fact_subjects(job, entity=entity, fact=fact)
-        reader: OrderedReader | QueueReader
+        reader: OrderedReader | ResumingReader | QueueReader
         if durable is None:
-            reader = self._deliveries.in_order(
-                subjects.EVENT_STREAM, filters, from_start=from_start, caught_up=caught_up
-            )
+            reader = self._deliveries.in_order(filters, from_start=from_start, caught_up=caught_up)
         else:
             policy = DeliverPolicy.ALL if from_start else DeliverPolicy.NEW
             # A position belongs to its job: two jobs may use the same name.

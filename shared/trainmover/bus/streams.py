@@ -1,4 +1,4 @@
-"""What is stored on the bus: three streams and three buckets, and how they are created."""
+"""What is stored on the bus: streams and buckets, and how they are created."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from nats.js.api import (
     RetentionPolicy,
     StorageType,
     StreamConfig,
+    StreamSource,
+    SubjectTransform,
 )
 from nats.js.errors import BadRequestError
 
 from trainmover import subjects
+from trainmover.bus.kept import KEPT, Kept
 from trainmover.errors import ConfigError
 from trainmover.events.catalog import CATALOG
 from trainmover.events.envelope import MAX_BYTES
@@ -44,11 +47,18 @@ BUCKETS: Final = (JOBS_BUCKET, "tm_migrations", MACHINES_BUCKET)
 
 _DEDUP_WINDOW_S: Final = 600.0  # how long after an outage a retry is still recognised
 _HEADER_BYTES: Final = 64 * 1024
+_FACT_BYTES: Final = MAX_BYTES + _HEADER_BYTES
+_COPY_BYTES: Final = _FACT_BYTES + 4 * 1024
+"""A copy has a header more. One that is not taken would be tried again for ever, and hold up all
+that are behind it: whatever the stream of facts takes, the streams of copies take as well."""
 _NAME_IN_USE: Final = 10058  # "stream name already in use with a different configuration"
 _MOST_REPLICAS: Final = 5  # JetStream's own limit
-_MAX_BYTES: Final = 1024**3  # reserved on the server: keep it modest
+_FACTS_BYTES: Final = 768 * 1024**2  # reserved on the server: keep it modest
 _MESSAGE_BYTES: Final = 8 * 1024 * 1024
 """A command with the membership of a very large job; a fact has at most half of it."""
+_READERS: Final = 16_384
+"""Readers of one stream at a time: each agent is one. They cost the server memory, and whoever may
+read may make more."""
 _COMMAND_BYTES: Final = 256 * 1024**2
 _COMMANDS_EACH: Final = 1000
 """Of one machine: who takes none for so long must not keep the others' from being stored."""
@@ -57,6 +67,8 @@ _DEAD_AGE_S: Final = 7 * 24 * 3600.0
 _LETTER_BYTES: Final = 256 * 1024
 _BUCKET_BYTES: Final = 128 * 1024**2
 _HISTORY: Final = 8
+_NUMBER_BYTES: Final = 1024
+"""A machine writes one number. What is full takes nothing more, so that nobody may fill it."""
 _COMMAND_AGE_S: Final = 24 * 3600.0  # a machine that is gone for good never reads its own
 _LIMITS: Final = (
     "max_age",
@@ -86,7 +98,7 @@ def fact_subjects(job: str, *, entity: str = "*", fact: str = "*") -> list[str]:
 
 
 def stream_configs() -> tuple[StreamConfig, ...]:
-    """Facts (kept), commands (a queue that forgets what was acknowledged), the dead, buckets."""
+    """Facts and copies of some, commands until they are acknowledged, the dead, buckets."""
     return (
         StreamConfig(
             name=subjects.EVENT_STREAM,
@@ -94,13 +106,15 @@ def stream_configs() -> tuple[StreamConfig, ...]:
             subjects=fact_subjects("*"),
             retention=RetentionPolicy.LIMITS,
             discard=DiscardPolicy.OLD,
-            max_bytes=_MAX_BYTES,
-            max_msg_size=MAX_BYTES + _HEADER_BYTES,
+            max_bytes=_FACTS_BYTES,
+            max_msg_size=_FACT_BYTES,
             storage=StorageType.FILE,
             duplicate_window=_DEDUP_WINDOW_S,
             allow_direct=True,
             allow_msg_ttl=True,  # of facts that are not kept for good
+            max_consumers=_READERS,
         ),
+        *(_copies_config(kept) for kept in KEPT),
         StreamConfig(
             name=subjects.COMMAND_STREAM,
             description="Commands to machine agents, until acknowledged or a day old",
@@ -111,6 +125,7 @@ def stream_configs() -> tuple[StreamConfig, ...]:
             max_bytes=_COMMAND_BYTES,
             max_msgs_per_subject=_COMMANDS_EACH,
             max_msg_size=_MESSAGE_BYTES,
+            max_consumers=_READERS,
             storage=StorageType.FILE,
             duplicate_window=_DEDUP_WINDOW_S,
         ),
@@ -123,10 +138,37 @@ def stream_configs() -> tuple[StreamConfig, ...]:
             max_bytes=_DEAD_BYTES,
             max_age=_DEAD_AGE_S,
             max_msg_size=_LETTER_BYTES,
+            max_consumers=_READERS,
             storage=StorageType.FILE,
             duplicate_window=_DEDUP_WINDOW_S,
         ),
         *(_bucket_config(bucket) for bucket in BUCKETS),
+    )
+
+
+def _copies_config(kept: Kept) -> StreamConfig:
+    """A stream that the server fills from the facts, and that has no subject to publish to."""
+    return StreamConfig(
+        name=kept.stream,
+        description=kept.description,
+        sources=[
+            StreamSource(
+                name=subjects.EVENT_STREAM,
+                # A transform to nothing is a filter; one source keeps the order of all.
+                subject_transforms=[
+                    SubjectTransform(src=each, dest="") for each in kept.patterns()
+                ],
+            )
+        ],
+        retention=RetentionPolicy.LIMITS,
+        discard=DiscardPolicy.OLD,
+        max_msgs_per_subject=kept.each,
+        max_bytes=kept.max_bytes,
+        max_msg_size=_COPY_BYTES,
+        storage=StorageType.FILE,
+        duplicate_window=_DEDUP_WINDOW_S,
+        allow_msg_ttl=True,  # what has one must not hold up the others
+        max_consumers=_READERS,
     )
 
 
@@ -140,7 +182,7 @@ def _bucket_config(bucket: str) -> StreamConfig:
         subjects=[f"$KV.{bucket}.>"],
         max_msgs_per_subject=_HISTORY,
         max_bytes=_BUCKET_BYTES,
-        max_msg_size=_MESSAGE_BYTES,
+        max_msg_size=_NUMBER_BYTES if bucket == MACHINES_BUCKET else _MESSAGE_BYTES,
         discard=DiscardPolicy.NEW,
         storage=StorageType.FILE,
         allow_rollup_hdrs=False,

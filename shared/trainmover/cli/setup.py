@@ -48,9 +48,26 @@ def setup(
             metavar="NAME",
         ),
     ] = None,
+    rotate: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A job whose links get a new secret; the one before is taken until the next "
+            "time; repeatable.",
+            metavar="JOB",
+        ),
+    ] = None,
     host: Annotated[
         list[str] | None,
         typer.Option(help="Name or address that clients reach the server by; repeatable."),
+    ] = None,
+    route: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="TRAINMOVER_NATS_ROUTES",
+            help="Of several servers, where each is reached by the others: makes cluster.conf; "
+            "repeatable.",
+            metavar="HOST:PORT",
+        ),
     ] = None,
     tls: Annotated[
         bool | None, typer.Option("--tls/--no-tls", help="Encrypt connections; on at first.")
@@ -99,11 +116,17 @@ def setup(
                 if known is None:
                     raise ConfigError(f"{out} holds no keys yet: there is nothing to take back.")
                 known = security.revoke(out, known, revoke)
-            names = [*(machine or []), *_numbered("worker", 0, machines)]
-            names += _numbered("standby", 1, standbys)
-            wanted = _wanted(known, job, names, host)
+                output.note(
+                    "who had those keys knows the secrets of links: --rotate JOB, and once more "
+                    "when every machine has the new one"
+                )
+            counted = [*_numbered("worker", 0, machines), *_numbered("standby", 1, standbys)]
+            wanted = _wanted(known, job, machine or [], counted, host)
+            if rotate:
+                security.rotate(out, wanted, rotate)
             wanted = wanted.model_copy(
                 update={
+                    "routes": _union(wanted.routes, route or []),
                     **({} if tls is None else {"tls": tls}),
                     **({} if server_dir is None else {"server_folder": server_dir}),
                 }
@@ -125,17 +148,28 @@ def _numbered(name: str, first: int, count: int) -> list[str]:
 
 
 def _wanted(
-    known: Setup | None, jobs: list[str] | None, machines: list[str], hosts: list[str] | None
+    known: Setup | None,
+    jobs: list[str] | None,
+    named: list[str],
+    counted: list[str],
+    hosts: list[str] | None,
 ) -> Setup:
-    """What was known and what is new, each once, in order."""
+    """What was known and what is new, each once, in order.
+
+    A count is said again each time a deployment starts: it does not bring back a machine whose key
+    was taken back, as its name does.
+    """
     if known is None:
         if not jobs:
             raise ConfigError("name the job that will use the bus: --job NAME.")
         known = Setup(jobs=tuple(jobs))
+    revoked = tuple(name for name in known.revoked if name not in named)
+    machines = [*named, *(name for name in counted if name not in revoked)]
     return known.model_copy(
         update={
             "jobs": _union(known.jobs, jobs or []),
             "machines": _union(known.machines, machines),
+            "revoked": revoked,
             "hosts": _union(known.hosts, hosts or []),
         }
     )

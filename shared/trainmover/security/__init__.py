@@ -1,6 +1,6 @@
 """A bus that trusts nobody: roles and their permissions, keys, certificates, the server's file."""
 
-from trainmover.security.folder import Setup, Written, client_folder, load, revoke, write
+from trainmover.security.folder import Setup, Written, client_folder, load, revoke, rotate, write
 from trainmover.security.roles import Permissions, Role, User, permissions, users
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "load",
     "permissions",
     "revoke",
+    "rotate",
     "users",
     "write",
 ]

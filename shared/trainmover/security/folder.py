@@ -3,6 +3,8 @@
 setup.json                      jobs, machines, hosts, TLS or not
 ca/ca.pem, ca/ca.key            the development authority; the key signs and goes nowhere else
 server/nats.conf, auth.conf     what the server reads, with server.pem and server.key
+server/cluster.conf             what it reads instead where there are several
+route                           the password by which those know each other
 clients/ROLE/nkey, ca.pem       all that one client needs
 clients/machines/NAME/...       the same for each machine
 """
@@ -19,15 +21,16 @@ from typing import Final
 from pydantic import Field, ValidationError
 
 from trainmover.bus.credentials import public_key
+from trainmover.endpoints import split_endpoint
 from trainmover.errors import ConfigError
 from trainmover.local.secret import LEAST_BYTES
 from trainmover.security.authority import Issued, covers, make_authority, make_seed, make_server
 from trainmover.security.roles import Role, User, users
-from trainmover.security.server_config import auth_config, server_config
+from trainmover.security.server_config import auth_config, cluster_config, server_config
 from trainmover.subjects import validate_id
 from trainmover.topology import Frozen
 
-__all__ = ["LOCAL_HOSTS", "Setup", "Written", "client_folder", "load", "revoke", "write"]
+__all__ = ["LOCAL_HOSTS", "Setup", "Written", "client_folder", "load", "revoke", "rotate", "write"]
 
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 _SECRET: Final = 0o600
@@ -41,15 +44,19 @@ class Setup(Frozen):
     Attributes:
         jobs: Jobs that the permissions are for.
         machines: Machines that have a key.
+        revoked: Machines whose key was taken back, and that nobody named since.
         hosts: Names and addresses that clients reach the server by.
         tls: Whether connections are encrypted.
+        routes: ``host:port`` by which several servers reach each other; none for one server.
         server_folder: Where the server will see ``server/``; where it is when empty.
     """
 
     jobs: tuple[str, ...] = Field(min_length=1)
     machines: tuple[str, ...] = ()
+    revoked: tuple[str, ...] = ()
     hosts: tuple[str, ...] = LOCAL_HOSTS
     tls: bool = True
+    routes: tuple[str, ...] = ()
     server_folder: str = ""
 
     def check(self) -> Setup:
@@ -57,11 +64,17 @@ class Setup(Frozen):
 
         Raises:
             InvalidIdError: One cannot be a token of a subject.
+            ConfigError: A route is no address.
         """
         for job in self.jobs:
             validate_id(job, what="job")
         for machine in self.machines:
             validate_id(machine, what="machine")
+        for route in self.routes:
+            try:
+                split_endpoint(route)
+            except ValueError as error:
+                raise ConfigError(f"route {route!r} is not HOST:PORT: {error}") from error
         return self
 
 
@@ -129,7 +142,8 @@ def revoke(folder: Path, setup: Setup, names: Iterable[str]) -> Setup:
     """Take keys back: what is left of ``setup``, to be written next.
 
     A machine is gone until it is named again, and has a new key then; a role gets a new key at
-    once. The server goes on to know the old keys until it has read its files again.
+    once. The server goes on to know the old keys until it has read its files again, and who had one
+    goes on to know the secrets of links: see ``rotate``.
 
     Args:
         folder: As for ``write``.
@@ -139,10 +153,11 @@ def revoke(folder: Path, setup: Setup, names: Iterable[str]) -> Setup:
     Raises:
         ConfigError: Nobody of that name has a key, or it cannot be removed.
     """
-    machines = list(setup.machines)
+    machines, revoked = list(setup.machines), list(setup.revoked)
     for name in names:
         if name in machines:
             machines.remove(name)
+            revoked.append(name)
             user = User(Role.MACHINE, name)
         elif name in _ROLES:
             user = User(Role(name))
@@ -152,10 +167,40 @@ def revoke(folder: Path, setup: Setup, names: Iterable[str]) -> Setup:
                 f"({', '.join(setup.machines) or 'there is none'}) or a role ({', '.join(_ROLES)})."
             )
         try:
-            (client_folder(folder, user) / "nkey").unlink(missing_ok=True)
+            for file in _secrets_of(client_folder(folder, user), setup):
+                file.unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError(f"cannot remove {error.filename}: {error.strerror}") from error
-    return setup.model_copy(update={"machines": tuple(machines)})
+    return setup.model_copy(update={"machines": tuple(machines), "revoked": tuple(revoked)})
+
+
+def _secrets_of(home: Path, setup: Setup) -> list[Path]:
+    return [home / name for name in ("nkey", *(f"link-{job}" for job in setup.jobs))]
+
+
+def rotate(folder: Path, setup: Setup, jobs: Iterable[str]) -> None:
+    """Give jobs a new secret of their links; ``write`` hands it to the machines.
+
+    The one before it is still taken, so that a job can go on while its machines learn of the new
+    one, until the next time.
+
+    Args:
+        folder: As for ``write``.
+        setup: What the folder was made for.
+        jobs: Names of jobs.
+
+    Raises:
+        ConfigError: The folder is not for such a job, or cannot be written.
+    """
+    for job in jobs:
+        if job not in setup.jobs:
+            raise ConfigError(f"{folder} has no job {job!r}: it has {', '.join(setup.jobs)}.")
+        file = folder / "links" / job
+        try:
+            before = file.read_text().split()[:1] if file.exists() else []
+            _put(file, "".join(f"{each}\n" for each in (_secret(), *before)), mode=_SECRET)
+        except OSError as error:
+            raise ConfigError(f"cannot write {error.filename}: {error.strerror}") from error
 
 
 def _write(folder: Path, setup: Setup, *, listen: str, store: str) -> Written:
@@ -183,20 +228,33 @@ def _write(folder: Path, setup: Setup, *, listen: str, store: str) -> Written:
     if not (server / "nats.conf").exists():
         _put(server / "nats.conf", server_config(listen=listen, store=store), mode=_PUBLIC)
         changed = True
+    if setup.routes:
+        changed |= _put(server / "cluster.conf", _cluster(folder, setup), mode=_SECRET)
     _put(folder / "setup.json", setup.model_dump_json(indent=2) + "\n", mode=_PUBLIC)
     known = tuple(user for user in keys if user not in created)
     return Written(created=tuple(created), known=known, config_changed=changed)
 
 
+def _cluster(folder: Path, setup: Setup) -> str:
+    password = folder / "route"
+    if not password.exists():
+        _put(password, f"{_secret()}\n", mode=_SECRET)
+    return cluster_config(routes=setup.routes, password=password.read_text().strip())
+
+
 def _link_secrets(folder: Path, setup: Setup) -> None:
-    """One secret for each job, and a copy of it for each machine."""
+    """The secret of each job, or two while it changes, and a copy for each machine."""
     for job in setup.jobs:
         secret = folder / "links" / job
         if not secret.exists():
-            _put(secret, secrets.token_hex(LEAST_BYTES) + "\n", mode=_SECRET)
+            _put(secret, f"{_secret()}\n", mode=_SECRET)
         for machine in setup.machines:
             home = client_folder(folder, User(Role.MACHINE, machine))
             _put(home / f"link-{job}", secret.read_text(), mode=_SECRET)
+
+
+def _secret() -> str:
+    return secrets.token_hex(LEAST_BYTES)
 
 
 def _authority(folder: Path, setup: Setup) -> bytes:

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Final
 
 from trainmover import subjects
+from trainmover.bus.kept import KEPT
 from trainmover.bus.streams import (
     BUCKETS,
     DEAD_STREAM,
@@ -138,7 +139,7 @@ def _machine(user: User, jobs: list[str]) -> _Subjects:
         publish += [
             subjects.telemetry(job, user.machine),
             subjects.departure(job, user.machine),
-            f"$KV.{MACHINES_BUCKET}.{job}.{user.machine}.>",
+            f"$KV.{MACHINES_BUCKET}.{job}.{user.machine}.generation",
             f"{create}.{queue}.{subjects.command(job, user.machine)}",
             f"$JS.API.CONSUMER.MSG.NEXT.{queue}",
             f"$JS.ACK.{queue}.>",
@@ -212,11 +213,16 @@ def _facts_of(speaker: Speaker, jobs: list[str], *, machine: str | None = None) 
 
 
 def _read_facts() -> list[str]:
+    """All facts, and the copies of those that were pushed out."""
     return [
-        f"$JS.API.STREAM.INFO.{EVENT_STREAM}",
-        f"$JS.API.CONSUMER.CREATE.{EVENT_STREAM}.*",
-        f"$JS.API.CONSUMER.CREATE.{EVENT_STREAM}.*.>",
-        f"$JS.FC.{EVENT_STREAM}.>",
+        subject
+        for stream in (EVENT_STREAM, *(kept.stream for kept in KEPT))
+        for subject in (
+            f"$JS.API.STREAM.INFO.{stream}",
+            f"$JS.API.CONSUMER.CREATE.{stream}.*",
+            f"$JS.API.CONSUMER.CREATE.{stream}.*.>",
+            f"$JS.FC.{stream}.>",
+        )
     ]
 
 

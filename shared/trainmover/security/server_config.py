@@ -1,10 +1,11 @@
 """The part of a NATS server's configuration that decides who may do what.
 
-Clients are in one account, and each stream is in another. JetStream publishes its answers, and what
-a consumer delivers, on whatever subject the asker names, and asks nobody: in one account with the
-streams, whoever may only look could have an answer stored as a lease, a command or a fact. So what
-clients may say to a stream is a service of its account. Answers come back to the clients' account
-and go no further; what a consumer delivers leaves its account towards inboxes alone.
+Clients are in one account, and each stream is in another, with the copies of what it holds.
+JetStream publishes its answers, and what a consumer delivers, on whatever subject the asker names,
+and asks nobody: in one account with the streams, whoever may only look could have an answer stored
+as a lease, a command or a fact. So what clients may say to a stream is a service of its account.
+Answers come back to the clients' account and go no further; what a consumer delivers leaves its
+account towards inboxes alone.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from trainmover.bus.credentials import inbox_prefix
+from trainmover.bus.kept import KEPT
 from trainmover.bus.streams import BUCKETS, DEAD_STREAM, fact_subjects
 from trainmover.security.roles import Permissions, Role, User, permissions
 from trainmover.subjects import COMMAND_STREAM, DEAD_LETTER, EVENT_STREAM
 
-__all__ = ["ACCOUNT", "auth_config", "server_config"]
+__all__ = ["ACCOUNT", "auth_config", "cluster_config", "server_config"]
 
 ACCOUNT: Final = "TRAINMOVER"
 _GENERAL: Final = ("$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST")
@@ -32,6 +34,7 @@ _STREAM_VERBS: Final = (
 _CONSUMER_VERBS: Final = ("INFO", "DELETE", "LEADER.STEPDOWN")
 _INBOXES: Final = "_INBOX.>"
 _SYSTEM: Final = "SYS"
+_ROUTE_USER: Final = "route"
 _ANSWER_WITHIN: Final = "30s"
 MAX_PAYLOAD: Final = 8 * 1024 * 1024
 """A batch of telemetry, or the membership of a very large job, may be that large."""
@@ -39,7 +42,7 @@ MAX_PAYLOAD: Final = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Store:
-    """The account of one stream, or of all buckets.
+    """The account of one stream and its copies, or of all buckets.
 
     Attributes:
         account: Its name.
@@ -70,7 +73,11 @@ def _store(name: str, streams: Mapping[str, Iterable[str]], more: tuple[str, ...
 
 
 _STORES: Final = (
-    _store("FACTS", {EVENT_STREAM: fact_subjects("*")}, _GENERAL),
+    _store(
+        "FACTS",
+        {EVENT_STREAM: fact_subjects("*"), **{kept.stream: () for kept in KEPT}},
+        _GENERAL,
+    ),
     _store("COMMANDS", {COMMAND_STREAM: ["tm.v1.*.cmd.*"]}),
     _store("DEAD", {DEAD_STREAM: [DEAD_LETTER]}),
     _store("STATE", {f"KV_{bucket}": [f"$KV.{bucket}.>"] for bucket in BUCKETS}),
@@ -154,6 +161,31 @@ def server_config(*, listen: str, store: str) -> str:
         "  sync_interval: always\n"
         "}\n"
         'include "auth.conf"\n'
+    )
+
+
+def cluster_config(*, routes: Iterable[str], password: str) -> str:
+    """A whole configuration of one of several servers, the same for all of them.
+
+    Args:
+        routes: ``host:port`` by which servers reach each other.
+        password: By which they know each other. It is in this file alone: what is on a command line
+            is read by everybody on the host.
+    """
+    peers = list(routes)
+    port = peers[0].rpartition(":")[2]
+    cluster = {
+        "name": "trainmover",
+        "listen": f"0.0.0.0:{port}",
+        # Clients know all servers by name; addresses that they cannot reach would only delay them.
+        "no_advertise": True,
+        "authorization": {"user": _ROUTE_USER, "password": password},
+        "routes": [f"nats://{_ROUTE_USER}:{password}@{peer}" for peer in peers],
+    }
+    return (
+        "# Made by `trainmover setup --route`, which replaces it: do not edit.\n"
+        'include "nats.conf"\n'
+        f"cluster: {json.dumps(cluster, indent=2)}\n"
     )
 
 

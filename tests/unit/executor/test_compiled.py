@@ -16,10 +16,11 @@ from trainmover_executor.links.compiled import fetch_compiled, serve_compiled
 from trainmover_executor.links.endpoint import Endpoint
 from trainmover_executor.links.frames import next_frame, send_frame
 from trainmover_executor.links.handshake import COMPILED_GROUP, Hail
+from trainmover_executor.links.secret import LinkSecret
 
 FOLDER_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 NOW = 1_000_000.0
-SECRET = b"s" * 32
+SECRET = LinkSecret(b"s" * 32)
 
 
 def cache(folder: Path, **contents: bytes) -> Path:

@@ -22,7 +22,7 @@ from trainmover_executor.links.handshake import (
 )
 from trainmover_executor.links.link import COUNTERS, Link, LinkBrokenError
 from trainmover_executor.links.pump import pump
-from trainmover_executor.links.secret import link_secret, proof
+from trainmover_executor.links.secret import LinkSecret, proof
 from trainmover_executor.links.watch import Notice, NoticeKind, WatchLink
 
 
@@ -72,7 +72,7 @@ class TestEndpoint:
             listener,
             job="j",
             rank=1,
-            secret=theirs,
+            secret=LinkSecret(theirs),
             is_stale=lambda e: e < epoch,
             accept=lambda hail, sock: (accepted.append(hail), sock.close()),
         )
@@ -81,7 +81,7 @@ class TestEndpoint:
         serving = asyncio.ensure_future(endpoint.serve())
         try:
             address = f"127.0.0.1:{listener.getsockname()[1]}"
-            call = asyncio.ensure_future(dial(address, hail, secret=ours))
+            call = asyncio.ensure_future(dial(address, hail, secret=LinkSecret(ours)))
             if not opened:
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(asyncio.shield(call), 0.05)
@@ -116,7 +116,7 @@ class TestEndpoint:
     async def test_nobody_there_is_an_error(self):
         hail = Hail(job="j", epoch=1, group="g", source=0, target=1)
         with pytest.raises(OSError, match=r"127\.0\.0\.1"):
-            await dial("127.0.0.1:9", hail, secret=b"")
+            await dial("127.0.0.1:9", hail, secret=LinkSecret())
 
     @pytest.mark.parametrize("ours", [b"", b"other" * 8])
     async def test_who_does_not_know_the_secret_is_not_talked_to(self, ours):
@@ -146,7 +146,7 @@ class TestEndpoint:
             server = await asyncio.start_server(impostor, "127.0.0.1", 0)
             port = server.sockets[0].getsockname()[1]
             with pytest.raises(ProtocolError, match="different link secrets"):
-                await dial(f"127.0.0.1:{port}", hail, secret=b"s" * 32)
+                await dial(f"127.0.0.1:{port}", hail, secret=LinkSecret(b"s" * 32))
             await ended.wait()
             server.close()
             await server.wait_closed()
@@ -160,7 +160,7 @@ class TestEndpoint:
             listener,
             job="j",
             rank=1,
-            secret=b"s" * 32,
+            secret=LinkSecret(b"s" * 32),
             is_stale=lambda _: False,
             accept=lambda hail, sock: (accepted.append(hail), sock.close()),
         )
@@ -194,7 +194,7 @@ class TestEndpoint:
             listener,
             job="j",
             rank=1,
-            secret=b"",
+            secret=LinkSecret(),
             is_stale=lambda _: False,
             accept=lambda hail, sock: (accepted.set(), sock.close()),
         )
@@ -203,7 +203,7 @@ class TestEndpoint:
         silent = [await asyncio.open_connection(*listener.getsockname()) for _ in range(32)]
         hail = Hail(job="j", epoch=5, group="g", source=0, target=1)
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        (await dial(address, hail, secret=b"")).close()
+        (await dial(address, hail, secret=LinkSecret())).close()
         await asyncio.wait_for(accepted.wait(), 5)
         assert [await reader.read() for reader, _ in silent[:20]] == [b""] * 20
         for _, writer in silent:
@@ -216,15 +216,17 @@ class TestEndpoint:
 class TestSecret:
     def test_none_is_none(self, monkeypatch):
         monkeypatch.delenv(SECRET_VARIABLE, raising=False)
-        assert link_secret() == b""
+        assert LinkSecret.from_environment().accepted() == (b"",)
+        assert not LinkSecret.from_environment()
 
     def test_a_made_one_is_found(self, monkeypatch, tmp_path):
         path = make_secret(tmp_path / "deep" / "secret")
         monkeypatch.setenv(SECRET_VARIABLE, str(path))
-        first = link_secret()
+        secret = LinkSecret.from_environment()
+        (first,) = secret.accepted()
         assert len(first) == 2 * LEAST_BYTES
         make_secret(path)
-        assert link_secret() != first
+        assert secret.accepted() != (first,)
 
     @pytest.mark.parametrize(
         ("content", "mode", "why"),
@@ -237,7 +239,7 @@ class TestSecret:
             path.chmod(mode)
         monkeypatch.setenv(SECRET_VARIABLE, str(path))
         with pytest.raises(ConfigError, match=why):
-            link_secret()
+            LinkSecret.from_environment()
 
 
 class TestBook:
@@ -358,7 +360,7 @@ class TestBook:
             rank=0,
             membership=membership(2),
             dial=lambda _, hail: asyncio.run_coroutine_threadsafe(
-                dial(f"127.0.0.1:{port}", hail, secret=b"s" * 32), loop
+                dial(f"127.0.0.1:{port}", hail, secret=LinkSecret(b"s" * 32)), loop
             ),
         )
         async with server:

@@ -15,6 +15,7 @@ from trainmover_executor.clock import CollectiveClock
 from trainmover_executor.control import WorkerSpec
 from trainmover_executor.latch import Latch
 from trainmover_executor.links.handshake import Hail
+from trainmover_executor.links.secret import LinkSecret
 from trainmover_executor.links.watch import Notice, NoticeKind
 from trainmover_executor.role.shell import WorkerRole
 
@@ -52,7 +53,7 @@ async def test_a_call_that_is_answered_in_the_next_epoch_ends_with_a_goodbye(
         book=book,  # type: ignore[arg-type]
         latch=Latch(WorkerRole(active())),
         clock=CollectiveClock(rank=0),
-        secret=b"",
+        secret=LinkSecret(),
         post=said.append,
     )
     async with asyncio.TaskGroup() as tasks:

@@ -16,11 +16,12 @@ from trainmover.commands import Prepare
 from trainmover.topology import Layout, Member, Membership
 from trainmover_executor.links.endpoint import Endpoint
 from trainmover_executor.links.place import PlaceLinks, packed
+from trainmover_executor.links.secret import LinkSecret
 from trainmover_executor.places import Places
 from trainmover_executor.role.effects import Heard
 from trainmover_executor.role.shell import WorkerRole
 
-SECRET = b"s" * 32
+SECRET = LinkSecret(b"s" * 32)
 
 
 class Process:

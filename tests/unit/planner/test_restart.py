@@ -146,3 +146,44 @@ def test_a_planner_that_knows_nothing_waits(world_class):
     assert commands == ()
     assert core.next_wake_s(state) is None
     assert core.step(state, Tick(), 6.0)[1] == ()
+
+
+def forget(world, *names):
+    """These facts were pushed out of the bus."""
+    kept = [each for each in world.stream if type(each[1].payload).__name__ not in names]
+    assert len(kept) < len(world.stream)
+    world.stream = kept
+
+
+def test_a_commit_is_known_without_the_reports_it_came_from(world):
+    world.ask("migrate", machine="w-1")
+    plan = world.last_plan()
+    world.finish(plan)
+    forget(world, "PlanPrepared", "PlanSwitched", "PlanCommitted")
+    before = gist(world.state)
+    commands = world.restart()
+    assert gist(world.state) == before
+    assert world.facts(commands) == []
+
+
+def test_the_membership_is_that_of_the_latest_commit_when_all_before_it_is_forgotten(world):
+    world.ask("migrate", machine="w-1")
+    world.finish(world.last_plan())
+    world.ask("migrate", machine="w-2")
+    world.finish(world.last_plan())
+    latest = world.membership
+    forget(world, "JobFormed", "MigrationApproved", "MigrationProposed", "PlanCommitted")
+    world.restart()
+    assert world.membership == latest
+    assert world.state.phase == "running"
+
+
+def test_later_plans_follow_a_membership_whose_plan_is_forgotten(world):
+    world.ask("migrate", machine="w-1")
+    world.finish(world.last_plan())
+    forget(world, "MigrationApproved", "MigrationProposed", "PlanCommitted")
+    world.ask("migrate", machine="w-2")
+    plan = world.last_plan()
+    world.finish(plan)
+    world.restart()
+    assert world.membership == plan.membership

@@ -16,7 +16,7 @@ from trainmover_executor import compiled
 from trainmover_executor.agent.life import claim_generation
 from trainmover_executor.agent.options import parse
 from trainmover_executor.agent.service import Agent
-from trainmover_executor.links.secret import link_secret
+from trainmover_executor.links.secret import LinkSecret
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +31,7 @@ def _find_secret(job: str) -> None:
     local = secret_of(job)
     if SECRET_VARIABLE not in os.environ and local.exists():
         os.environ[SECRET_VARIABLE] = str(local.absolute())  # a machine more for a job of this host
-    secret = link_secret()
+    secret = LinkSecret.from_environment()
     compiled.shared(authenticated=bool(secret))
     if not secret:
         log.warning("links to other machines are not authenticated", cure=f"set {SECRET_VARIABLE}")

@@ -20,6 +20,7 @@ from trainmover_executor.compiled import OFFER_LIMIT_BYTES, CompiledFile
 from trainmover_executor.links.endpoint import dial
 from trainmover_executor.links.frames import next_frame, send_frame
 from trainmover_executor.links.handshake import ANY_EPOCH, COMPILED_GROUP, Hail
+from trainmover_executor.links.secret import LinkSecret
 
 __all__ = ["fetch_compiled", "serve_compiled"]
 
@@ -67,7 +68,7 @@ async def _offer(sock: socket.socket, folder: Path) -> None:
                 raise ProtocolError(f"{file.name} has changed")  # closing tells the standby
 
 
-async def fetch_compiled(*, job: str, rank: int, endpoint: str, secret: bytes) -> None:
+async def fetch_compiled(*, job: str, rank: int, endpoint: str, secret: LinkSecret) -> None:
     """Complete the folder of this process with what the active rank at ``endpoint`` compiled."""
     began = time.monotonic()
     hail = Hail(job=job, epoch=ANY_EPOCH, group=COMPILED_GROUP, source=rank, target=rank)

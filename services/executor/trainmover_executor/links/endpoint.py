@@ -8,6 +8,7 @@ import errno
 import secrets
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -28,7 +29,7 @@ from trainmover_executor.links.handshake import (
     Hail,
     Reply,
 )
-from trainmover_executor.links.secret import PROOF_SIZE, proof, proves
+from trainmover_executor.links.secret import PROOF_SIZE, LinkSecret, proof, proves
 
 __all__ = ["Endpoint", "dial"]
 
@@ -51,7 +52,7 @@ _WHY: Final = {
 
 
 async def dial(
-    endpoint: str, hail: Hail, *, secret: bytes, here: str | None = None
+    endpoint: str, hail: Hail, *, secret: LinkSecret, here: str | None = None
 ) -> socket.socket:
     """Connect to ``host:port`` and be accepted.
 
@@ -70,6 +71,24 @@ async def dial(
         ProtocolError: The callee is somebody else, or does not know the secret; or it has no
             address, or the hail does not fit on the wire.
     """
+    answer = Answer(Reply.WRONG_SECRET)
+    for known in secret.accepted():
+        sock, answer = await _call(endpoint, hail, known, here=here)
+        if answer.reply is Reply.OK:
+            return sock
+        sock.close()
+        if answer.reply is not Reply.WRONG_SECRET:  # else it may not have heard of the new one yet
+            break
+    if answer.reply is Reply.STALE_EPOCH:
+        raise StaleEpochError(f"{endpoint} refused epoch {hail.epoch}: it is at a later one")
+    raise ProtocolError(
+        f"{endpoint} refused the link to rank {hail.target}: {_WHY.get(answer.reply, '')}"
+    )
+
+
+async def _call(
+    endpoint: str, hail: Hail, secret: bytes, *, here: str | None
+) -> tuple[socket.socket, Answer]:
     request = hail.pack(secrets.token_bytes(CHALLENGE_SIZE))
     sock = await _connect(endpoint, here=here)
     try:
@@ -86,14 +105,7 @@ async def dial(
     except BaseException:
         sock.close()
         raise
-    if answer.reply is Reply.OK:
-        return sock
-    sock.close()
-    if answer.reply is Reply.STALE_EPOCH:
-        raise StaleEpochError(f"{endpoint} refused epoch {hail.epoch}: it is at a later one")
-    raise ProtocolError(
-        f"{endpoint} refused the link to rank {hail.target}: {_WHY.get(answer.reply, '')}"
-    )
+    return sock, answer
 
 
 async def _introduce(sock: socket.socket, request: bytes, secret: bytes) -> Answer:
@@ -150,6 +162,14 @@ async def _exactly(sock: socket.socket, count: int) -> bytes:
     return data
 
 
+@dataclass(frozen=True, slots=True)
+class _Proven:
+    """The secret that a caller knows, and all that was said until it showed that."""
+
+    secret: bytes
+    said: bytes
+
+
 class Endpoint:
     """The listening socket of one rank.
 
@@ -171,7 +191,7 @@ class Endpoint:
         *,
         job: str,
         rank: int,
-        secret: bytes,
+        secret: LinkSecret,
         is_stale: Callable[[int], bool],
         accept: Callable[[Hail, socket.socket], None],
     ) -> None:
@@ -254,22 +274,22 @@ class Endpoint:
     async def _answer_tcp(self, sock: socket.socket) -> None:
         if (call := await self._heard(sock)) is None:
             return
-        hail, reply, said = call
+        hail, reply, proven = call
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         wanted = reply is Reply.OK and hail.group not in PLAIN_GROUPS and _from_here(sock)
         if wanted and self._local is not None:
             redirect = Answer(Reply.SAME_HOST, self._local.name).pack()
             await asyncio.get_running_loop().sock_sendall(sock, redirect)
             sock.close()
-        elif await self._told(hail, reply, sock, said=said):
+        elif await self._told(hail, reply, sock, proven):
             self._accept(hail, sock)
 
     async def _answer_local(self, sock: socket.socket) -> None:
         local.check_owner(sock)
         if (call := await self._heard(sock)) is None:
             return
-        hail, reply, said = call
-        if await self._told(hail, reply, sock, said=said):
+        hail, reply, proven = call
+        if await self._told(hail, reply, sock, proven):
             async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
                 linked = await local.receive_memory(sock)
             try:
@@ -279,37 +299,39 @@ class Endpoint:
                 linked.close()
                 raise
 
-    async def _heard(self, sock: socket.socket) -> tuple[Hail, Reply, bytes] | None:
-        """The hail of a caller that knows the secret, what we think of it, and all that was said.
+    async def _heard(self, sock: socket.socket) -> tuple[Hail, Reply, _Proven] | None:
+        """The hail of a caller that knows a secret, what we think of it, and how it was proven.
 
         None when the caller does not know it, and was told so.
         """
         async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
             request = await _exactly(sock, REQUEST_SIZE)
             hail, ours = Hail.parse(request, job=self._job)
-            said = await self._examine(sock, hail, request)
-        if said is None:
+            proven = await self._examine(sock, hail, request)
+        if proven is None:
             return None
         self._strangers.pop(sock, None)
         await self.opened.wait()
-        return hail, self._judge(hail, ours=ours), said
+        return hail, self._judge(hail, ours=ours), proven
 
-    async def _examine(self, sock: socket.socket, hail: Hail, request: bytes) -> bytes | None:
-        """What was said until the caller proved that it knows the secret, else None."""
+    async def _examine(self, sock: socket.socket, hail: Hail, request: bytes) -> _Proven | None:
+        """By what the caller proved that it belongs to the job, else None."""
         loop = asyncio.get_running_loop()
         challenge = secrets.token_bytes(CHALLENGE_SIZE)
         await loop.sock_sendall(sock, Answer(Reply.CHALLENGE, challenge).pack())
         said = request + challenge
-        if proves(await _exactly(sock, PROOF_SIZE), self._secret, side="caller", said=said):
-            return said
+        shown = await _exactly(sock, PROOF_SIZE)
+        for known in self._secret.accepted():
+            if proves(shown, known, side="caller", said=said):
+                return _Proven(known, said)
         warn("link refused", reply="WRONG_SECRET", source=hail.source, epoch=hail.epoch)
         await loop.sock_sendall(sock, Answer(Reply.WRONG_SECRET).pack())
         sock.close()
         return None
 
-    async def _told(self, hail: Hail, reply: Reply, sock: socket.socket, *, said: bytes) -> bool:
+    async def _told(self, hail: Hail, reply: Reply, sock: socket.socket, proven: _Proven) -> bool:
         """Tell a proven caller what we think of its call, and prove ourselves; True if it is OK."""
-        shown = proof(self._secret, side="callee", said=said)
+        shown = proof(proven.secret, side="callee", said=proven.said)
         await asyncio.get_running_loop().sock_sendall(sock, Answer(reply, proof=shown).pack())
         if reply is Reply.OK:
             return True

@@ -21,6 +21,7 @@ from trainmover.topology import Membership
 from trainmover_executor.links.endpoint import dial
 from trainmover_executor.links.frames import next_frame, send_frame
 from trainmover_executor.links.handshake import ANY_EPOCH, PLACE_GROUP, Hail
+from trainmover_executor.links.secret import LinkSecret
 from trainmover_executor.places import Places
 from trainmover_executor.state.portable import pack_tree, unpack_tree
 
@@ -56,7 +57,7 @@ class PlaceLinks:
         *,
         job: str,
         rank: int,
-        secret: bytes,
+        secret: LinkSecret,
         places: Places,
         membership: Callable[[], Membership],
     ) -> None:

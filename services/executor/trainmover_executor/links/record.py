@@ -14,6 +14,7 @@ from trainmover_executor.communicator.recording import Entry, Mark, Recording
 from trainmover_executor.links.endpoint import dial
 from trainmover_executor.links.frames import next_frame, send_frame
 from trainmover_executor.links.handshake import ANY_EPOCH, RECORD_GROUP, Hail
+from trainmover_executor.links.secret import LinkSecret
 from trainmover_executor.state.codec import is_portable
 from trainmover_executor.state.portable import pack_tree, unpack_tree
 
@@ -57,7 +58,7 @@ async def serve_recording(sock: socket.socket, recording: Recording) -> None:
 
 
 async def fetch_recording(
-    recording: Recording, *, job: str, rank: int, endpoint: str, secret: bytes
+    recording: Recording, *, job: str, rank: int, endpoint: str, secret: LinkSecret
 ) -> None:
     """Fill ``recording`` with what the active rank at ``endpoint`` has; closes it at the end."""
     try:
