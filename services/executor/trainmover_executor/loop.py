@@ -372,7 +372,7 @@ class TrainingLoop:
         warm = self._sites.get(self._site, 0) + 1 >= SHADOW_ITERATIONS
         frame = sys._getframe(1)  # noqa: SLF001 - the documented way
         return self._ballot.vote(
-            may_switch=warm and not last,
+            may_switch=warm and not last and not self._runtime.saves.under_way,
             at_end=self.attempt.voting(),
             here=partial(self._here_at_vote, frame),
             step_s=lambda: self._journal.step_s,
