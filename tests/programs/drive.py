@@ -196,6 +196,17 @@ class Drive:
                 self._move(job, slot, moving, mover, held=hold)
             return self.left(job)
 
+    def replaced_late(self, script: str, *arguments: str, spot: Spot) -> Left:
+        """With a machine killed at ``spot``; its standby is started after that."""
+        with self.job(script, *arguments) as job:
+            kill = self._rules.add(spot, "kill", job.folder)
+            _wait(kill.with_suffix(".reached").exists, f"nobody reached {spot}")
+            job.ranks[spot.rank].process.wait(timeout_s=10)
+            standby, joiner = job.standby("late", spot.rank)
+            standby.expect(Warmed)
+            self._replace(job, spot, kill, standby, joiner)
+            return self.left(job)
+
     def _hold(self, job: RanksJob, rank: int, step: int) -> Path:
         return self._rules.add(Spot("step.next", step, rank), "hold", job.folder)
 

@@ -126,6 +126,16 @@ def test_a_standby_that_comes_after_a_newer_checkpoint_was_saved(
     assert program.whole() == [40, 60, 80, 100]
 
 
+def test_a_standby_that_comes_when_its_rank_is_dead(
+    saved: Saved, drive: Drive, tmp_path: Path
+) -> None:
+    """It has no recording, and finds a newer checkpoint than the job started from."""
+    program = saved.at(40, tmp_path / "again")
+    left = drive.replaced_late(program.script(), spot=Spot("step.begin", 85, 2))
+    goes_on(left, saved.left, start=40)
+    assert program.whole() == [40, 60, 80, 100]
+
+
 def test_a_crash_while_a_checkpoint_is_written_loses_it_and_changes_no_bit(
     saved: Saved, drive: Drive, tmp_path: Path
 ) -> None:

@@ -96,7 +96,8 @@ class BackgroundSave:
     def _lost(self) -> SaveLostError:
         return SaveLostError(
             f"the checkpoint {self.path} is not complete: a machine was replaced while it was "
-            "written. Its folder has no .metadata; the next save is whole again."
+            "written. If it is not written again at once, its folder stays without .metadata, and "
+            "the next save is whole."
         )
 
 
