@@ -136,12 +136,23 @@ def test_a_standby_that_comes_when_its_rank_is_dead(
     assert program.whole() == [40, 60, 80, 100]
 
 
+@pytest.mark.parametrize("killed", [0, 2])
 def test_a_crash_while_a_checkpoint_is_written_loses_it_and_changes_no_bit(
+    killed: int, saved: Saved, drive: Drive, tmp_path: Path
+) -> None:
+    program = Program(saved.program.wrapper, tmp_path / "slow")
+    left = drive.killed(program.script(SLOW), spots=[Spot("step.begin", 45, killed)])
+    left.same_as(saved.left, killed=killed)
+    assert program.whole() == [20, 60, 80, 100]
+
+
+def test_a_crash_while_a_save_waits_for_the_one_before(
     saved: Saved, drive: Drive, tmp_path: Path
 ) -> None:
     program = Program(saved.program.wrapper, tmp_path / "slow")
-    left = drive.killed(program.script(SLOW), spots=[Spot("step.begin", 45, 2)])
-    left.same_as(saved.left, killed=2)
+    slow = SLOW.replace("    while", "    if").replace("< 52", "< 59").replace("0.01", "4")
+    left = drive.killed(program.script(slow), spots=[Spot("between.begin", 60, 1)])
+    left.same_as(saved.left, killed=1)
     assert program.whole() == [20, 60, 80, 100]
 
 
