@@ -148,7 +148,7 @@ class Attempt:
             self.placement = self.placement.saw(sighting)
         if step.committed:
             self._end_committed(step)
-        elif sighting.changed and not kept:
+        elif sighting.changed and not (self._whole or kept):
             raise StepLostError(
                 f"step {step.index} broke ({latch.reason}) after its body had changed parameters "
                 "in front of the optimizer, for the first time, so that nothing was kept to take "
