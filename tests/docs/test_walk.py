@@ -64,6 +64,10 @@ THREE = "tests/compose/test_page.py::test_a_bus_of_three_loses_one"
 
 ELSEWHERE = {
     r"make (install|check|test)": ".ci/run",
+    r"trainmover run --nnodes 2:3 --when-exhausted fail train.py": "tests/e2e/test_exhausted.py::"
+    "test_a_sharded_job_without_machines_goes_on_from_what_it_saved",
+    r"trainmover run --nnodes 2 --check-determinism train.py": "tests/e2e/test_determinism.py::"
+    "test_a_job_whose_bits_differ_ends_and_says_where",
     r"make walk": "tests/docs/test_walk.py::test_a_reader_gets_all_that_the_pages_promise",
     r"make demo": "tests/e2e/test_demo_cli.py::test_the_demo_passes_and_leaves_nothing_behind",
     r"docker compose up --build -d|docker compose run --rm cli status": TRAIN_ON,

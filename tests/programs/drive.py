@@ -140,10 +140,22 @@ class Drive:
         ]
         return Left(results, [_losses(job.folder, rank) for rank in range(WORLD)])
 
-    def moved(self, script: str, *arguments: str, slot: int = 1, at: int = 4) -> Left:
-        """With a planned move of ``slot`` that begins after ``at`` steps."""
+    def moved(
+        self, script: str, *arguments: str, slot: int = 1, at: int = 4, late: bool = False
+    ) -> Left:
+        """With a planned move of ``slot`` that begins after ``at`` steps.
+
+        Args:
+            script: Name of the program.
+            arguments: Its arguments.
+            slot: Which.
+            at: Steps.
+            late: The standby is started only then.
+        """
         with self.job(script, *arguments) as job:
             held = self._hold(job, slot, at)
+            if late:
+                _wait(held.with_suffix(".reached").exists, f"step {at} was not reached")
             standby, joiner = job.standby("moves", slot)
             self._move(job, slot, standby, joiner, held=held)
             return self.left(job)
@@ -182,6 +194,17 @@ class Drive:
                 self._replace(job, spot, kill, standby, joiner)
             if then_moves is not None:
                 self._move(job, slot, moving, mover, held=hold)
+            return self.left(job)
+
+    def replaced_late(self, script: str, *arguments: str, spot: Spot) -> Left:
+        """With a machine killed at ``spot``; its standby is started after that."""
+        with self.job(script, *arguments) as job:
+            kill = self._rules.add(spot, "kill", job.folder)
+            _wait(kill.with_suffix(".reached").exists, f"nobody reached {spot}")
+            job.ranks[spot.rank].process.wait(timeout_s=10)
+            standby, joiner = job.standby("late", spot.rank)
+            standby.expect(Warmed)
+            self._replace(job, spot, kill, standby, joiner)
             return self.left(job)
 
     def _hold(self, job: RanksJob, rank: int, step: int) -> Path:

@@ -127,8 +127,12 @@ class Attempt:
             self.placement = self.placement.saw(self._sighting())
         return self.placement.wants_the_end(at_end=self._whole)
 
-    def end(self, step: Step) -> None:
+    def end(self, step: Step, *, kept: bool) -> None:
         """The body has ended.
+
+        Args:
+            step: Which step.
+            kept: Parameters and optimizers were kept when it began.
 
         Raises:
             StepLostError: It broke behind a change that was not kept.
@@ -144,7 +148,7 @@ class Attempt:
             self.placement = self.placement.saw(sighting)
         if step.committed:
             self._end_committed(step)
-        elif sighting.changed and not self._whole:
+        elif sighting.changed and not (self._whole or kept):
             raise StepLostError(
                 f"step {step.index} broke ({latch.reason}) after its body had changed parameters "
                 "in front of the optimizer, for the first time, so that nothing was kept to take "

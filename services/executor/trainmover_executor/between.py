@@ -60,7 +60,7 @@ class BetweenSteps:
         latch = self._runtime.latch
         result = None
         try:
-            with latch.protecting():
+            with latch.protecting(), self._runtime.saves.allowing():
                 self._runtime.reach("between.begin")
                 result = work()
         except Exception:

@@ -22,6 +22,7 @@ from trainmover_executor.between import BetweenSteps, told_of
 from trainmover_executor.calls import Call, StepIterator
 from trainmover_executor.costs import Costs
 from trainmover_executor.course import Course
+from trainmover_executor.determinism import DeterminismCheck
 from trainmover_executor.frames import signature_of
 from trainmover_executor.handover import Handover
 from trainmover_executor.journal import Journal
@@ -101,6 +102,7 @@ class TrainingLoop:
         self._log = log
         self._vitals = vitals
         self.variables = variables
+        self._determinism = DeterminismCheck(runtime, state)
         self._lookout = Lookout(state, variables)
         self.costs = Costs(runtime)
         self.course = Course()
@@ -319,14 +321,18 @@ class TrainingLoop:
             self._shadow.begin(step, frame)
             return
         self._ballot.begin_step()
-        if self.attempt.is_redone(step):
+        redone = self.attempt.is_redone(step)
+        self._determinism.begin(redone=redone)
+        if redone:
             self._take_back(step, frame)
         else:
             self._start.capture(
                 self._handover.committed,
-                whole=self.attempt.keeps_all,
+                whole=self.attempt.keeps_all or self._determinism.rehearses,
                 accumulates=self.attempt.accumulates,
             )
+            if self._determinism.rehearses:
+                self._start.restore()  # the second attempt begins with what this leaves
             self.variables.keep(frame)
             self._runtime.clock.step = self._handover.committed
             self._runtime.begin_step()
@@ -343,6 +349,8 @@ class TrainingLoop:
         if self.attempt.was_in_sandbox:
             return
         self._following.void()
+        if self._determinism.rehearsed:
+            return
         self._settle()
         self._handover.steps_redone += 1
 
@@ -366,13 +374,17 @@ class TrainingLoop:
             return self._shadow.vote(step, sys._getframe(1))  # noqa: SLF001
         if self.attempt.in_sandbox:
             return False
+        if self._determinism.rehearses:
+            self._determinism.keep()
+            return False
+        self._determinism.compare()
         call = self._owner
         limit = None if call is None else call.max_steps
         last = limit is not None and self._handover.committed + 1 >= limit
         warm = self._sites.get(self._site, 0) + 1 >= SHADOW_ITERATIONS
         frame = sys._getframe(1)  # noqa: SLF001 - the documented way
         return self._ballot.vote(
-            may_switch=warm and not last,
+            may_switch=warm and not last and not self._runtime.saves.under_way,
             at_end=self.attempt.voting(),
             here=partial(self._here_at_vote, frame),
             step_s=lambda: self._journal.step_s,
@@ -392,7 +404,7 @@ class TrainingLoop:
         if self._runtime.sandboxed:
             return self._shadow.end(step)
         self._sites[self._site] = self._sites.get(self._site, 0) + 1
-        self.attempt.end(step)
+        self.attempt.end(step, kept=self._start.keeps_all)
         if not step.committed:
             return True
         self._journal.committed(epoch=step.epoch)

@@ -97,6 +97,15 @@ class TrainMoverProcessGroup(dist.ProcessGroup):
     getSize = size  # noqa: N815 - torch's name
 
     @property
+    def _device_types(self) -> list[torch.device]:
+        """Whose tensors it carries: asynchronous checkpoints want to see ``cpu`` among them."""
+        return [torch.device("cpu"), torch.device("cuda")]
+
+    def _get_backend(self, device: torch.device) -> dist.ProcessGroup:  # noqa: ARG002
+        """What carries tensors of ``device``."""
+        return self
+
+    @property
     def pg_name(self) -> str:
         """Name of the group."""
         return self.group_name

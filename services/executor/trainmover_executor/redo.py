@@ -68,6 +68,11 @@ class StepStart:
         """Random generators at the start."""
         return self._rng
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether parameters and optimizer state are kept, too."""
+        return self._large is not None
+
     def private_buffers(self) -> list[list[Any]]:
         """(index, buffer) of the buffers that training changes, after the body of a step.
 

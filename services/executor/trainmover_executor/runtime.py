@@ -38,6 +38,7 @@ from trainmover_executor.process_group import TrainMoverProcessGroup, register_b
 from trainmover_executor.role.effects import Joins, Recovers, Switched
 from trainmover_executor.role.shell import WorkerRole
 from trainmover_executor.role.state import WorkerState
+from trainmover_executor.saves import BackgroundSaves
 
 __all__ = ["CONTROL_GROUP", "Progress", "Runtime", "current_runtime"]
 
@@ -84,6 +85,7 @@ class Runtime:
         progress: How far this rank is; the control thread tells once a second.
         fatal: Why the program must not go on, where that was found out when no error could be
             raised; empty while there is no such reason.
+        saves: Checkpoints that are written in the background.
         places: Where this rank is, for the standbys of the same rank; at one of them, where the
             active rank is.
     """
@@ -107,6 +109,7 @@ class Runtime:
         self.fatal = ""
         self._recording = Recording()
         self._replay = Replay(self._recording)
+        self.saves = BackgroundSaves()
         self.places = Places()
         self._choice = choice_of(os.environ)
         self._on_promotion: list[Callable[[], None]] = []
@@ -301,6 +304,7 @@ class Runtime:
                 because until then its neighbours watch the leaver.
         """
         self.drain()
+        self.saves.give_up()
         if not self.sandboxed:
             self._recording.add(Mark.VOID)
         membership = event.plan.membership

@@ -29,6 +29,7 @@ from trainmover_executor.redo import StepStart
 from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.runtime import current_runtime
 from trainmover_executor.shadow import Shadow
+from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import Stateful, TrainingState
 from trainmover_executor.step import Step
 from trainmover_executor.tracked import Tracked, TrackedValues
@@ -258,7 +259,8 @@ class Session:
                 included.
             start_step: The job's first step: those before it are in the checkpoint that the program
                 has loaded. The data begins that many batches in; a loader with ``state_dict`` is
-                left where the program has brought it. For the first call of ``steps``.
+                left where the program has brought it, and so are the process-wide random
+                generators. For the first call of ``steps``.
 
         Raises:
             ConfigError: There is no loader, the body did not use ``with step``, or ``start_step``
@@ -273,7 +275,9 @@ class Session:
         def open_feed() -> Feed:
             feed = Feed(source, epochs=epochs, replay=replay)
             if start_step:
+                set_by_program = capture_rng()
                 feed.skip(start_step)
+                restore_rng(set_by_program)
             return feed
 
         call = Call(open_feed, max_steps=max_steps, start_step=start_step)

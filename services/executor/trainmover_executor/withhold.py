@@ -17,7 +17,6 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 __all__ = ["withhold_saves"]
 
@@ -69,8 +68,10 @@ def withhold_saves() -> Callable[[], None]:
     state = _Withholding()
     instead = {
         torch.save: _to_memory_only(torch.save, state),
-        save: _left_out(save, state, lambda: Metadata(state_dict_metadata={})),
-        async_save: _left_out(async_save, state, _Done),
+        state_dict_saver.save: _left_out(
+            state_dict_saver.save, state, lambda: Metadata(state_dict_metadata={})
+        ),
+        state_dict_saver.async_save: _left_out(state_dict_saver.async_save, state, _Done),
     }
     originals = [(module, name, getattr(module, name)) for module, name in _NAMES]
     for module, name, original in originals:

@@ -19,6 +19,7 @@ from trainmover import observe
 from trainmover_executor.backends import refuse_others
 from trainmover_executor.blame import error_line, place_of
 from trainmover_executor.control import Broke, WorkerSpec
+from trainmover_executor.dcp import adapt_checkpoints
 from trainmover_executor.runtime import Runtime, current_runtime
 from trainmover_executor.withhold import withhold_saves
 
@@ -39,6 +40,7 @@ def main(spec: WorkerSpec) -> NoReturn:
     observe.configure(service="worker", stream=sys.__stderr__)
     structlog.contextvars.bind_contextvars(machine=spec.machine, rank=spec.rank)
     runtime = Runtime(spec)
+    adapt_checkpoints(runtime)
     if spec.role == "standby":
         runtime.on_promotion(_silence(spec))
         runtime.on_promotion(withhold_saves())
@@ -49,6 +51,7 @@ def main(spec: WorkerSpec) -> NoReturn:
     if runtime.sandboxed:
         runtime.flush()  # why it ended was reported
     elif status == 0:
+        runtime.saves.wait()
         runtime.finish(step=runtime.progress.step if runtime.progress else 0)
     else:
         runtime.flush()  # why a plan failed, say: it was noted just before the error was raised

@@ -9,7 +9,7 @@ import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
 
@@ -39,6 +39,9 @@ from trainmover.view.standbys import problem_words
 
 __all__ = ["agent", "become_agent", "finish", "run", "thread_environment", "up"]
 
+
+_DETERMINISM: Final = "TRAINMOVER_CHECK_DETERMINISM"
+"""What tells training processes to check; see the executor's ``determinism``."""
 
 AutomationOption = Annotated[
     AutomationMode,
@@ -79,6 +82,13 @@ def run(
         typer.Option(help="Who takes the slot of a machine whose program crashed."),
     ] = "standby",
     automation: AutomationOption = "automatic",
+    check_determinism: Annotated[
+        bool,
+        typer.Option(
+            "--check-determinism",
+            help="Do the second to fourth step twice; end the job where the bits differ.",
+        ),
+    ] = False,
     module: Annotated[bool, typer.Option("--module", "-m", help="It is a module's name.")] = False,
     job: Annotated[
         str | None, typer.Option(envvar="TRAINMOVER_JOB", help="Job name; made up when omitted.")
@@ -132,7 +142,10 @@ def run(
             log_dir=(log_dir or home() / "logs" / name).absolute(),
             nats=nats,
             security=_security(name, secure=secure, security=security, nats=nats),
-            environment=thread_environment(least * nproc_per_node),
+            environment={
+                **thread_environment(least * nproc_per_node),
+                **({_DETERMINISM: "1"} if check_determinism else {}),
+            },
         )
         return await _supervise(spec, quiet=quiet)
 

@@ -58,7 +58,7 @@ class Body:
     def end(self) -> None:
         if not self.votes:
             self._vote()
-        self.attempt.end(self.step)
+        self.attempt.end(self.step, kept=False)
 
 
 def test_the_vote_is_in_front_of_the_optimizer():
@@ -150,7 +150,7 @@ def test_an_attempt_that_catches_up_is_over_with_its_body():
     body = Body(passes=False)
     body.begin(catches_up=True)
     assert body.sandboxed
-    body.attempt.end(body.step)
+    body.attempt.end(body.step, kept=False)
     assert not body.sandboxed
     assert (body.attempt.in_sandbox, body.attempt.was_in_sandbox) == (False, True)
     assert body.attempt.is_redone(body.step)

@@ -20,6 +20,7 @@ from trainmover.errors import ConfigError, ProtocolError
 from trainmover_executor.capsule import open_capsule
 from trainmover_executor.links.link import Link, LinkBrokenError
 from trainmover_executor.links.shared import SlotRing
+from trainmover_executor.redo import StepStart
 from trainmover_executor.state.checksum import Checksum, checksum_of
 from trainmover_executor.state.codec import StateNotPortableError, TensorSpec, decode, encode
 from trainmover_executor.state.portable import pack_tree
@@ -370,3 +371,28 @@ def test_settings_are_those_of_the_moment_they_were_asked_for() -> None:
         scheduler.step()
         again.append(float(scheduler.get_last_lr()[0]))
     assert again == rates
+
+
+def test_what_is_kept_of_a_step_is_put_back_twice() -> None:
+    """LBFGS keeps lists: what was put back is changed by the next attempt, what is kept is not."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 3)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+    batch = torch.randn(4, 3)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (model(batch) - batch).square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    state = TrainingState(models=[model], optimizers=[optimizer], others={})
+    start = StepStart(state)
+    start.capture(1, whole=True)
+    digests = []
+    for _ in range(3):
+        optimizer.step(closure)
+        digests.append(state.digest())
+        start.restore()
+    assert len(set(digests)) == 1

@@ -7,6 +7,7 @@ that ran shadow iterations already owns every tensor at its final address. Every
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -363,7 +364,11 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> 
 def load_entries(
     optimizer: torch.optim.Optimizer, parameter: torch.Tensor, entries: Mapping[str, Any]
 ) -> None:
-    """Make ``entries`` what the optimizer keeps of ``parameter``, in place where possible."""
+    """Make ``entries`` what the optimizer keeps of ``parameter``, in place where possible.
+
+    What cannot be taken over in place is copied: the optimizer goes on to change it, and
+    ``entries`` may be needed again, for a step that is aborted twice.
+    """
     if not entries:
         optimizer.state.pop(parameter, None)
         return
@@ -376,11 +381,11 @@ def load_entries(
         if isinstance(value, torch.Tensor) and isinstance(present, torch.Tensor):
             _assign(local_of(present), value)
         elif isinstance(value, torch.Tensor) and value.shape != torch.Size([]):
-            live[key] = like_parameter(parameter, value)
+            live[key] = like_parameter(parameter, value.clone())
         elif isinstance(value, torch.Tensor):
-            live[key] = value.to(_device_of_scalars(optimizer, parameter))
+            live[key] = value.clone().to(_device_of_scalars(optimizer, parameter))
         else:
-            live[key] = value
+            live[key] = copy.deepcopy(value)
 
 
 def _device_of_scalars(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.device:
