@@ -280,6 +280,24 @@ class TestOutage:
             finally:
                 os.kill(nats_server.pid, signal.SIGCONT)
 
+    async def test_a_late_answer_to_a_ping_that_was_given_up_costs_no_connection(
+        self, nats_server: EmbeddedServer
+    ):
+        watched = Watched(nats_server.url)
+        async with watched.bus as bus:
+            await bus.setup()
+            bus._connection.timeout_s = 0.2
+            os.kill(nats_server.pid, signal.SIGSTOP)
+            try:
+                with pytest.raises(BusUnavailableError):
+                    while True:  # the signal takes a moment to stop every thread
+                        await bus.ping()
+            finally:
+                os.kill(nats_server.pid, signal.SIGCONT)
+            bus._connection.timeout_s = 1.0
+            await bus.publish(lost("m"))
+            assert not watched.lost.is_set()
+
     async def test_a_connection_that_the_server_ended_for_good_says_so(self, nats_url: str):
         with capture_logs() as lines:
             async with NatsBus(nats_url) as bus:
