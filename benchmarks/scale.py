@@ -5,7 +5,7 @@
 The three are real processes. The machines, of 8 ranks each, only speak (``benchmarks.speakers``):
 registration, progress once a second, telemetry, and whatever commands call for. Some are moved and
 some killed. A decision is late by the time between two messages as the bus stored them, both by the
-bus's clock. The machines have the lower priority (nice 10), for they are many and have few cores.
+bus's clock. The machines have a lower priority (nice 2), for they are many and have few cores.
 """
 
 from __future__ import annotations
@@ -100,9 +100,11 @@ class Run:
     Args:
         ranks: Ranks of it.
         groups: Processes for its machines.
+        sharing: Machines that share a connection.
     """
 
-    def __init__(self, ranks: int, *, groups: int) -> None:
+    def __init__(self, ranks: int, *, groups: int, sharing: int) -> None:
+        self._sharing = sharing
         self.slots = ranks // RANKS
         self._groups = groups
         self._seen: dict[str, list[Any]] = {}
@@ -125,7 +127,7 @@ class Run:
                     for part in split(names, self._groups):
                         ours, theirs = spawn.Pipe()
                         one = spawn.Process(
-                            target=speak, args=(Cast(JOB, url, nnodes, part), theirs)
+                            target=speak, args=(Cast(JOB, url, nnodes, part, self._sharing), theirs)
                         )
                         one.start()
                         processes.append(one)
@@ -147,6 +149,7 @@ class Run:
         return {
             "ranks": self.slots * RANKS,
             "machines": self.slots,
+            "machines_per_connection": self._sharing,
             "cpu_per_second": it.taken,
             "peak_bytes": it.peaks(),
             "decisions": decisions(stored, asked=asked, heard=heard),
@@ -228,14 +231,14 @@ class Run:
         return asked
 
 
-def measure(ranks: int, *, seconds: int, each: int, groups: int) -> dict[str, Any]:
+def measure(ranks: int, *, seconds: int, each: int, groups: int, sharing: int) -> dict[str, Any]:
     """All figures of one size."""
     with tempfile.TemporaryDirectory(prefix="tm-scale-", ignore_cleanup_errors=True) as name:
         try:
             with services(Path(name)) as (url, it):
                 for pid in it.pids.values():
                     forget_peak(pid)
-                run = Run(ranks, groups=groups)
+                run = Run(ranks, groups=groups, sharing=sharing)
                 return asyncio.run(run.play(url, it, seconds=seconds, each=each))
         except BaseException:
             for log in Path(name).glob("*.log"):
@@ -249,6 +252,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=20, help="in which nothing happens")
     parser.add_argument("--each", type=int, default=2, help="moves, and as many kills")
     parser.add_argument("--groups", type=int, default=2, help="processes for the machines")
+    parser.add_argument("--sharing", type=int, default=16, help="machines that share a connection")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     observe.configure(service="scale", level="error")
@@ -257,7 +261,13 @@ def main() -> None:
     rows = []
     for ranks in sorted(options.ranks):
         rows.append(
-            measure(ranks, seconds=options.seconds, each=options.each, groups=options.groups)
+            measure(
+                ranks,
+                seconds=options.seconds,
+                each=options.each,
+                groups=options.groups,
+                sharing=options.sharing,
+            )
         )
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     print(json.dumps({"rows": rows}, indent=None if options.json else 2))

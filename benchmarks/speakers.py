@@ -1,23 +1,26 @@
 """Machines that only speak: what agents say to the bus, at their rates, with nothing behind it.
 
-Each has a connection, a durable queue of commands and a reader of the job's facts of its own, as an
-agent has; the code towards the bus is an agent's. Some hundred of them share a process. They answer
-commands at once, so what is measured of planner, detector and bus is their own.
+Each has a durable queue of commands and a reader of the job's facts of its own, as an agent has;
+messages and their rates are an agent's. They answer commands at once, so what is measured of
+planner, detector and bus is their own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
+import itertools
 import os
 import random
+import secrets
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
+from nats.js.api import Header
 
-from trainmover import observe
 from trainmover.bus.nats import NatsBus
 from trainmover.commands import (
     AbortMigration,
@@ -30,12 +33,12 @@ from trainmover.commands import (
     Stop,
     Warm,
 )
-from trainmover.events import executor, machine
+from trainmover.events import executor, machine, type_of
+from trainmover.events.catalog import EventType
 from trainmover.plan import Plan
 from trainmover.telemetry import PULSE, RECORD, STEP, Batch, Flag, Phase, Sections, encode_batch
 from trainmover.topology import Frozen, Machine, Membership
 from trainmover_executor.agent.life import claim_generation
-from trainmover_executor.agent.outbox import Outbox
 from trainmover_executor.agent.telemetry import period_of
 
 RANKS: Final = 8
@@ -44,16 +47,36 @@ _OPS_PER_STEP: Final = 6
 _WARM: Final = 8
 """Slots that a standby keeps warm."""
 _JOINING: Final = asyncio.Semaphore(32)
+_NOBODY: Final = "scale.acknowledged"
+"""Where acknowledgements go, and nobody listens."""
+
+
+@functools.cache
+def _attributes(kind: EventType, job: str) -> dict[str, str]:
+    """Headers that all facts of a kind have."""
+    return {
+        "ce-specversion": "1.0",
+        "ce-type": kind.type,
+        "ce-subject": job,
+        "ce-datacontenttype": "application/json",
+        "ce-dataschema": kind.schema,
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Who speaks in one process."""
+    """Who speaks in one process.
+
+    Attributes:
+        sharing: So many machines share a connection; an agent has its own, but thousands of them
+            spend more in system calls than a small host has.
+    """
 
     job: str
     url: str
     nnodes: tuple[int, int]
     names: tuple[str, ...]
+    sharing: int = 1
 
 
 class Speaker:
@@ -68,6 +91,7 @@ class Speaker:
         self.name = name
         self._cast = cast
         self._generation = 0
+        self._said: asyncio.Queue[Frozen] = asyncio.Queue()
         self._membership: Membership | None = None
         self._plan: Plan | None = None
         self._trains = self._warm = False
@@ -81,31 +105,47 @@ class Speaker:
         slot = None if seats is None else seats.slot_of_machine(self.name)
         return range(0) if seats is None or slot is None else seats.layout.ranks_of(slot)
 
-    async def run(self) -> None:
+    async def run(self, bus: NatsBus) -> None:
         """Speak until cancelled or stopped."""
-        bus = NatsBus(self._cast.url, name=self.name, connect_timeout=60.0)
-        async with contextlib.AsyncExitStack() as stack:
-            async with _JOINING:
-                await stack.enter_async_context(bus)
-                self._generation = await claim_generation(
-                    bus, job=self._cast.job, machine=self.name
-                )
-            self._outbox = Outbox(bus.publish)
-            async with asyncio.TaskGroup() as group:
-                speech = (self._outbox.run(), self._tell(bus), self._progress(), self._watch(bus))
-                helpers = [group.create_task(each) for each in speech]
-                self._register()
-                await self._obey(bus)
-                for helper in helpers:
-                    helper.cancel()
+        async with _JOINING:
+            self._generation = await claim_generation(bus, job=self._cast.job, machine=self.name)
+        async with asyncio.TaskGroup() as group:
+            speech = (self._speak(bus), self._tell(bus), self._progress(), self._watch(bus))
+            helpers = [group.create_task(each) for each in speech]
+            self._register()
+            await self._obey(bus)
+            for helper in helpers:
+                helper.cancel()
 
     # -- what it says ----------------------------------------------------------------------------
 
-    def say(self, fact: Frozen, *, urgent: bool = False) -> None:
+    def say(self, fact: Frozen) -> None:
         """Queue a fact."""
-        source = f"/machine/{self.name}"
-        event = observe.new_event(job=self._cast.job, source=source, payload=fact)
-        self._outbox.put(event, urgent=urgent)
+        self._said.put_nowait(fact)
+
+    async def _speak(self, bus: NatsBus) -> None:
+        """Publish what is queued as an agent does, but wait for no acknowledgement.
+
+        The bus stores and acknowledges all the same; waiting would cost more than everything else.
+        """
+        run, source = secrets.token_hex(8), f"/machine/{self.name}"
+        for number in itertools.count(1):
+            fact = await self._said.get()
+            kind = type_of(fact)
+            id = f"{run}-{number}"
+            headers = {
+                **_attributes(kind, self._cast.job),
+                "ce-id": id,
+                "ce-source": source,
+                "ce-time": f"{datetime.now(UTC).isoformat()[:-6]}Z",
+                "ce-sequence": f"{run}.{number:012d}",
+                Header.MSG_ID: f"{source}#{id}",
+            }
+            if kind.kept_s is not None:
+                headers[Header.MSG_TTL] = str(kind.kept_s)
+            subject = kind.subject(self._cast.job, machine=self.name)
+            body = fact.model_dump_json().encode()
+            await bus.client.publish(subject, body, reply=_NOBODY, headers=headers)
 
     def _endpoints(self, base: int) -> tuple[str, ...]:
         return tuple(f"{self.name}.cluster.local:{base + local}" for local in range(RANKS))
@@ -297,5 +337,5 @@ class Speaker:
                 step=self._step,
                 kind="reset",
             )
-            self.say(lost, urgent=True)
+            self.say(lost)
         asyncio.get_running_loop().call_later(0.2 * random.random(), self.break_off, self._epoch)

@@ -38,6 +38,11 @@ def quarantined(machine: str) -> Envelope:
     return new_event(job="demo", source="/planner", payload=payload)
 
 
+async def ping_for_ever(bus: NatsBus) -> None:
+    while True:
+        await bus.ping()
+
+
 class Watched:
     """A bus whose outages can be awaited."""
 
@@ -290,8 +295,7 @@ class TestOutage:
             os.kill(nats_server.pid, signal.SIGSTOP)
             try:
                 with pytest.raises(BusUnavailableError):
-                    while True:  # the signal takes a moment to stop every thread
-                        await bus.ping()
+                    await ping_for_ever(bus)  # the signal takes a moment to stop every thread
             finally:
                 os.kill(nats_server.pid, signal.SIGCONT)
             bus._connection.timeout_s = 1.0
