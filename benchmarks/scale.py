@@ -31,7 +31,7 @@ from nats.aio.msg import Msg
 from benchmarks.cluster import forget_peak, memory
 from benchmarks.crowd import CONTROL, speak, split
 from benchmarks.lateness import Stored, decisions
-from benchmarks.speakers import RANKS, Cast
+from benchmarks.speakers import RANKS, WARM, Cast
 from trainmover import observe
 from trainmover.bus.embedded import EmbeddedServer
 from trainmover.bus.nats import NatsBus
@@ -207,8 +207,9 @@ class Run:
             await asyncio.sleep(_CALM_S)
 
         for number in range(each):
+            slot = (37 * number + 3) % min(self.slots, WARM)
 
-            async def move(name: str = self._members[(37 * number + 3) % self.slots]) -> None:
+            async def move(name: str = self._members[slot]) -> None:
                 at_s = time.time()
                 request = MigrateRequest(machine=name, reason="scale")
                 reply = json.loads(await bus.request(JOB, "migrate", request, timeout_s=60))
@@ -218,7 +219,7 @@ class Run:
 
             await disturbed(f"move {number}", move)
         for number in range(each):
-            slot = (41 * number + 11) % self.slots
+            slot = (41 * number + 11) % min(self.slots, WARM)
 
             async def kill(slot: int = slot) -> None:
                 name, other = self._members[slot], self._members[(slot + 1) % self.slots]

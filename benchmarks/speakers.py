@@ -44,7 +44,7 @@ from trainmover_executor.agent.telemetry import period_of
 RANKS: Final = 8
 """Of each machine."""
 _OPS_PER_STEP: Final = 6
-_WARM: Final = 8
+WARM: Final = 64
 """Slots that a standby keeps warm."""
 _JOINING: Final = asyncio.Semaphore(32)
 _NOBODY: Final = "scale.acknowledged"
@@ -77,6 +77,7 @@ class Cast:
     nnodes: tuple[int, int]
     names: tuple[str, ...]
     sharing: int = 1
+    ranks: int = RANKS
 
 
 class Speaker:
@@ -90,7 +91,7 @@ class Speaker:
     def __init__(self, cast: Cast, name: str) -> None:
         self.name = name
         self._cast = cast
-        self._generation = 0
+        self.generation = 0
         self._said: asyncio.Queue[Frozen] = asyncio.Queue()
         self._membership: Membership | None = None
         self._plan: Plan | None = None
@@ -108,11 +109,11 @@ class Speaker:
     async def run(self, bus: NatsBus) -> None:
         """Speak until cancelled or stopped."""
         async with _JOINING:
-            self._generation = await claim_generation(bus, job=self._cast.job, machine=self.name)
+            self.generation = await claim_generation(bus, job=self._cast.job, machine=self.name)
         async with asyncio.TaskGroup() as group:
             speech = (self._speak(bus), self._tell(bus), self._progress(), self._watch(bus))
             helpers = [group.create_task(each) for each in speech]
-            self._register()
+            self.register()
             await self._obey(bus)
             for helper in helpers:
                 helper.cancel()
@@ -148,11 +149,14 @@ class Speaker:
             await bus.client.publish(subject, body, reply=_NOBODY, headers=headers)
 
     def _endpoints(self, base: int) -> tuple[str, ...]:
-        return tuple(f"{self.name}.cluster.local:{base + local}" for local in range(RANKS))
+        return tuple(
+            f"{self.name}.cluster.local:{base + local}" for local in range(self._cast.ranks)
+        )
 
-    def _register(self) -> None:
+    def register(self) -> None:
+        """Offer itself to the job."""
         low, high = self._cast.nnodes
-        me = Machine(name=self.name, generation=self._generation, endpoints=self._endpoints(9_000))
+        me = Machine(name=self.name, generation=self.generation, endpoints=self._endpoints(9_000))
         self.say(
             machine.MachineRegistered(
                 machine=me, nnodes_min=low, nnodes_max=high, pid=os.getpid(), host=self.name
@@ -181,10 +185,13 @@ class Speaker:
         said = 0
         while True:
             await asyncio.sleep(self._period_s)
-            await bus.send_telemetry(self._cast.job, self.name, self._batch(self._step > said))
+            await bus.send_telemetry(
+                self._cast.job, self.name, self.batch(stepped=self._step > said)
+            )
             said = self._step
 
-    def _batch(self, stepped: bool) -> bytes:
+    def batch(self, *, stepped: bool) -> bytes:
+        """A batch of telemetry, of one step or none."""
         ranks = np.arange(self.ranks.start, self.ranks.stop)
         pulses = np.zeros(len(ranks), PULSE)
         pulses["rank"], pulses["step"] = ranks, self._step + 1
@@ -203,7 +210,7 @@ class Speaker:
 
     def _encoded(self, records: Any, more: Sections) -> bytes:
         epoch, job = self._epoch, self._cast.job
-        return encode_batch(Batch(job, self.name, self._generation, epoch, records, more=more))
+        return encode_batch(Batch(job, self.name, self.generation, epoch, records, more=more))
 
     # -- what it is told -------------------------------------------------------------------------
 
@@ -214,21 +221,21 @@ class Speaker:
     async def _obey(self, bus: NatsBus) -> None:
         async with aclosing(bus.commands(self._cast.job, self.name)) as commands:
             async for delivery in commands:
-                stop = self._take(delivery.payload)
+                stop = self.take(delivery.payload)
                 await delivery.ack()
                 if stop:
                     return
 
-    def _take(self, command: Command) -> bool:
+    def take(self, command: Command) -> bool:
         """Do what is said; whether this machine ends."""
         match command:
             case Start(membership=seats, generation=generation):
-                if generation == self._generation and self._membership is None:
+                if generation == self.generation and self._membership is None:
                     self._sit(seats)
             case Warm(slots=slots, generation=generation):
-                if generation == self._generation and not self._warm:
+                if generation == self.generation and not self._warm:
                     self._get_warm(slots)
-            case Release(generation=generation, then=then) if generation == self._generation:
+            case Release(generation=generation, then=then) if generation == self.generation:
                 if then == "stop":
                     return True
                 self._start_over()
@@ -260,18 +267,18 @@ class Speaker:
 
     def _get_warm(self, slots: tuple[int, ...]) -> None:
         self._warm = True
-        told = {"machine": self.name, "generation": self._generation}
-        ports = {slot: self._endpoints(10_000 + RANKS * slot % 50_000) for slot in slots}
+        told = {"machine": self.name, "generation": self.generation}
+        ports = {slot: self._endpoints(10_000 + self._cast.ranks * slot % 50_000) for slot in slots}
         self.say(machine.MachineWarming(endpoints=ports, **told))
-        for slot in slots[:_WARM]:
+        for slot in slots[:WARM]:
             ready = machine.MachineReady(slot=slot, shadow_iterations=3, warm_s=1.0, **told)
             self.say(ready)
 
     def _start_over(self) -> None:
-        self._generation += 1
+        self.generation += 1
         self._membership, self._plan = None, None
         self._trains = self._warm = False
-        self._register()
+        self.register()
 
     def _of_rank(self, plan: Plan, rank: int) -> dict[str, Any]:
         return {"migration": plan.id, "machine": self.name, "rank": rank, "epoch": plan.epoch}
