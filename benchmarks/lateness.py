@@ -48,19 +48,21 @@ class Stored:
         reader = await client.jetstream().pull_subscribe(
             "", stream=subjects.EVENT_STREAM, config=config
         )
-        facts = []
-        while True:
+        facts, left = [], 1
+        while left:
             try:
-                messages = await reader.fetch(_BATCH, timeout=2.0)
-            except nats.errors.TimeoutError:
-                return cls(facts)
+                messages = await reader.fetch(_BATCH, timeout=10.0)
+            except (TimeoutError, nats.errors.TimeoutError):
+                continue  # a busy host: there are more
             for message in messages:
+                left = message.metadata.num_pending
                 entity, fact = message.subject.removeprefix(prefix).split(".")[:2]
                 at_s = message.metadata.timestamp.timestamp()
                 body = json.loads(message.data)
                 for heavy in ("membership", "plan"):
                     body.pop(heavy, None)
                 facts.append((f"{entity}.{fact}", at_s, body))
+        return cls(facts)
 
     def times(self, kind: str, *, migration: str | None = None) -> list[float]:
         """When facts of a kind were stored, those about one migration or all."""
