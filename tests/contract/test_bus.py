@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from trainmover.bus.protocol import Bus
-from trainmover.commands import MigrateRequest, Refusal, RequestAccepted, Stop
+from trainmover.commands import MigrateRequest, Refusal, RequestAccepted, Start, Stop
 from trainmover.errors import (
     BusUnavailableError,
     ConflictError,
@@ -22,6 +22,7 @@ from trainmover.events.machine import MachineLost, MachineQuarantined
 from trainmover.events.migration import JobFinished
 from trainmover.observe import new_event
 from trainmover.testing import BusBench, collect
+from trainmover.topology import Layout, Member, Membership
 
 SOON = timedelta(milliseconds=150)
 ACK_WAIT_S = 0.4  # of the bench
@@ -302,6 +303,18 @@ class TestCommands:
                 for each in got:
                     await each.ack()
                 await quiet(queue)
+
+    async def test_a_command_with_the_seats_of_a_large_job_arrives_whole(self, bench: BusBench):
+        names = [f"worker-{number}" for number in range(500)]
+        members = tuple(Member(machine=n, generation=1, endpoints=(f"{n}:9000",)) for n in names)
+        seats = Membership(epoch=1, layout=Layout(slots=500), members=members)
+        command = Start(generation=1, slot=0, membership=seats)
+        async with bench.connect() as bus:
+            await bus.send_command("demo", "w-1", command, id="start")
+            async with aclosing(bus.commands("demo", "w-1")) as queue:
+                [got] = await collect(queue, 1)
+                assert got.payload == command
+                await got.ack()
 
     async def test_a_repeated_id_is_queued_once_per_machine(self, bench: BusBench):
         async with bench.connect() as bus:

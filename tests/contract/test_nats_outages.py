@@ -38,6 +38,11 @@ def quarantined(machine: str) -> Envelope:
     return new_event(job="demo", source="/planner", payload=payload)
 
 
+async def ping_for_ever(bus: NatsBus) -> None:
+    while True:
+        await bus.ping()
+
+
 class Watched:
     """A bus whose outages can be awaited."""
 
@@ -279,6 +284,23 @@ class TestOutage:
                 assert time.monotonic() - began < 1
             finally:
                 os.kill(nats_server.pid, signal.SIGCONT)
+
+    async def test_a_late_answer_to_a_ping_that_was_given_up_costs_no_connection(
+        self, nats_server: EmbeddedServer
+    ):
+        watched = Watched(nats_server.url)
+        async with watched.bus as bus:
+            await bus.setup()
+            bus._connection.timeout_s = 0.2
+            os.kill(nats_server.pid, signal.SIGSTOP)
+            try:
+                with pytest.raises(BusUnavailableError):
+                    await ping_for_ever(bus)  # the signal takes a moment to stop every thread
+            finally:
+                os.kill(nats_server.pid, signal.SIGCONT)
+            bus._connection.timeout_s = 1.0
+            await bus.publish(lost("m"))
+            assert not watched.lost.is_set()
 
     async def test_a_connection_that_the_server_ended_for_good_says_so(self, nats_url: str):
         with capture_logs() as lines:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
-from nats.js.api import StreamConfig
+from nats.js.api import DiscardPolicy, StreamConfig
 
 from trainmover import subjects
 from trainmover.bus import nats as nats_bus
@@ -102,6 +102,22 @@ async def test_setup_gives_the_commands_of_an_older_version_an_age(nats_url: str
         await bus.setup()
         config = (await jetstream.stream_info(subjects.COMMAND_STREAM)).config
         assert config.max_age == 3600
+
+
+async def test_a_bucket_full_of_migrations_drops_the_first_and_no_lease(nats_url: str) -> None:
+    async with NatsBus(nats_url) as bus:
+        jetstream = bus.client.jetstream()
+        mirror = next(c for c in streams.stream_configs() if c.name == "KV_tm_migrations")
+        older = mirror.evolve(discard=DiscardPolicy.NEW, max_bytes=64 * 1024)
+        await jetstream.add_stream(older.evolve(max_msg_size=8 * 1024))  # an older version's
+        await bus.setup()
+        for number in range(40):
+            await bus.put("tm_migrations", f"demo.m-{number:04d}", b"x" * 4096, revision=None)
+        keys = await bus.keys("tm_migrations")
+        jobs = (await jetstream.stream_info("KV_tm_jobs")).config
+    assert keys[-1] == "demo.m-0039"
+    assert 5 < len(keys) < 20
+    assert jobs.discard == DiscardPolicy.NEW
 
 
 async def test_what_is_said_over_and_over_is_soon_forgotten(

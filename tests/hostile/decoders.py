@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ import torch
 from tests.support.fabric import membership
 
 from trainmover import lease, telemetry
+from trainmover.bus.packing import ZLIB, unpack
 from trainmover.bus.protocol import Entry
 from trainmover.commands import BreakStep, DepartureRequest, Refusal, Start, Stop, parse_command
 from trainmover.endpoints import split_endpoint
@@ -170,6 +172,16 @@ DECODERS: Final = (
             Start(generation=1, membership=membership(2), slot=0),
         ),
         parse_command,
+        (MalformedEventError,),
+    ),
+    Decoder(
+        "a compressed command",
+        (
+            zlib.compress(
+                Start(generation=1, membership=membership(2), slot=0).model_dump_json().encode()
+            ),
+        ),
+        functools.partial(unpack, ZLIB),
         (MalformedEventError,),
     ),
     Decoder("telemetry", (_batch(),), telemetry.decode_batch, (MalformedEventError,)),

@@ -3,6 +3,9 @@
 Machines move and die at random; each death is followed by a new machine that joins as a standby.
 At the end losses and final state must equal an undisturbed run's, and neither memory nor file
 descriptors of what lived through all of it may have grown in the second half.
+
+With ``--harsh`` the bus stops now and then, its disk fills and is freed, and all clocks are off and
+step by hours.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.run import tree_of
+from tests.soak.harsh import HarshBus, harsh_bus, odd_clocks
 from tests.support.cluster import ClusterJob
 
 from trainmover import observe
@@ -32,6 +36,8 @@ PACE_S = 0.1
 SLOTS = 3
 GROWTH = 1.15
 """Most that resident memory may grow from the second to the last quarter."""
+_OF_THE_BUS = 0.4
+"""Share of the faults that are the bus's, in a harsh soak."""
 SETTLES_KB = {"bus": 96 * 1024}
 """A service may grow to this size whatever it began with.
 
@@ -44,14 +50,34 @@ its garbage collector lets the process grow to about twice what is in use:
 class Soak:
     """One job under siege."""
 
-    def __init__(self, job: ClusterJob, *, seed: int, program: list[str]) -> None:
+    def __init__(
+        self, job: ClusterJob, *, seed: int, program: list[str], bus: HarshBus | None = None
+    ) -> None:
         self.job = job
+        self._bus = bus
         self._program = program
         self._random = random.Random(seed)
         self._added: dict[str, subprocess.Popen[bytes]] = {}
         self._number = 100
         self.samples: dict[str, list[tuple[int, int]]] = {}
         self.faults: dict[str, int] = {}
+
+    def run(self, generator: random.Random, *, every: tuple[float, float]) -> None:
+        """Disturb the job until it ends.
+
+        Args:
+            generator: Decides when.
+            every: Fewest and most seconds between two faults.
+        """
+        try:
+            while self.job.process.poll() is None:
+                self.sample()
+                self.reinforce()
+                self.disturb()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.job.process.wait(generator.uniform(*every))
+        finally:
+            self.close()
 
     def machines(self) -> list[dict[str, Any]]:
         """What the planner says of the machines; nothing while it does not answer."""
@@ -67,7 +93,8 @@ class Soak:
     def sample(self) -> None:
         """Memory (kB) and descriptors of what is meant to live for ever."""
         for name in ("planner", "detector", "bus"):
-            pid = self.pids()[name]
+            if (pid := self.pids().get(name)) is None:
+                continue  # a bus of our own is started anew now and then
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
             memory = next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
             descriptors = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
@@ -75,6 +102,17 @@ class Soak:
 
     def disturb(self) -> None:
         """One fault, where a standby is there to take it."""
+        if self._bus is not None and self._random.random() < _OF_THE_BUS:
+            kind = self._random.choice(self._bus.FAULTS)
+            self.faults[kind] = self.faults.get(kind, 0) + 1
+            print(kind, flush=True)
+            if self._random.random() < 0.5:
+                self._disturb_machine()  # so that it stops in the midst of a failover
+            self._bus.disturb(kind)
+            return
+        self._disturb_machine()
+
+    def _disturb_machine(self) -> None:
         machines = self.machines()
         covered = {slot for one in machines if one["role"] == "standby" for slot in one["ready"]}
         members = [
@@ -166,6 +204,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, default=None, help="made up and printed when omitted")
+    parser.add_argument("--harsh", action="store_true", help="bus, disk and clocks fail as well")
     parser.add_argument("--every", type=float, nargs=2, default=(10, 20), metavar="S")
     options = parser.parse_args()
     observe.configure(service="soak", level="error")
@@ -176,22 +215,23 @@ def main() -> int:
     generator = random.Random(seed)
     problems = []
     besieged = [*program, "--pace", str(PACE_S)]
-    with (
-        tempfile.TemporaryDirectory(prefix="tm-soak-", ignore_cleanup_errors=True) as name,
-        ClusterJob(Path(name) / "plain", "--nnodes", str(SLOTS), *program) as plain,
-        ClusterJob(Path(name) / "home", "--nnodes", f"{SLOTS}:{SLOTS + 2}", *besieged) as job,
-    ):
+    with contextlib.ExitStack() as stack:
+        folder = Path(
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="tm-soak-", ignore_cleanup_errors=True)
+            )
+        )
+        plain = stack.enter_context(ClusterJob(folder / "plain", "--nnodes", str(SLOTS), *program))
+        bus, where = None, []
+        if options.harsh:
+            bus = stack.enter_context(harsh_bus(folder / "disk", seed=seed))
+            where = ["--nats", bus.server.url]
+            stack.enter_context(odd_clocks())
+        shape = ["--nnodes", f"{SLOTS}:{SLOTS + 2}", *where]
+        job = stack.enter_context(ClusterJob(folder / "home", *shape, *besieged))
         job.until(r"job\.formed")
-        soak = Soak(job, seed=seed, program=besieged)
-        try:
-            while job.process.poll() is None:
-                soak.sample()
-                soak.reinforce()
-                soak.disturb()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    job.process.wait(generator.uniform(*options.every))
-        finally:
-            soak.close()
+        soak = Soak(job, seed=seed, program=besieged, bus=bus)
+        soak.run(generator, every=options.every)
         code = job.finish(timeout_s=60)
         assert plain.finish(timeout_s=60 + steps) == 0, plain.output
         expected = finals_and_losses(plain)

@@ -9,6 +9,7 @@ from trainmover.events.machine import MachineLost
 from trainmover.events.migration import JobFormed
 from trainmover.tables import Table
 from trainmover.topology import Layout, Member, Membership
+from trainmover_planner.forgetting import forget_machines
 from trainmover_planner.inventory import Host, Life
 from trainmover_planner.state import Shape, State, seat_of
 from trainmover_planner.turn import Turn
@@ -51,6 +52,7 @@ def refuse_misfits(turn: Turn) -> None:
             f"with {mine} ranks, {by} says {_words(shape.nnodes)} with {shape.ranks}. "
             "Start it with the same flags as the others.",
         )
+    forget_machines(turn)
 
 
 def _words(nnodes: tuple[int, int]) -> str:

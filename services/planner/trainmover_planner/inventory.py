@@ -64,7 +64,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All machines that ever registered, each in its latest life.
+    """The machines that registered, each in its latest life; the latest of those that are gone.
 
     Attributes:
         quarantined: Machine and why it is not used any more.
@@ -100,6 +100,10 @@ class Inventory:
     def refuse(self, life: Life) -> Inventory:
         """Never use this life."""
         return replace(self, refused=self.refused.put(life, None))
+
+    def forget(self, life: Life) -> Inventory:
+        """The machine is gone in this life, and for good."""
+        return replace(self, hosts=self.hosts.drop(life[0]), refused=self.refused.drop(life))
 
     def quarantine(self, machine: str, reason: str) -> Inventory:
         """Do not use the machine again, whatever its generation."""

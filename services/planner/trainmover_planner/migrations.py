@@ -14,6 +14,7 @@ from trainmover.protocol.migration import Migration, MigrationEvent
 from trainmover.protocol.table import Phase, Signal, allows
 from trainmover.topology import Membership
 from trainmover_planner.effects import SaveMigration
+from trainmover_planner.forgetting import bury
 from trainmover_planner.inventory import Life, life_of
 from trainmover_planner.state import Crashes, State, seat_of
 from trainmover_planner.turn import Turn
@@ -222,7 +223,7 @@ def _committed(turn: Turn, one: Migration) -> None:
         if other.open and other.plan is not None and other.plan.epoch < after.epoch:
             give_up(turn, other.id, f"the job is at epoch {after.epoch} by {one.id}")
     _release(turn, one, old)
-    _bury(turn)
+    bury(turn)
 
 
 def _reseat(turn: Turn, old: Membership, after: Membership, slots: Sequence[int]) -> None:
@@ -238,26 +239,6 @@ def _reseat(turn: Turn, old: Membership, after: Membership, slots: Sequence[int]
             else:
                 spare = spare.drop(member.machine)
     turn.set(spare=spare)
-
-
-def _bury(turn: Turn) -> None:
-    """Forget lives that can no longer come up: their machines live again."""
-    state = turn.state
-    epoch = 0 if state.membership is None else state.membership.epoch
-    plans = [one.plan for one in state.migrations.values() if one.plan is not None]
-    every = [*state.seats, *(plan.membership for plan in plans if plan.epoch > epoch)]
-
-    def matters(life: Life) -> bool:
-        host = state.inventory.get(life[0])
-        latest = host is not None and host.life == life
-        return latest or any(seat_of(seats, life) is not None for seats in every)
-
-    deaths, spent, said = state.deaths, state.spent, state.said
-    for life in (*deaths, *spent):
-        if not matters(life) and life not in state.unsaid:
-            deaths, spent = deaths.drop(life), spent.drop(life)
-            said = said.drop((f"{life[0]}.{life[1]}", "lost"))
-    turn.set(deaths=deaths, spent=spent, said=said)
 
 
 def _blamed(one: Migration) -> dict[str, Migration]:

@@ -33,6 +33,11 @@ _MIRROR_SHARE: Final = 20
 """A mirror is written again after so many times the time that it took to draw ..."""
 _QUICK_S: Final = 0.02
 """... unless that was nothing."""
+_REVISIONS: Final = 256
+"""Keys whose revision is known; that of another one is looked up."""
+_AT_ONCE: Final = 64
+"""Commands under way to the bus: of thousands at once, the last ones would be given up before they
+were written, and all be said again."""
 
 
 class Outbox:
@@ -70,6 +75,8 @@ class Outbox:
         self._dirty = asyncio.Event()
         self._traces = observe.TraceBook()
         self._phases = Phases()
+        self._under_way = asyncio.Semaphore(_AT_ONCE)
+        self._stamped: tuple[AgentCommand, int, AgentCommand] | None = None
         group.create_task(self._publish_facts(), name="planner-facts")
         group.create_task(self._save_mirrors(), name="planner-mirrors")
 
@@ -84,7 +91,7 @@ class Outbox:
         # Commands first: on the failure path ranks stand still until they arrive.
         for index, command in enumerate(ordered):
             if isinstance(command, SendCommand):
-                self._queue_of(command.machine).put_nowait((command, gates.get(index)))
+                self._queue(command, gates.get(index))
         for index, command in enumerate(ordered):
             match command:
                 case PublishFact():
@@ -99,32 +106,49 @@ class Outbox:
                 case _:
                     pass
 
-    def _queue_of(self, machine: str) -> asyncio.Queue[tuple[SendCommand, asyncio.Event | None]]:
-        if machine not in self._machines:
-            self._machines[machine] = asyncio.Queue()
-            self._group.create_task(self._send_commands(machine), name=f"planner-to-{machine}")
-        return self._machines[machine]
+    def _queue(self, command: SendCommand, gate: asyncio.Event | None) -> None:
+        machine = command.machine
+        if machine in self._machines:
+            self._machines[machine].put_nowait((command, gate))
+            return
+        self._machines[machine] = asyncio.Queue()
+        self._machines[machine].put_nowait((command, gate))
+        self._group.create_task(self._send_commands(machine), name=f"planner-to-{machine}")
 
     async def _send_commands(self, machine: str) -> None:
+        """Send what is queued for a machine, then end: machines come and go under new names."""
         queue = self._machines[machine]
-        while True:
-            item, gate = await queue.get()
+        while not queue.empty():
+            item, gate = queue.get_nowait()
             if gate is not None:
                 await gate.wait()
             trace = item.trace or self._traces.of(_migration(item.command))
             with observe.span("planner.command", parent=trace, verb=item.command.verb):
                 await _insist(lambda item=item: self._send(item))  # type: ignore[misc]
+        del self._machines[machine]
 
     async def _send(self, item: SendCommand) -> None:
+        async with self._under_way:
+            await self._send_now(item)
+
+    async def _send_now(self, item: SendCommand) -> None:
         if self._lease is None:
             await self._bus.send_command(self._job, item.machine, item.command, id=item.id)
             return
         await self._lease.confirmed()
         term = self._lease.term
-        command = item.command.model_copy(update={"term": term})
+        command = self._of_term(item.command, term)
         # The term is in the id: what an earlier planner said late is void, so it must not hide
         # what this one says again.
         await self._bus.send_command(self._job, item.machine, command, id=f"{item.id}:{term}")
+
+    def _of_term(self, command: AgentCommand, term: int) -> AgentCommand:
+        """The command with our term: the same one for all machines, so that it is encoded once."""
+        known = self._stamped
+        if known is None or known[0] is not command or known[1] != term:
+            known = (command, term, command.model_copy(update={"term": term}))
+            self._stamped = known
+        return known[2]
 
     async def _publish(self, event: Envelope) -> None:
         if self._lease is not None:
@@ -179,7 +203,10 @@ class Outbox:
             known = await self._bus.get(bucket, key)
             revision = None if known is None else known.revision
             entry = await self._bus.put(bucket, key, value, revision=revision)
+        self._revisions.pop(where, None)  # the latest ones are at the end
         self._revisions[where] = entry.revision
+        if len(self._revisions) > _REVISIONS:
+            del self._revisions[next(iter(self._revisions))]
 
 
 def _migration(command: AgentCommand) -> str | None:

@@ -17,6 +17,7 @@ from trainmover_planner import exhausted
 from trainmover_planner.assignment import assign, sources
 from trainmover_planner.crashes import restarts
 from trainmover_planner.evidence import deaths_of, gone, gone_slots, stuck, unproven, why
+from trainmover_planner.forgetting import forget_machines
 from trainmover_planner.inventory import Life, life_of
 from trainmover_planner.migrations import advance, base_of, give_up, propose, start
 from trainmover_planner.state import State, seat_of
@@ -157,6 +158,7 @@ def announce_losses(turn: Turn) -> None:
             trace=turn.state.traces.get(death.incident or "", {}),
         )
         _invite_back(turn, (machine, generation))
+    forget_machines(turn)
 
 
 def _invite_back(turn: Turn, life: Life) -> None:

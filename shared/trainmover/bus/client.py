@@ -27,7 +27,8 @@ class PermissionAwareClient(Client):
     """A client whose requests end at once when they are forbidden, and that hears anything.
 
     nats-py stops reading, without a word and until its pings go unanswered, when a header, a
-    subject or a reply subject is no UTF-8; the server forwards any bytes.
+    subject or a reply subject is no UTF-8, which the server forwards all the same; and when a ping
+    is answered that nobody waits for any more, as by a server that was busy for too long.
 
     Args:
         demands_tls: Whether to refuse a server that offers no encryption.
@@ -73,6 +74,11 @@ class PermissionAwareClient(Client):
         except (ValueError, LookupError):
             return {}
         return found
+
+    async def _process_pong(self) -> None:
+        if self._pongs and self._pongs[0].done():
+            self._pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
 
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes

@@ -19,6 +19,7 @@ from trainmover.bus.buckets import Buckets
 from trainmover.bus.connection import Connection
 from trainmover.bus.credentials import Credentials
 from trainmover.bus.deliveries import Deliveries, Received
+from trainmover.bus.packing import ENCODING, Packer, unpack
 from trainmover.bus.protocol import TELEMETRY_BACKLOG, TELEMETRY_BYTES, Entry, RequestHandler
 from trainmover.bus.reading import OrderedReader, QueueReader
 from trainmover.bus.resuming import ResumingReader
@@ -85,6 +86,7 @@ class NatsBus:
         self._deliveries = Deliveries(self._connection, ack_wait_s=ack_wait_s)
         self._buckets = Buckets(self._connection)
         self._numbering = Numbering()
+        self._packer = Packer()
         self._entered = False
         self._queues: set[asyncio.Queue[Msg | None]] = set()
 
@@ -205,16 +207,16 @@ class NatsBus:
         """Queue a command for one machine's agent; a repeated ``id`` is queued once."""
         subject = subjects.command(job, machine)
         with observe.publishing("tm.v1.{job}.cmd.{machine}") as trace:
+            packed, data = self._packer.pack(command)
             # Ids are per machine: the same plan goes to every machine under one id.
             headers = {
+                **packed,
                 Header.MSG_ID.value: percent_encode(f"{job}/{machine}#{id}"),
                 _ADDRESSEE: f"{job}/{machine}",
                 **trace,
             }
             async with self._connection.calling(f"send {command.verb} to {machine}"):
-                await self._connection.jetstream().publish(
-                    subject, command.model_dump_json().encode(), headers=headers
-                )
+                await self._connection.jetstream().publish(subject, data, headers=headers)
 
     async def commands(self, job: str, machine: str) -> AsyncIterator[Received[Command]]:
         """Commands for one machine, redelivered until acknowledged."""
@@ -344,4 +346,4 @@ def _parse_command(message: Msg, addressee: str) -> Command:
         # The server delivers stored messages wherever a consumer asks for: a command for another
         # machine could be sent here by somebody who may not write commands.
         raise MalformedEventError(f"command for {named!r} came to {addressee!r}", kind="foreign")
-    return parse_command(message.data)
+    return parse_command(unpack((message.headers or {}).get(ENCODING), message.data))

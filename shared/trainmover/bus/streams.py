@@ -40,10 +40,11 @@ ENTITIES: Final = tuple(sorted({kind.entity for kind in CATALOG.values()}))
 DEAD_STREAM: Final = "TM_DEAD"
 JOBS_BUCKET: Final = "tm_jobs"
 MACHINES_BUCKET: Final = "tm_machines"
+MIGRATIONS_BUCKET: Final = "tm_migrations"
 REPLICAS_VARIABLE: Final = "TRAINMOVER_NATS_REPLICAS"
 """On how many servers of a cluster each stream and bucket is kept: 1, 3 or 5."""
 
-BUCKETS: Final = (JOBS_BUCKET, "tm_migrations", MACHINES_BUCKET)
+BUCKETS: Final = (JOBS_BUCKET, MIGRATIONS_BUCKET, MACHINES_BUCKET)
 
 _DEDUP_WINDOW_S: Final = 600.0  # how long after an outage a retry is still recognised
 _HEADER_BYTES: Final = 64 * 1024
@@ -183,7 +184,9 @@ def _bucket_config(bucket: str) -> StreamConfig:
         max_msgs_per_subject=_HISTORY,
         max_bytes=_BUCKET_BYTES,
         max_msg_size=_NUMBER_BYTES if bucket == MACHINES_BUCKET else _MESSAGE_BYTES,
-        discard=DiscardPolicy.NEW,
+        # Leases and generations must not go missing. A job's first migrations may: facts tell of
+        # them, and a bucket that is full of them would take no later ones.
+        discard=DiscardPolicy.OLD if bucket == MIGRATIONS_BUCKET else DiscardPolicy.NEW,
         storage=StorageType.FILE,
         allow_rollup_hdrs=False,
         deny_delete=True,
@@ -243,6 +246,8 @@ async def _widen(context: JetStreamContext, wanted: StreamConfig) -> None:
     }
     if there.allow_rollup_hdrs and not wanted.allow_rollup_hdrs:
         unset["allow_rollup_hdrs"] = False
+    if wanted.discard == DiscardPolicy.OLD != there.discard:
+        unset["discard"] = DiscardPolicy.OLD
     if unset or subjects_wanted != subjects_there or replicas != there.num_replicas:
         await context.update_stream(
             there.evolve(subjects=sorted(subjects_wanted), num_replicas=replicas, **unset)

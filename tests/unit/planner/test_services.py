@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import time
 from collections.abc import AsyncIterator
@@ -32,6 +33,7 @@ from trainmover.telemetry import RECORD, Batch, encode_batch
 from trainmover.topology import Frozen, Machine, Membership
 from trainmover_detector.service import DetectorService
 from trainmover_planner import core as planner_core
+from trainmover_planner import service as planner_service
 from trainmover_planner.service import Planner
 from trainmover_planner.state import Settings
 
@@ -354,6 +356,39 @@ async def test_an_event_that_the_core_cannot_take_is_set_aside(cluster, monkeypa
     await cluster.kill("w-2")
     committed = await cluster.until(MigrationCommitted)
     assert committed.leaver == "w-2"
+
+
+class Stepping(datetime):
+    """A clock that is an hour off, now ahead and now behind."""
+
+    _steps = itertools.count()
+
+    @classmethod
+    def now(cls, tz=None):
+        return datetime.now(tz) + timedelta(hours=1 if next(cls._steps) % 2 else -1)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_clocks_that_step_by_hours_change_no_decision(cluster, monkeypatch, hours):
+    """All facts are dated by a clock that steps, and the services' own did while they were away."""
+    monkeypatch.setattr(observe, "datetime", Stepping)
+    reply = await ask(cluster, "migrate", MigrateRequest(machine="w-0"))
+    assert reply["ok"], reply
+    await cluster.until(MigrationCommitted)
+    await cluster.until(machine.MachineReady, 6)
+    await cluster.kill("planner")
+    await cluster.kill("detector")
+    off_s = time.time() - time.monotonic() + 3600 * hours
+    monkeypatch.setattr(planner_service, "steady_clock", lambda: lambda: time.monotonic() + off_s)
+    await cluster.start_service("detector")
+    await cluster.start_service("planner")
+    await cluster.heard("w-2")
+    await cluster.kill("w-2")
+    committed = await cluster.until(MigrationCommitted, 2)
+    assert committed.leaver == "w-2"
+    assert committed.membership.machine_of(2) == "w-0"
+    approved = [fact for fact in cluster.facts if isinstance(fact, MigrationApproved)]
+    assert len(approved) == 2, "what was over was not decided anew"
 
 
 async def test_machines_whose_clocks_are_an_hour_ahead_delay_nothing():
