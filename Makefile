@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 		|| { echo "TrainMover needs Python 3.11 or later; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 		|| { echo "cannot create $(VENV): on Debian, install python3-venv" >&2; exit 1; }
-	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e '.[executor,local,otel,dashboard,metrics,dev]'
+	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e '.[all,dev]'
 	@touch $@
 
 demo: install ## Move a slow machine, kill another, compare with an undisturbed run (3 minutes)

@@ -16,10 +16,10 @@ import sys
 from benchmarks.cluster import memory
 from benchmarks.common import spread
 from trainmover.bus.embedded import EmbeddedServer
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.streams import JOBS_BUCKET
 from trainmover.events.executor import StepProgress
-from trainmover.observe import new_event
+from trainmover.tracing.observe import new_event
 
 MACHINES = 5
 STATUS_EVERY = 8

@@ -16,11 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.commands import MigrateRequest
-from trainmover.local import procfs, registry
-from trainmover.topology import Frozen
-from trainmover.view import JobView, MigrationView
+from trainmover.job.topology import Frozen
+from trainmover.runtime import procfs
+from trainmover_console.view import JobView, MigrationView
+from trainmover_launcher import registry
 
 JOB = "bench"
 
@@ -58,7 +59,7 @@ class Cluster:
         """(monotonic second of arrival, fact) of everything that was said."""
 
     async def __aenter__(self) -> Self:
-        command = [sys.executable, "-m", "trainmover.cli", "run", "--job", JOB]
+        command = [sys.executable, "-m", "trainmover_console.cli", "run", "--job", JOB]
         self._process = subprocess.Popen(  # noqa: ASYNC220 - started once, nothing else runs yet
             [*command, "--nnodes", self._nnodes, *self._options, *self._program],
             env={**os.environ, **self._environment},

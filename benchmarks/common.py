@@ -29,7 +29,7 @@ def run_program(
     """Run ``benchmarks.programs.<name>`` on ``ranks`` machines; what it wrote to ``--out``."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
-        command = [sys.executable, "-m", "trainmover.cli", "run", "--nnodes", str(ranks)]
+        command = [sys.executable, "-m", "trainmover_console.cli", "run", "--nnodes", str(ranks)]
         command += ["--redundancy", redundancy]
         command += ["-m", f"benchmarks.programs.{name}", "--out", str(out), *arguments]
         subprocess.run(

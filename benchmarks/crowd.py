@@ -14,14 +14,14 @@ from typing import Final
 
 from nats.aio.msg import Msg
 
-import trainmover.bus.nats as bus_module
+import trainmover.bus.nats.bus as bus_module
 from benchmarks.speakers import Cast, Speaker
-from trainmover import observe
-from trainmover.bus.nats import NatsBus
-from trainmover.bus.packing import ENCODING, unpack
+from trainmover.bus.nats.bus import NatsBus
+from trainmover.bus.nats.packing import ENCODING, unpack
 from trainmover.commands import Command, Start, parse_command
 from trainmover.errors import BusUnavailableError
-from trainmover.topology import Membership
+from trainmover.job.topology import Membership
+from trainmover.tracing import observe
 
 CONTROL: Final = "scale.control"
 """Where the processes are told whom to kill, whom to add, and to end."""

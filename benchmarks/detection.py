@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks import detection_load, detection_real, detection_simulated
 from benchmarks.common import run_program, spread
-from trainmover.detection.scoring import Score
+from trainmover.detection.evaluation.scoring import Score
 from trainmover.testing.simulated_jobs import CLASSES
 
 PARTS = ("simulated", "healthy", "real", "real_healthy", "instrumentation", "load")

@@ -17,10 +17,11 @@ import numpy as np
 
 from benchmarks.detection_simulated import detectors
 from trainmover.bus.embedded import EmbeddedServer
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.detection.guard import Guarded
 from trainmover.events.migration import JobFormed
-from trainmover.telemetry import (
+from trainmover.job.topology import Layout, Member, Membership
+from trainmover.telemetry.records import (
     HEAD,
     LINK,
     PULSE,
@@ -32,7 +33,6 @@ from trainmover.telemetry import (
     decode_batch,
     encode_batch,
 )
-from trainmover.topology import Layout, Member, Membership
 from trainmover_detector.core import DetectorCore
 
 RANKS_PER_MACHINE = 8

@@ -23,11 +23,11 @@ from typing import Any
 from benchmarks.cluster import Cluster
 from benchmarks.programs.watched import CONTROL, PROGRESS
 from benchmarks.proxy import Proxy
-from trainmover.demo.faults import Throttle, workers_of
 from trainmover.detection import Verdict
-from trainmover.detection.scoring import Claim, Label, Score, score
+from trainmover.detection.evaluation.scoring import Claim, Label, Score, score
 from trainmover.events.incident import IncidentOpened
 from trainmover.events.migration import MigrationCommitted
+from trainmover_console.demo.faults import Throttle, workers_of
 
 RANKS = 4
 CALM_STEPS = 56

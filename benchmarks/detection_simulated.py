@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping
 
 from trainmover.detection import Detector
+from trainmover.detection.evaluation.replay import Player
+from trainmover.detection.evaluation.scoring import Claim, Score, score
 from trainmover.detection.registry import class_of, find, make
-from trainmover.detection.replay import Player
-from trainmover.detection.scoring import Claim, Score, score
 from trainmover.testing.simulated_jobs import SimulatedJob, healthy_job, label_of, troubled_job
 
 DETECTORS = ("degraded", "external", "hang", "links", "liveness", "numeric", "straggler")

@@ -13,14 +13,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainmover.topology import Layout, Member, Membership
-from trainmover_executor.communicator.choice import COMMUNICATOR_VARIABLE, Choice, choice_of
-from trainmover_executor.communicator.link import LinkCommunicator
-from trainmover_executor.communicator.reduction import reduction_of
-from trainmover_executor.links.book import LinkBook
-from trainmover_executor.links.endpoint import Endpoint, dial
-from trainmover_executor.links.handshake import Hail
-from trainmover_executor.links.secret import LinkSecret
+from trainmover.job.topology import Layout, Member, Membership
+from trainmover_executor.collectives.communicator.choice import (
+    COMMUNICATOR_VARIABLE,
+    Choice,
+    choice_of,
+)
+from trainmover_executor.collectives.communicator.reduction import reduction_of
+from trainmover_executor.collectives.linked.communicator import LinkCommunicator
+from trainmover_executor.links.dialling.endpoint import Endpoint, dial
+from trainmover_executor.links.dialling.handshake import Hail
+from trainmover_executor.links.dialling.secret import LinkSecret
+from trainmover_executor.links.table import LinkBook
 
 GROUP = "g"
 _JOB = "bench"

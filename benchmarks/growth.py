@@ -29,18 +29,18 @@ from benchmarks.cluster import memory
 from benchmarks.detection_simulated import detectors
 from benchmarks.planner import apart
 from benchmarks.speakers import Cast, Speaker
-from trainmover import observe
 from trainmover.bus.protocol import Entry
 from trainmover.commands import MigrateRequest
 from trainmover.detection.guard import Guarded
 from trainmover.events import machine
 from trainmover.events.migration import MigrationReady
-from trainmover.telemetry import decode_batch
-from trainmover.topology import Frozen
+from trainmover.job.topology import Frozen
+from trainmover.telemetry.records import decode_batch
+from trainmover.tracing import observe
 from trainmover_detector.core import DetectorCore
 from trainmover_planner import core
-from trainmover_planner.effects import Fact, PublishFact, Reply, Request, SendCommand, Tick
 from trainmover_planner.outbox import Outbox
+from trainmover_planner.state.effects import Fact, PublishFact, Reply, Request, SendCommand, Tick
 
 JOB: Final = "growth"
 SLOTS: Final = 3

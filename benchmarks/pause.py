@@ -37,7 +37,7 @@ from typing import Any
 
 from benchmarks.cluster import Cluster
 from benchmarks.common import spread
-from trainmover.view import MigrationView
+from trainmover_console.view import MigrationView
 
 SHAPES = {  # millions of parameters: width, layers, batch, context
     1: (144, 4, 4, 64),

@@ -31,7 +31,8 @@ from trainmover.detection.guard import Guarded
 from trainmover.events import catalog, executor, incident, machine
 from trainmover.events.envelope import Envelope, decode, encode
 from trainmover.events.migration import JobFormed
-from trainmover.telemetry import (
+from trainmover.job.topology import Frozen, Machine
+from trainmover.telemetry.records import (
     HEAD,
     OPS,
     PULSE,
@@ -41,12 +42,11 @@ from trainmover.telemetry import (
     decode_batch,
     encode_batch,
 )
-from trainmover.topology import Frozen, Machine
 from trainmover_detector.core import DetectorCore
 from trainmover_planner import core
-from trainmover_planner.effects import Command, Fact, PublishFact, SendCommand
 from trainmover_planner.memory import Attic
-from trainmover_planner.state import State
+from trainmover_planner.state.effects import Command, Fact, PublishFact, SendCommand
+from trainmover_planner.state.state import State
 
 RANKS: Final = (1_024, 8_192, 65_536, 1_048_576)
 DETECTOR_RANKS: Final = (1_024, 8_192, 65_536)

@@ -64,7 +64,7 @@ async def disturbed(
 
 def calm(loader: str, workers: int, start: int, steps: int, metrics: Path) -> None:
     """The same job for ``steps`` steps, without disturbance, and without waiting for batches."""
-    command = [sys.executable, "-m", "trainmover.cli", "run", "--nnodes", "2"]
+    command = [sys.executable, "-m", "trainmover_console.cli", "run", "--nnodes", "2"]
     command += ["--metrics", str(metrics), *program(loader, workers, start)]
     command += ["--steps", str(steps), "--cost-s", "0"]
     subprocess.run(command, check=True, stdout=sys.stderr, timeout=600)

@@ -14,7 +14,7 @@ from collections import Counter
 from types import TracebackType
 from typing import Self
 
-from trainmover_executor.links.handshake import REQUEST_SIZE, Hail
+from trainmover_executor.links.dialling.handshake import REQUEST_SIZE, Hail
 
 PREFACE = struct.Struct("<H64s")
 """What a caller says before its hail: where the rank that it calls listens."""

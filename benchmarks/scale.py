@@ -32,10 +32,10 @@ from benchmarks.cluster import forget_peak, memory
 from benchmarks.crowd import CONTROL, speak, split
 from benchmarks.lateness import Stored, decisions
 from benchmarks.speakers import RANKS, WARM, Cast
-from trainmover import observe
 from trainmover.bus.embedded import EmbeddedServer
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.commands import MigrateRequest
+from trainmover.tracing import observe
 
 JOB: Final = "scale"
 SIZES: Final = (1_024, 8_192)

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 from nats.js.api import Header
 
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.commands import (
     AbortMigration,
     BreakStep,
@@ -35,9 +35,18 @@ from trainmover.commands import (
 )
 from trainmover.events import executor, machine, type_of
 from trainmover.events.catalog import EventType
-from trainmover.plan import Plan
-from trainmover.telemetry import PULSE, RECORD, STEP, Batch, Flag, Phase, Sections, encode_batch
-from trainmover.topology import Frozen, Machine, Membership
+from trainmover.job.plan import Plan
+from trainmover.job.topology import Frozen, Machine, Membership
+from trainmover.telemetry.records import (
+    PULSE,
+    RECORD,
+    STEP,
+    Batch,
+    Flag,
+    Phase,
+    Sections,
+    encode_batch,
+)
 from trainmover_executor.agent.life import claim_generation
 from trainmover_executor.agent.telemetry import period_of
 

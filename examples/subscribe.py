@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 
 
 async def main(url: str, job: str) -> None:

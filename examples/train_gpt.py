@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from trainmover_executor import Session  # (*)
+from trainmover import Session  # (*)
 
 
 class Block(nn.Module):

@@ -21,9 +21,13 @@ import torch.distributed as dist
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from trainmover_executor import Session, clock, control_thread, engine, vitals
+from trainmover import Session
+from trainmover_executor.clock import writer as clock
+from trainmover_executor.collectives import engine
 from trainmover_executor.programs.gpt import VOCABULARY, Gpt, SourceText
-from trainmover_executor.runtime import current_runtime
+from trainmover_executor.report import step_timing as vitals
+from trainmover_executor.worker import control_thread
+from trainmover_executor.worker.runtime import current_runtime
 
 STEPS = 6
 WARM_UP = 4

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.programs.gloo import gloo_group
-from trainmover_executor import Session
+from trainmover import Session
 
 REPETITIONS = {4 << 10: 50, 1 << 20: 12, 25 << 20: 2, 100 << 20: 1}
 

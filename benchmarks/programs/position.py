@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Sampler
 
-from trainmover_executor import Session
+from trainmover import Session
 
 BATCH = 4
 WIDTH = 32

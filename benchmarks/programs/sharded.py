@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 
-from trainmover_executor import Session
+from trainmover import Session
 from trainmover_executor.programs.gpt import VOCABULARY, Gpt, SourceText
 
 

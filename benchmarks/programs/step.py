@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.programs.gloo import gloo_group
-from trainmover_executor import Session
+from trainmover import Session
 from trainmover_executor.programs.gpt import VOCABULARY, Gpt, SourceText
 
 

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from trainmover_executor import Session
+from trainmover import Session
 from trainmover_executor.programs.gpt import VOCABULARY, Gpt, SourceText
-from trainmover_executor.state.portable import pack_tree
+from trainmover_executor.state.packing.portable import pack_tree
 
 
 def main() -> None:

@@ -22,8 +22,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.proxy import PREFACE
-from trainmover_executor import Session
-from trainmover_executor.links import endpoint
+from trainmover import Session
+from trainmover_executor.links.dialling import endpoint
 
 CONTROL = struct.Struct("<3d")
 PROGRESS = struct.Struct("<q")

@@ -1,8 +1,21 @@
-"""TrainMover's shared contract: topology, events, bus, protocol and the detector SDK.
+"""TrainMover: a machine of a running PyTorch job is replaced, and the job does not restart.
 
-This package knows nothing of torch and of no service; every service builds on it.
+This package is the contract (job, events, commands, protocol, the detector SDK), and what every
+service runs on. It knows nothing of torch and of no service; ``Session`` is loaded from the
+executor when somebody asks for it.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = ["Session", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Session":
+        return import_module("trainmover_executor.training.session").Session
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from trainmover.errors import MalformedEventError
-from trainmover.plan import Plan
-from trainmover.topology import Frozen, Membership
+from trainmover.job.plan import Plan
+from trainmover.job.topology import Frozen, Membership
 
 __all__ = [
     "AbortMigration",

@@ -14,7 +14,7 @@ import pytest
 from tests.unit import factories as make
 from tests.unit.test_dashboard import FACTS, TOKEN, dashboard, tell
 
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.commands import RequestAccepted
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")

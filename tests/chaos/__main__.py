@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.chaos.faults import EVERY, draw
 from tests.chaos.run import Outcome, perform, undisturbed
 
-from trainmover import observe
+from trainmover.tracing import observe
 
 
 def table(outcomes: list[Outcome]) -> str:

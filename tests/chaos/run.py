@@ -18,12 +18,12 @@ from pathlib import Path
 from tests.chaos.faults import Injection
 from tests.support.cluster import ClusterJob
 
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.errors import BusError
 from trainmover.events.executor import PlanCommitted
 from trainmover.events.migration import MigrationCommitted
-from trainmover.failpoints import VARIABLE
-from trainmover.topology import Frozen
+from trainmover.job.topology import Frozen
+from trainmover.runtime.failpoints import VARIABLE
 
 WORKLOADS = str(Path(__file__).parents[1] / "jobs" / "workloads.py")
 STEPS = 60

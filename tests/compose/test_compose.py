@@ -18,10 +18,10 @@ import pytest
 from tests.support.compose import ROOT, SLOTS, Stack
 from tests.support.lines import Lines
 
-from trainmover import observe
 from trainmover.errors import PermissionDeniedError
 from trainmover.events.machine import MachineLost
-from trainmover.view import JobView, MigrationView
+from trainmover.tracing import observe
+from trainmover_console.view import JobView, MigrationView
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(1500)]
 
@@ -170,7 +170,16 @@ def test_a_reader_sees_what_an_operator_moves_and_may_not_publish(stack: Stack) 
 
     with pytest.raises(PermissionDeniedError):
         asyncio.run(publish())
-    ops = [sys.executable, "-m", "trainmover.cli", "migrate", "worker-1", "--yes", "--job", "gpt"]
+    ops = [
+        sys.executable,
+        "-m",
+        "trainmover_console.cli",
+        "migrate",
+        "worker-1",
+        "--yes",
+        "--job",
+        "gpt",
+    ]
     env = {**os.environ, **stack.keys("ops").environment(), "TRAINMOVER_NATS_URL": stack.url}
     refused = subprocess.run(ops, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert refused.returncode == 3, refused

@@ -20,9 +20,9 @@ from trainmover.errors import (
 from trainmover.events import Envelope, encode
 from trainmover.events.machine import MachineLost, MachineQuarantined
 from trainmover.events.migration import JobFinished
-from trainmover.observe import new_event
+from trainmover.job.topology import Layout, Member, Membership
 from trainmover.testing import BusBench, collect
-from trainmover.topology import Layout, Member, Membership
+from trainmover.tracing.observe import new_event
 
 SOON = timedelta(milliseconds=150)
 ACK_WAIT_S = 0.4  # of the bench

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_asyncapi.v3 import AsyncAPI
 
 from trainmover.events import CATALOG, decode
-from trainmover.events.contract import documents, main, write
+from trainmover_console.reference.events import documents, main, write
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "docs" / "events"
@@ -41,7 +41,9 @@ class TestDocuments:
             for path in COMMITTED.rglob("*")
             if path.is_file()
         }
-        assert found == documents(), "run: python -m trainmover.events.contract docs/events"
+        assert found == documents(), (
+            "run: python -m trainmover_console.reference.events docs/events"
+        )
 
     def test_writing_replaces_what_is_stale(self, tmp_path: Path) -> None:
         write(tmp_path)

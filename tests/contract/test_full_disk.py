@@ -15,13 +15,13 @@ import pytest
 from tests.support.small_disk import SmallDisk, small_disk
 
 from trainmover.bus.embedded import EmbeddedServer
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.errors import BusUnavailableError
 from trainmover.events import Envelope
 from trainmover.events.machine import MachineLost
-from trainmover.lease import Lease
-from trainmover.observe import new_event
+from trainmover.runtime.lease import Lease
 from trainmover.testing import collect
+from trainmover.tracing.observe import new_event
 
 
 @pytest.fixture

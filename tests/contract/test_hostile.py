@@ -12,16 +12,16 @@ from tests.unit import factories as make
 
 from trainmover import subjects
 from trainmover.bus.dead import KEPT_BYTES
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.streams import DEAD_STREAM
 from trainmover.events import Envelope, encode
 from trainmover.events.envelope import MAX_BYTES
 from trainmover.events.machine import MachineLost
 from trainmover.events.sequence import Numbering
-from trainmover.observe import new_event
+from trainmover.job.topology import Frozen
 from trainmover.testing import BusBench
-from trainmover.topology import Frozen
-from trainmover.view import JobView
+from trainmover.tracing.observe import new_event
+from trainmover_console.view import JobView
 
 JOB = "demo"
 MOVE = make.Move(

@@ -17,15 +17,15 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from trainmover.bus.embedded import EmbeddedServer
-from trainmover.bus.nats import NatsBus
-from trainmover.bus.reading import OrderedReader
+from trainmover.bus.nats.bus import NatsBus
+from trainmover.bus.nats.reading import OrderedReader
 from trainmover.commands import Stop
 from trainmover.errors import BusError, BusUnavailableError, PermissionDeniedError
 from trainmover.events import Envelope
 from trainmover.events.machine import MachineLost, MachineQuarantined
-from trainmover.observe import new_event
 from trainmover.subjects import EVENT_STREAM
 from trainmover.testing import collect, running_server
+from trainmover.tracing.observe import new_event
 
 
 def lost(machine: str, *, id: str | None = None) -> Envelope:

@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 from tests.unit import factories as make
 
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.streams import DEAD_STREAM
-from trainmover.observe import new_event
-from trainmover.relay import Relay, Secret, Selection
-from trainmover.relay.policy import ATTEMPTS
-from trainmover.relay.webhook import sign
+from trainmover.tracing.observe import new_event
+from trainmover_gateway.relay import Relay, Secret, Selection
+from trainmover_gateway.relay.policy import ATTEMPTS
+from trainmover_gateway.relay.webhook import sign
 
 JOB = "gpt"
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
@@ -91,7 +91,16 @@ class RelayProcess:
     def __init__(self, url: str, to: str, *arguments: str) -> None:
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "trainmover.cli", "relay", "--to", to, "--job", JOB),
+                *(
+                    sys.executable,
+                    "-m",
+                    "trainmover_console.cli",
+                    "relay",
+                    "--to",
+                    to,
+                    "--job",
+                    JOB,
+                ),
                 *("--nats", url, *arguments),
             ],
             env={**os.environ, "TRAINMOVER_RELAY_SECRET": SECRET},
@@ -195,7 +204,7 @@ async def test_a_fact_is_held_while_the_receiver_makes_us_wait(
     nats_url: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Longer than the bus waits for an acknowledgement, and still nothing is posted twice."""
-    monkeypatch.setattr("trainmover.relay.service._KEEP_S", 0.1)
+    monkeypatch.setattr("trainmover_gateway.relay.service._KEEP_S", 0.1)
     receiver.answers.append(503)
     await publish(nats_url, MOVE.proposed(), MOVE.committed())
 
@@ -224,7 +233,7 @@ async def test_a_fact_is_held_while_the_receiver_makes_us_wait(
 def test_usage_errors(tmp_path: Path, arguments: tuple[str, ...], hint: str) -> None:
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "trainmover.cli", "relay", *arguments),
+            *(sys.executable, "-m", "trainmover_console.cli", "relay", *arguments),
             *("--job", JOB, "--nats", "nats://127.0.0.1:1"),
         ],
         env={**os.environ, "TRAINMOVER_HOME": str(tmp_path), "COLUMNS": "200"},

@@ -11,16 +11,16 @@ import pytest
 from nats.js.api import DiscardPolicy, StreamConfig
 
 from trainmover import subjects
-from trainmover.bus import nats as nats_bus
 from trainmover.bus import streams
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats import bus as nats_bus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.commands import Stop
 from trainmover.errors import BusError, ConfigError
 from trainmover.events.catalog import CATALOG, EventType, type_of
 from trainmover.events.executor import StepProgress
 from trainmover.events.machine import MachineLost
-from trainmover.observe import new_event
 from trainmover.testing import collect
+from trainmover.tracing.observe import new_event
 
 
 def covered(subject: str) -> list[str]:

@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tests.unit import factories as make
 
 from trainmover.events.migration import JobFormed
-from trainmover.exporter import JobCollector
-from trainmover.watching import Watched
+from trainmover_console.metrics.exporter import JobCollector
+from trainmover_console.view.watching import Watched
 
 ROOT = Path(__file__).parents[2]
 OBS = ROOT / "deploy" / "obs"

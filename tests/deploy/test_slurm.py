@@ -18,9 +18,9 @@ from tests.support.ports import free_port
 from tests.support.slurm import SlurmCluster, why_no_slurm
 
 from trainmover.bus.credentials import Credentials
-from trainmover.bus.nats import NatsBus
-from trainmover.demo.metrics import RunMetrics, read_run
-from trainmover.view import JobView
+from trainmover.bus.nats.bus import NatsBus
+from trainmover_console.demo.metrics import RunMetrics, read_run
+from trainmover_console.view import JobView
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = str(ROOT / "deploy" / "slurm" / "train.sbatch")

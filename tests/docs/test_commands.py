@@ -19,8 +19,8 @@ import typer
 from tests.docs.pages import PAGES, ROOT, fences, named
 from typer.testing import CliRunner
 
-from trainmover.cli import reference
-from trainmover.cli.app import app
+from trainmover_console.cli.app import app
+from trainmover_console.reference import cli as reference
 from trainmover_executor.agent.options import parse
 
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -128,7 +128,7 @@ def test_every_verb_is_shown_somewhere() -> None:
 
 def test_the_reference_is_current() -> None:
     committed = (ROOT / reference.DEFAULT).read_text(encoding="utf-8")
-    assert committed == reference.document(), "run: python -m trainmover.cli.reference"
+    assert committed == reference.document(), "run: python -m trainmover_console.reference.cli"
 
 
 PYTHON = [

@@ -6,7 +6,7 @@ import re
 
 from tests.docs.pages import ROOT
 
-from trainmover_executor import reference
+from trainmover_executor.programs import reference
 
 NAME = re.compile(r"TRAINMOVER_[A-Z]+(?:_[A-Z]+)*")
 KEYS = "TRAINMOVER_KEYS"  # of a container's own script
@@ -14,7 +14,9 @@ KEYS = "TRAINMOVER_KEYS"  # of a container's own script
 
 def test_the_session_is_current() -> None:
     committed = (ROOT / reference.DEFAULT).read_text(encoding="utf-8")
-    assert committed == reference.document(), "run: python -m trainmover_executor.reference"
+    assert committed == reference.document(), (
+        "run: python -m trainmover_executor.programs.reference"
+    )
 
 
 def test_every_variable_is_told_and_none_that_is_not_there() -> None:

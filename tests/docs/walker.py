@@ -18,9 +18,9 @@ from tests.support.lines import Lines
 from tests.support.looking import view_when
 
 from trainmover.bus.credentials import Credentials
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.subjects import EVENT_STREAM
-from trainmover.view import JobView
+from trainmover_console.view import JobView
 
 _PATIENCE_S = 90.0
 

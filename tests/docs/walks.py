@@ -14,13 +14,13 @@ from tests.support.looking import warm
 from tests.support.ports import free_port
 
 from trainmover.bus.credentials import Credentials
-from trainmover.view import JobView
+from trainmover_console.view import JobView
 
 TRAIN = """
 import argparse, time, torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from trainmover_executor import Session
+from trainmover import Session
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--lr", type=float, default=1e-2)

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from tests.support.lines import Lines
 
-from trainmover.cli.exits import ExitCode
-from trainmover.local import procfs, registry
+from trainmover.runtime import procfs
+from trainmover_console.cli.exits import ExitCode
+from trainmover_launcher import registry
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
@@ -37,7 +38,7 @@ class Command:
 
     def __init__(self, *argv: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "trainmover.cli", *argv],
+            [sys.executable, "-m", "trainmover_console.cli", *argv],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

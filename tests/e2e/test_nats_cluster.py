@@ -22,7 +22,7 @@ from tests.support.ports import free_port
 from tests.support.scripted import replicas, staged
 
 from trainmover.bus.embedded import EmbeddedServer
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.streams import BUCKETS, DEAD_STREAM, REPLICAS_VARIABLE
 from trainmover.errors import BusError
 from trainmover.events.migration import MigrationCommitted

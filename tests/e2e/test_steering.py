@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.conftest import WORKLOADS
 from tests.support.cluster import ClusterJob
 
-from trainmover.demo.faults import Throttle
+from trainmover_console.demo.faults import Throttle
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 

@@ -77,7 +77,8 @@ def test_its_detectors_are_found(installed: Path, tmp_path: Path) -> None:
 
 
 def test_the_page_of_the_dashboard_is_in_it(installed: Path, tmp_path: Path) -> None:
-    look = "from importlib.resources import files; at = files('trainmover.dashboard') / 'assets'"
+    look = "from importlib.resources import files; "
+    look += "at = files('trainmover_console.dashboard') / 'assets'"
     look += "; print(*(each.name for each in at.iterdir() if each.read_bytes()))"
     found = run(installed, "python", "-c", look, home=tmp_path).split()
     assert {"page.html", "page.css", "page.js"} <= set(found)

@@ -17,20 +17,19 @@ import numpy as np
 import torch
 from tests.support.fabric import membership
 
-from trainmover import lease, telemetry
-from trainmover.bus.packing import ZLIB, unpack
+from trainmover.bus.nats.packing import ZLIB, unpack
 from trainmover.bus.protocol import Entry
 from trainmover.commands import BreakStep, DepartureRequest, Refusal, Start, Stop, parse_command
-from trainmover.endpoints import split_endpoint
 from trainmover.errors import MalformedEventError, ProtocolError, TrainMoverError
 from trainmover.events import decode
 from trainmover.events.machine import MachineLost
+from trainmover.job.endpoints import split_endpoint
 from trainmover.protocol import replies
-from trainmover.relay.policy import Answer as Answered
-from trainmover.relay.policy import decide
-from trainmover_executor import compiled
-from trainmover_executor.agent import fork_frames
-from trainmover_executor.control import (
+from trainmover.runtime import lease
+from trainmover.telemetry import records as telemetry
+from trainmover_executor.links.dialling.handshake import Answer, Hail, Reply
+from trainmover_executor.messages import forks as fork_frames
+from trainmover_executor.messages.worker import (
     Fact,
     FrameReader,
     Hello,
@@ -38,9 +37,11 @@ from trainmover_executor.control import (
     parse_from_worker,
     parse_to_worker,
 )
-from trainmover_executor.links.handshake import Answer, Hail, Reply
-from trainmover_executor.links.record import entry_of
-from trainmover_executor.state.portable import pack_tree
+from trainmover_executor.state.packing.portable import pack_tree
+from trainmover_executor.worker.to_standbys import compiled_folder as compiled
+from trainmover_executor.worker.to_standbys.record import entry_of
+from trainmover_gateway.relay.policy import Answer as Answered
+from trainmover_gateway.relay.policy import decide
 from trainmover_planner.service import _count
 
 __all__ = ["DECODERS", "Decoder"]

@@ -13,7 +13,7 @@ import pytest
 from tests.jobs.practices import HABITS, SLOW_HABITS
 from tests.support.ranks import Nursery, RanksJob
 
-from trainmover import failpoints
+from trainmover.runtime import failpoints
 
 JOBS = Path(__file__).parents[1] / "jobs"
 KillAt = Callable[..., None]

@@ -12,9 +12,9 @@ from tests.integration.conftest import Gate, outcome, script_of
 from tests.support.ranks import Nursery, RanksJob
 
 from trainmover.events.executor import PlanCommitted
-from trainmover.local.secret import SECRET_VARIABLE, make_secret
-from trainmover_executor.compiled import SETTLED_S, SHARE_VARIABLE
-from trainmover_executor.control import Warmed
+from trainmover.security.secret import SECRET_VARIABLE, make_secret
+from trainmover_executor.messages.worker import Warmed
+from trainmover_executor.worker.to_standbys.compiled_folder import SETTLED_S, SHARE_VARIABLE
 
 pytestmark = [
     pytest.mark.job,

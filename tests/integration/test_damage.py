@@ -12,7 +12,7 @@ from tests.support.ranks import Nursery, RanksJob
 from trainmover.commands import Recover
 from trainmover.events.executor import PlanCommitted, PlanFailed, StepBroken
 from trainmover.events.machine import LinkLost
-from trainmover_executor.control import Warmed
+from trainmover_executor.messages.worker import Warmed
 
 pytestmark = pytest.mark.job
 

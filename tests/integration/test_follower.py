@@ -17,7 +17,7 @@ from trainmover.events.executor import (
     StateFollowed,
     StepResumed,
 )
-from trainmover_executor.control import Warmed
+from trainmover_executor.messages.worker import Warmed
 
 pytestmark = pytest.mark.job
 

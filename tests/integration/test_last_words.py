@@ -8,7 +8,7 @@ import pytest
 from tests.support.ranks import Nursery, RanksJob
 
 from trainmover.events.executor import StepProgress
-from trainmover_executor.control import Broke
+from trainmover_executor.messages.worker import Broke
 
 pytestmark = pytest.mark.job
 

@@ -16,10 +16,10 @@ from trainmover.events.executor import (
     StepResumed,
 )
 from trainmover.events.machine import LinkLost
-from trainmover.plan import Move, Plan
-from trainmover.topology import Member
-from trainmover_executor.control import Warmed
-from trainmover_planner.assignment import sources
+from trainmover.job.plan import Move, Plan
+from trainmover.job.topology import Member
+from trainmover_executor.messages.worker import Warmed
+from trainmover_planner.machines.assignment import sources
 
 pytestmark = pytest.mark.job
 

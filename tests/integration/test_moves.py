@@ -18,7 +18,7 @@ from trainmover.events.executor import (
     StepResumed,
 )
 from trainmover.events.machine import LinkLost
-from trainmover_executor.control import Warmed
+from trainmover_executor.messages.worker import Warmed
 
 pytestmark = pytest.mark.job
 

@@ -11,7 +11,7 @@ from tests.support.ranks import RanksJob
 
 from trainmover.events.executor import PlanCommitted, PlanSwitched, StepBroken
 from trainmover.events.machine import LinkLost
-from trainmover_executor.control import Warmed
+from trainmover_executor.messages.worker import Warmed
 
 pytestmark = pytest.mark.job
 

@@ -9,7 +9,7 @@ from tests.integration.conftest import outcome
 from tests.support.ranks import Nursery, RanksJob
 
 from trainmover.events.executor import PlanCommitted, StepProgress
-from trainmover_executor.control import Warmed
+from trainmover_executor.messages.worker import Warmed
 
 pytestmark = pytest.mark.job
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import workloads
 
-from trainmover_executor.runtime import current_runtime
-from trainmover_executor.state import transfer
+from trainmover_executor.state.handing_over import transfer
+from trainmover_executor.worker.runtime import current_runtime
 
 _honest = transfer.pump
 _damaged = False

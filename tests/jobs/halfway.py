@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmover import failpoints
-from trainmover_executor.runtime import current_runtime
+from trainmover.runtime import failpoints
+from trainmover_executor.worker.runtime import current_runtime
 
 POINT = "agree.half"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainmover.events.executor import StepProgress
-from trainmover_executor.runtime import current_runtime
+from trainmover_executor.worker.runtime import current_runtime
 
 runtime = current_runtime()
 for step in range(100):

@@ -20,9 +20,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from trainmover_executor import Session
-from trainmover_executor.runtime import current_runtime
-from trainmover_executor.step import Step
+from trainmover import Session
+from trainmover_executor.training.step import Step
+from trainmover_executor.worker.runtime import current_runtime
 
 WIDTH = 16
 

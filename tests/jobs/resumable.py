@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainmover_executor import Session
+from trainmover import Session
 
 WIDTH = 16
 

@@ -24,7 +24,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from trainmover_executor import Session
+from trainmover import Session
 from trainmover_executor.state.training import local_of
 
 WIDTH = 16

@@ -22,10 +22,10 @@ from trainmover.events.executor import (
     StateFollowed,
     StepResumed,
 )
-from trainmover_executor.communicator.recording import Recording
-from trainmover_executor.communicator.reduction import reduction_of
-from trainmover_executor.communicator.sandbox import SandboxCommunicator
-from trainmover_executor.control import Warmed
+from trainmover_executor.collectives.communicator.reduction import reduction_of
+from trainmover_executor.collectives.sandbox.recording import Recording
+from trainmover_executor.collectives.sandbox.stand_ins import SandboxCommunicator
+from trainmover_executor.messages.worker import Warmed
 
 pytestmark = pytest.mark.job
 

@@ -9,7 +9,7 @@ import pytest
 from tests.programs.drive import Drive, Left, Rules
 from tests.support.ranks import Nursery
 
-from trainmover import failpoints
+from trainmover.runtime import failpoints
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from typing import Any
 from tests.support.ranks import Nursery, Rank, RanksJob
 
 from trainmover.events.executor import PlanCommitted, PlanFailed, StepBroken
-from trainmover_executor.control import Warmed
+from trainmover_executor.messages.worker import Warmed
 
 SCRIPTS = Path(__file__).parent / "scripts"
 WORLD = 3

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainmover_executor import Session
+from trainmover import Session
 
 how = sys.argv[1]
 dist.init_process_group("trainmover")

@@ -17,7 +17,7 @@ PAGE = ROOT / "docs/howto/checkpoint.md"
 SLOW = """
 import time
 from torch.distributed.checkpoint import filesystem
-from trainmover_executor.runtime import current_runtime
+from trainmover_executor.worker.runtime import current_runtime
 
 write = filesystem._FileSystemWriter.write_data
 

@@ -10,8 +10,8 @@ import pytest
 from tests.programs.drive import WORLD, Drive, Left, Rules, Spot
 from tests.support.ranks import Nursery
 
-from trainmover import failpoints
-from trainmover_executor.determinism import DETERMINISM_VARIABLE
+from trainmover.runtime import failpoints
+from trainmover_executor.checks.determinism import DETERMINISM_VARIABLE
 
 pytestmark = pytest.mark.job
 

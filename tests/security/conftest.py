@@ -11,7 +11,7 @@ import pytest
 
 from trainmover.bus.credentials import Credentials
 from trainmover.bus.embedded import EmbeddedServer
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.security import Role, Setup, User, client_folder, write
 from trainmover.testing import running_server
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from trainmover.bus.memory import MemoryBus
+from trainmover.bus.memory.bus import MemoryBus
 from trainmover.bus.streams import MACHINES_BUCKET
 from trainmover_executor.agent.life import claim_generation, newest_generation
 

@@ -12,10 +12,10 @@ import pytest
 import yaml
 from tests.security.conftest import JOB, Secured
 
-from trainmover.bus.memory import MemoryBus
+from trainmover.bus.memory.bus import MemoryBus
 from trainmover.commands import MigrateRequest, Refusal, RequestAccepted
 from trainmover.errors import PermissionDeniedError
-from trainmover.topology import Frozen
+from trainmover.job.topology import Frozen
 
 K8S = Path(__file__).parents[2] / "deploy" / "k8s"
 
@@ -103,7 +103,7 @@ async def test_the_command_waits_until_it_holds_no_slot(
     async with secured.bus("planner") as planner:
         await planner.serve(JOB, handler)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "trainmover.cli", "depart", "--machine", "worker-0"),
+            *(sys.executable, "-m", "trainmover_console.cli", "depart", "--machine", "worker-0"),
             *("--job", JOB, "--nats", secured.server.url),
             env={**os.environ, **credentials},
         )

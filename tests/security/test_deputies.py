@@ -17,12 +17,12 @@ from tests.security.conftest import JOB, Secured
 from tests.unit import factories as make
 
 from trainmover import subjects
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.streams import DEAD_STREAM
 from trainmover.commands import MigrateRequest, RequestAccepted
 from trainmover.events.machine import MachineLost
-from trainmover.lease import Lease
-from trainmover.observe import new_event
+from trainmover.runtime.lease import Lease
+from trainmover.tracing.observe import new_event
 from trainmover_planner.service import Planner
 
 

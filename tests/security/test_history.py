@@ -11,15 +11,15 @@ from contextlib import aclosing
 import pytest
 from tests.unit import factories as make
 
-from trainmover.bus import reading
 from trainmover.bus.embedded import EmbeddedServer
 from trainmover.bus.facts import every_fact, history
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats import reading
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.errors import BusUnavailableError
 from trainmover.events.machine import MachineLost
-from trainmover.observe import new_event
 from trainmover.testing import BusBench, memory_bench, nats_bench
-from trainmover.watching import Watched, follow
+from trainmover.tracing.observe import new_event
+from trainmover_console.view.watching import Watched, follow
 from trainmover_planner.service import Planner
 
 JOB = "demo"

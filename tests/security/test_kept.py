@@ -12,15 +12,15 @@ from tests.unit import factories as make
 from trainmover import subjects
 from trainmover.bus.facts import history
 from trainmover.bus.kept import KEPT
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.streams import stream_configs
 from trainmover.events.catalog import CATALOG
 from trainmover.events.machine import MachineLost
 from trainmover.events.migration import JobFormed
-from trainmover.observe import new_event
-from trainmover.topology import Frozen
+from trainmover.job.topology import Frozen
+from trainmover.tracing.observe import new_event
 from trainmover_planner import core
-from trainmover_planner.effects import Fact
+from trainmover_planner.state.effects import Fact
 
 _MACHINES = ("worker-0", "worker-1")
 _SMALL = 256 * 1024

@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from trainmover.bus.memory import MemoryBus
+from trainmover.bus.memory.bus import MemoryBus
 from trainmover.bus.streams import JOBS_BUCKET
 from trainmover.errors import ConflictError, LeaseLostError
-from trainmover.lease import Lease
-from trainmover.local import procfs
+from trainmover.runtime import procfs
+from trainmover.runtime.lease import Lease
 
 TTL_S = 0.6
 KEY = "demo.planner-lease"

@@ -13,10 +13,10 @@ from tests.security.conftest import JOB, Secured
 
 from trainmover import subjects
 from trainmover.bus import streams
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.protocol import TELEMETRY_BYTES
 from trainmover.errors import BusError, BusUnavailableError, PermissionDeniedError
-from trainmover.seldom import Seldom
+from trainmover.tracing.seldom import Seldom
 
 
 @pytest.fixture

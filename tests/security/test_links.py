@@ -16,21 +16,19 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.unit.executor.roles import active
 
-from trainmover.endpoints import split_endpoint
 from trainmover.errors import MalformedEventError, ProtocolError, TrainMoverError
 from trainmover.events import decode, encode
 from trainmover.events.machine import MachineWarming
-from trainmover.local.secret import SECRET_VARIABLE
-from trainmover.observe import new_event
-from trainmover.topology import Frozen, Layout, Machine, Member, Membership
-from trainmover_executor import neighbours
-from trainmover_executor.clock import CollectiveClock
-from trainmover_executor.control import WorkerSpec
-from trainmover_executor.latch import Latch
-from trainmover_executor.links import local
-from trainmover_executor.links.descriptors import raise_limit, room_for_strangers
-from trainmover_executor.links.endpoint import Endpoint, dial
-from trainmover_executor.links.handshake import (
+from trainmover.job.endpoints import split_endpoint
+from trainmover.job.topology import Frozen, Layout, Machine, Member, Membership
+from trainmover.security.secret import SECRET_VARIABLE
+from trainmover.tracing.observe import new_event
+from trainmover_executor.clock.writer import CollectiveClock
+from trainmover_executor.collectives.latch import Latch
+from trainmover_executor.decisions.shell import WorkerRole
+from trainmover_executor.links.dialling.descriptors import raise_limit, room_for_strangers
+from trainmover_executor.links.dialling.endpoint import Endpoint, dial
+from trainmover_executor.links.dialling.handshake import (
     ANY_EPOCH,
     REQUEST_SIZE,
     WATCH_GROUP,
@@ -38,9 +36,11 @@ from trainmover_executor.links.handshake import (
     Hail,
     Reply,
 )
-from trainmover_executor.links.secret import LinkSecret
+from trainmover_executor.links.dialling.secret import LinkSecret
+from trainmover_executor.links.shared_memory import local
 from trainmover_executor.links.watch import Notice, NoticeKind
-from trainmover_executor.role.shell import WorkerRole
+from trainmover_executor.messages.worker import WorkerSpec
+from trainmover_executor.worker import watch_ring as neighbours
 
 NO_ENDPOINTS = [
     *("x", "", ":", "x:", ":1", "x:y", "x:-1", "x:65536", "x:1 ", "x: 1", "a b:1", "x:٣"),

@@ -11,11 +11,11 @@ import urllib.request
 import pytest
 from typer.testing import CliRunner
 
-from trainmover.cli.app import app
-from trainmover.cli.exits import ExitCode
 from trainmover.events.machine import MachineNoticed
-from trainmover.notices import http
-from trainmover.notices.http import serving
+from trainmover_console.cli.app import app
+from trainmover_console.cli.exits import ExitCode
+from trainmover_gateway.notices import http
+from trainmover_gateway.notices.http import serving
 
 PATH = "/v1/machines/w-1/notices"
 

@@ -18,18 +18,18 @@ import pytest
 
 from trainmover.bus.credentials import CA, NKEY, Credentials
 from trainmover.bus.embedded import find_server
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.streams import BUCKETS
 from trainmover.errors import ConfigError, InvalidIdError, PermissionDeniedError
-from trainmover.observe import new_event
 from trainmover.security import Role, Setup, User, client_folder, write
 from trainmover.security.authority import covers, make_authority, make_server
 from trainmover.testing import running_server
+from trainmover.tracing.observe import new_event
 
 
 def setup(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "trainmover.cli", "setup", *arguments],
+        [sys.executable, "-m", "trainmover_console.cli", "setup", *arguments],
         env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
         capture_output=True,
         text=True,

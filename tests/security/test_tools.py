@@ -9,15 +9,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from trainmover.bus.memory import MemoryBus
-from trainmover.dashboard.feed import Feed
+from trainmover.bus.memory.bus import MemoryBus
 from trainmover.detection.registry import load
 from trainmover.errors import ConfigError, TrainMoverError
 from trainmover.events.machine import MachineNoticed
-from trainmover.jsonable import dumps
-from trainmover.notices.watch import watch
 from trainmover.testing import collect
-from trainmover.watching import Watched
+from trainmover_console.dashboard.feed import Feed
+from trainmover_console.view.jsonable import dumps
+from trainmover_console.view.watching import Watched
+from trainmover_gateway.notices.watch import watch
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ async def test_a_watcher_that_starts_over_takes_back_what_is_over() -> None:
     other = MachineNoticed(machine="w-2", kind="maintenance", source="operator")
     async with MemoryBus() as bus:
         await bus.setup()
-        from trainmover.notices.watch import publish
+        from trainmover_gateway.notices.watch import publish
 
         await publish(bus, job="j", notice=notice)
         await publish(bus, job="j", notice=other)

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from tests.unit import factories as make
 
 from trainmover.bus import dead
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.streams import DEAD_STREAM
 from trainmover.commands import parse_command
 from trainmover.errors import MalformedEventError
 from trainmover.events import CATALOG, decode, encode
 from trainmover.events.machine import MachineLost
-from trainmover.observe import new_event
 from trainmover.testing import BusBench, collect, memory_bench, nats_bench
+from trainmover.tracing.observe import new_event
 
 JOB = "demo"
 END = MachineLost(machine="w9", reason="the end")

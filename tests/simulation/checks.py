@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from trainmover.commands import Command, Prepare, Recover, Start
 from trainmover.events.executor import StepBroken
 from trainmover.events.migration import JobFormed, MigrationCommitted
-from trainmover.plan import Plan
+from trainmover.job.plan import Plan
+from trainmover.job.topology import Membership
 from trainmover.testing.simulation import StoredFact
-from trainmover.topology import Membership
 
 __all__ = ["Checks", "ViolationError"]
 

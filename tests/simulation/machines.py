@@ -10,11 +10,11 @@ from tests.simulation.scene import Scene
 
 from trainmover.commands import Command
 from trainmover.events.migration import JobFailed, JobFinished
+from trainmover.job.topology import Frozen, Member
 from trainmover.testing.simulation import SimOutbox, SimProcess, StoredFact
-from trainmover.topology import Frozen, Member
-from trainmover_executor.agent import core, effects
-from trainmover_executor.agent.state import AgentState, Identity
-from trainmover_executor.control import Done, Warmed
+from trainmover_executor.agent.core import core, effects
+from trainmover_executor.agent.core.state import AgentState, Identity
+from trainmover_executor.messages.worker import Done, Warmed
 
 __all__ = ["SimMachine"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from trainmover.plan import Plan
-from trainmover_executor.role import effects
+from trainmover.job.plan import Plan
+from trainmover_executor.decisions import effects
 
 if TYPE_CHECKING:
     from tests.simulation.ranks import SimRank
@@ -15,7 +15,7 @@ __all__ = ["PhaseOne"]
 
 
 class PhaseOne:
-    """Does what ``trainmover_executor.phase_one`` does; parked links are not modelled.
+    """Does what ``trainmover_executor.worker.prepare_links`` does; parked links are not modelled.
 
     Args:
         rank: Whose.

@@ -15,14 +15,14 @@ from tests.simulation.fabric import Fabric
 from tests.simulation.phase_one import PhaseOne
 from tests.simulation.voice import Voice
 
-from trainmover.capsules import holder_of
 from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover, SaveCheckpoint
-from trainmover.plan import Plan
+from trainmover.job.plan import Plan
+from trainmover.job.topology import Frozen, Member, Membership
+from trainmover.protocol.capsules import holder_of
 from trainmover.testing.simulation import SimProcess, Simulation
-from trainmover.topology import Frozen, Member, Membership
-from trainmover_executor.role import core, effects
-from trainmover_executor.role.state import WorkerState
-from trainmover_executor.role.turn import failure_of
+from trainmover_executor.decisions import core, effects
+from trainmover_executor.decisions.state import WorkerState
+from trainmover_executor.decisions.turn import failure_of
 
 __all__ = ["SimRank"]
 

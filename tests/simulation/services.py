@@ -12,14 +12,14 @@ from tests.simulation.scene import Scene
 from trainmover.detection import CollectiveWindow, Evidence, Verdict
 from trainmover.detection.guard import Guarded
 from trainmover.events.incident import IncidentOpened
-from trainmover.telemetry import RECORD, Batch
+from trainmover.job.topology import Frozen, Membership
+from trainmover.telemetry.records import RECORD, Batch
 from trainmover.testing.simulation import SimGate, SimOutbox, SimProcess, StoredFact
-from trainmover.topology import Frozen, Membership
 from trainmover_detector.backlog import Backlog
 from trainmover_detector.core import DetectorCore
-from trainmover_detector.liveness import LivenessDetector
+from trainmover_detector.detectors.liveness import LivenessDetector
 from trainmover_planner import core
-from trainmover_planner.effects import (
+from trainmover_planner.state.effects import (
     Command,
     Event,
     Fact,
@@ -29,7 +29,7 @@ from trainmover_planner.effects import (
     SendCommand,
     Tick,
 )
-from trainmover_planner.state import SOURCE, Settings, State
+from trainmover_planner.state.state import SOURCE, Settings, State
 
 __all__ = ["SimDetector", "SimPlanner"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from trainmover.events import executor
 from trainmover.events.machine import LinkLost
-from trainmover.plan import Plan
-from trainmover.topology import Frozen
-from trainmover_executor.role.state import WorkerState
+from trainmover.job.plan import Plan
+from trainmover.job.topology import Frozen
+from trainmover_executor.decisions.state import WorkerState
 
 __all__ = ["Voice"]
 

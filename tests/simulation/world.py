@@ -18,7 +18,7 @@ from trainmover.events import migration
 from trainmover.protocol.requests import AbortRequest
 from trainmover.protocol.table import Deadlines
 from trainmover.testing.simulation import SimBus, Simulation, StoredFact, Weather
-from trainmover_planner.state import Settings
+from trainmover_planner.state.state import Settings
 
 __all__ = ["Outcome", "World", "play"]
 

@@ -29,7 +29,7 @@ from tests.chaos.run import tree_of
 from tests.soak.harsh import HarshBus, harsh_bus, odd_clocks
 from tests.support.cluster import ClusterJob
 
-from trainmover import observe
+from trainmover.tracing import observe
 
 WORKLOADS = str(Path(__file__).parents[1] / "jobs" / "workloads.py")
 PACE_S = 0.1

@@ -16,11 +16,11 @@ from typing import Any
 from tests.support.lines import Lines
 
 from trainmover.bus.credentials import Credentials
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.events.executor import StateFollowed
 from trainmover.events.machine import MachineReady, MachineRegistered
 
-COMMAND = [sys.executable, "-m", "trainmover.cli"]
+COMMAND = [sys.executable, "-m", "trainmover_console.cli"]
 
 
 class ClusterJob:

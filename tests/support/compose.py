@@ -17,12 +17,12 @@ from tests.support.looking import view_when, warm
 from tests.support.ports import free_port
 
 from trainmover.bus.credentials import Credentials
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.streams import JOBS_BUCKET
-from trainmover.demo.metrics import RunMetrics, read_run
 from trainmover.errors import BusError
 from trainmover.subjects import EVENT_STREAM
-from trainmover.view import JobView
+from trainmover_console.demo.metrics import RunMetrics, read_run
+from trainmover_console.view import JobView
 
 ROOT = Path(__file__).parents[2]
 METRICS = "/var/lib/trainmover/metrics"

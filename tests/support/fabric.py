@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from trainmover.errors import StaleEpochError
-from trainmover.topology import Layout, Member, Membership
-from trainmover_executor.communicator.control import ControlCommunicator
-from trainmover_executor.links.book import LinkBook
-from trainmover_executor.links.handshake import Hail
-from trainmover_executor.links.shared import SharedMemory, SharedSocket
+from trainmover.job.topology import Layout, Member, Membership
+from trainmover_executor.collectives.linked.control import ControlCommunicator
+from trainmover_executor.links.dialling.handshake import Hail
+from trainmover_executor.links.shared_memory.slots import SharedMemory, SharedSocket
+from trainmover_executor.links.table import LinkBook
 
 T = TypeVar("T")
 

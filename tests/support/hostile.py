@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from trainmover.events import executor, incident, machine
-from trainmover.topology import Frozen, Machine
+from trainmover.job.topology import Frozen, Machine
 
 __all__ = ["facts"]
 

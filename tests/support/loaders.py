@@ -26,7 +26,7 @@ from torch.utils.data import (
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from trainmover_executor.feed import Feed
-from trainmover_executor.state.portable import pack_tree, unpack_tree
+from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
 from trainmover_executor.state.rng import capture_rng, restore_rng
 
 SIZE = 22

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 from trainmover.bus.protocol import Bus
-from trainmover.view import JobView
+from trainmover_console.view import JobView
 
 
 async def view_when(bus: Bus, view: JobView, reached: Callable[[JobView], bool]) -> None:

@@ -20,17 +20,23 @@ from pathlib import Path
 from typing import Any
 
 from trainmover.commands import Prepare, Recover
-from trainmover.plan import Move, Plan
-from trainmover.topology import Frozen, Layout, Member, Membership
-from trainmover_executor.agent.fork_frames import (
+from trainmover.job.plan import Move, Plan
+from trainmover.job.topology import Frozen, Layout, Member, Membership
+from trainmover_executor.clock.memory import ClockMemory
+from trainmover_executor.messages.forks import (
     DEFAULT_ENTRY,
     Exited,
     Spawn,
     Spawned,
     parse_from_forks,
 )
-from trainmover_executor.clock_memory import ClockMemory
-from trainmover_executor.control import Fact, FrameReader, WorkerSpec, pack, parse_from_worker
+from trainmover_executor.messages.worker import (
+    Fact,
+    FrameReader,
+    WorkerSpec,
+    pack,
+    parse_from_worker,
+)
 
 
 class Process:
@@ -70,7 +76,7 @@ class Nursery:
         self._server = subprocess.Popen(
             [
                 sys.executable,
-                *("-W", "ignore", "-m", "trainmover_executor.forkserver"),
+                *("-W", "ignore", "-m", "trainmover_executor.forkserver.server"),
                 *("--fd", str(theirs.fileno()), "--parent", str(os.getpid())),
             ],
             env={**os.environ, **(environment or {})},

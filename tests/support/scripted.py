@@ -11,8 +11,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from trainmover import observe
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.protocol import Bus
 from trainmover.commands import Command, MigrateRequest, Refusal, RequestAccepted, Start, Warm
 from trainmover.errors import BusUnavailableError
@@ -20,9 +19,10 @@ from trainmover.events import executor, machine
 from trainmover.events.envelope import Envelope
 from trainmover.events.incident import IncidentOpened
 from trainmover.events.migration import JobFormed, MigrationApproved, MigrationPreparing
-from trainmover.plan import Plan
+from trainmover.job.plan import Plan
+from trainmover.job.topology import Frozen, Machine, Membership
 from trainmover.protocol.replies import parse
-from trainmover.topology import Frozen, Machine, Membership
+from trainmover.tracing import observe
 
 JOB = "failover"
 LEASE_S = 1.0
@@ -83,7 +83,7 @@ class Scripted:
         async for delivery in self.bus.commands(JOB, self.name):
             command = delivery.payload
             self.heard.append(command)
-            if command.term >= self.term:  # as trainmover_executor.agent.core does
+            if command.term >= self.term:  # as trainmover_executor.agent.core.core does
                 self.term = command.term
                 self.obeyed.append(command)
                 await self._obey(command)

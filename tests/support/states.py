@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from trainmover.protocol import mermaid
-from trainmover_executor.agent.chart import BAY, MACHINE
-from trainmover_executor.role.chart import RANK
-from trainmover_planner.chart import JOB
+from trainmover_executor.agent.core.chart import BAY, MACHINE
+from trainmover_executor.decisions.chart import RANK
+from trainmover_planner.state.chart import JOB
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "concepts" / "states.md"
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 from trainmover.events import executor, incident, machine, migration, type_of
 from trainmover.events.envelope import Envelope
-from trainmover.plan import Move as PlannedMove
-from trainmover.topology import Frozen, Layout, Machine, Member, Membership
+from trainmover.job.plan import Move as PlannedMove
+from trainmover.job.topology import Frozen, Layout, Machine, Member, Membership
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TRACE = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 from nats.aio.client import Client
 
-from trainmover.bus.connection import Connection
+from trainmover.bus.nats.connection import Connection
 from trainmover.errors import BusUnavailableError, ConflictError
 from trainmover.testing import running_server
 

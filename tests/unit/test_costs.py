@@ -6,10 +6,10 @@ from rich.console import Console
 from tests.unit import factories as make
 from tests.unit.test_view import view_of
 
-from trainmover.cli.look import _status_table
 from trainmover.events import migration
 from trainmover.events.executor import WorkerCosts
-from trainmover.view.costs import cost_lines
+from trainmover_console.cli.jobs.look import _status_table
+from trainmover_console.view.costs import cost_lines
 
 FORMED = migration.JobFormed(membership=make.seats("w-0", "w-1"), standbys=("spare",))
 AT_END = WorkerCosts(

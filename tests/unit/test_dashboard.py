@@ -19,14 +19,14 @@ import httpx
 import pytest
 from tests.unit import factories as make
 
-from trainmover.bus.nats import NatsBus
-from trainmover.cli.exits import ExitCode
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.commands import Refusal, RequestAccepted
 from trainmover.events.migration import JobFormed
-from trainmover.observe import new_event
+from trainmover.job.topology import Frozen
 from trainmover.security import Setup, write
 from trainmover.testing import running_server
-from trainmover.topology import Frozen
+from trainmover.tracing.observe import new_event
+from trainmover_console.cli.exits import ExitCode
 
 TOKEN = "correct horse battery staple"
 FACTS = (
@@ -47,7 +47,7 @@ def dashboard(
     url: str, home: Path, *argv: str, env: dict[str, str] | None = None
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Runs ``trainmover dashboard``; its address and process."""
-    command = [sys.executable, "-m", "trainmover.cli", "dashboard", "--port", "0"]
+    command = [sys.executable, "-m", "trainmover_console.cli", "dashboard", "--port", "0"]
     with subprocess.Popen(
         [*command, "--job", "j", "--nats", url, *argv],
         env={**os.environ, "TRAINMOVER_HOME": str(home), "NO_COLOR": "1", **(env or {})},
@@ -248,7 +248,7 @@ def test_a_weak_token_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     argv = ["--job", "j", "--nats", "nats://127.0.0.1:1", "--token-file", str(path)]
     done = subprocess.run(
-        [sys.executable, "-m", "trainmover.cli", "dashboard", *argv],
+        [sys.executable, "-m", "trainmover_console.cli", "dashboard", *argv],
         capture_output=True,
         text=True,
         timeout=30,

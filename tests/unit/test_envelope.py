@@ -14,7 +14,7 @@ from trainmover.events import Envelope, decode, encode
 from trainmover.events.envelope import MAX_BYTES
 from trainmover.events.executor import StepProgress
 from trainmover.events.machine import MachineLost
-from trainmover.topology import Frozen
+from trainmover.job.topology import Frozen
 
 SUBJECT = "tm.v1.demo.machine.lost"
 TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}

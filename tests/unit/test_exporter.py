@@ -18,14 +18,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.unit import factories as make
 
-from trainmover.bus.nats import NatsBus
-from trainmover.cli.exits import ExitCode
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.events.incident import IncidentClosed
-from trainmover.exporter import JobCollector, false_alarms
-from trainmover.observe import new_event
-from trainmover.telemetry import RECORD, Batch
-from trainmover.topology import Frozen
-from trainmover.watching import Watched
+from trainmover.job.topology import Frozen
+from trainmover.telemetry.records import RECORD, Batch
+from trainmover.tracing.observe import new_event
+from trainmover_console.cli.exits import ExitCode
+from trainmover_console.metrics.exporter import JobCollector, false_alarms
+from trainmover_console.view.watching import Watched
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -142,7 +142,16 @@ async def test_it_is_served_and_written(nats_url: str, tmp_path: Path) -> None:
         await bus.setup()
         for fact in (*make.FORMED, make.MOVE.proposed()):
             await bus.publish(new_event(job="j", source=make.source_of(fact), payload=fact))
-    command = [sys.executable, "-m", "trainmover.cli", "metrics", "--job", "j", "--nats", nats_url]
+    command = [
+        sys.executable,
+        "-m",
+        "trainmover_console.cli",
+        "metrics",
+        "--job",
+        "j",
+        "--nats",
+        nats_url,
+    ]
     env = {**os.environ, "TRAINMOVER_HOME": str(tmp_path), "NO_COLOR": "1"}
     once = await asyncio.create_subprocess_exec(
         *command, "--once", env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

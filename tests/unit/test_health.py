@@ -8,9 +8,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from trainmover import health
 from trainmover.bus.embedded import EmbeddedServer
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
+from trainmover.runtime import health
 
 HEALTHY = Path(__file__).parents[2] / "deploy" / "healthy"
 

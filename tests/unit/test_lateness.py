@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainmover.lateness import LatenessTable
-from trainmover.picture import strip
-from trainmover.telemetry import RECORD, Batch
+from trainmover.telemetry.lateness import LatenessTable
+from trainmover.telemetry.records import RECORD, Batch
+from trainmover_console.view.picture import strip
 
 
 def batch(rank: int, rows: list[tuple[int, int, float]], *, epoch: int = 1) -> Batch:

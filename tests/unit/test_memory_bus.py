@@ -8,12 +8,12 @@ from datetime import timedelta
 import pytest
 
 from trainmover.bus import Bus
-from trainmover.bus.broker import MemoryBroker
-from trainmover.bus.memory import MemoryBus
+from trainmover.bus.memory.broker import MemoryBroker
+from trainmover.bus.memory.bus import MemoryBus
 from trainmover.errors import BusError, BusUnavailableError
 from trainmover.events.machine import MachineLost
-from trainmover.observe import new_event
 from trainmover.testing import collect
+from trainmover.tracing.observe import new_event
 
 
 def lost(machine: str):

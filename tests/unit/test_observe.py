@@ -18,13 +18,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-from trainmover import observe
-from trainmover.bus.memory import MemoryBus
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.memory.bus import MemoryBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.commands import MigrateRequest, Stop
 from trainmover.errors import ConfigError
 from trainmover.events.machine import MachineLost
-from trainmover.timeline import Bar
+from trainmover.tracing import observe
+from trainmover.tracing.timeline import Bar
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 _EXPORTER = InMemorySpanExporter()
@@ -107,7 +107,9 @@ class TestLogs:
 
     def test_importing_starts_nothing(self):
         program = (
-            "import threading, trainmover.observe, trainmover.service, trainmover.bus.nats\n"
+            "import threading\n"
+            "import trainmover.bus.nats.bus, trainmover.runtime.service\n"
+            "import trainmover.tracing.observe\n"
             "from opentelemetry import trace\n"
             "from opentelemetry.sdk.trace import TracerProvider\n"
             "assert threading.active_count() == 1\n"

@@ -6,11 +6,11 @@ import zlib
 
 import pytest
 
-from trainmover.bus import packing
-from trainmover.bus.packing import ENCODING, ZLIB, Packer, unpack
+from trainmover.bus.nats import packing
+from trainmover.bus.nats.packing import ENCODING, ZLIB, Packer, unpack
 from trainmover.commands import Command, Start, Stop, parse_command
 from trainmover.errors import MalformedEventError
-from trainmover.topology import Layout, Member, Membership
+from trainmover.job.topology import Layout, Member, Membership
 
 
 def start(slots: int) -> Start:

@@ -4,8 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from trainmover.commands import Prepare, Recover, parse_command
-from trainmover.plan import Move, Plan
-from trainmover.topology import Layout, Member, Membership
+from trainmover.job.plan import Move, Plan
+from trainmover.job.topology import Layout, Member, Membership
 
 
 def seats(epoch, *names, ranks=2):

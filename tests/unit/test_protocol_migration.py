@@ -4,7 +4,8 @@ import pytest
 
 from trainmover.errors import ProtocolError
 from trainmover.events import executor
-from trainmover.plan import Move, Plan
+from trainmover.job.plan import Move, Plan
+from trainmover.job.topology import Layout, Member, Membership
 from trainmover.protocol.migration import (
     Abort,
     Approve,
@@ -25,7 +26,6 @@ from trainmover.protocol.migration import (
     step as bare_step,
 )
 from trainmover.protocol.table import Deadlines
-from trainmover.topology import Layout, Member, Membership
 
 
 def seats(epoch, *names):

@@ -15,8 +15,8 @@ from tests.unit import factories as make
 
 from trainmover.errors import ConfigError
 from trainmover.events.machine import MachineLost
-from trainmover.relay import Deliver, GiveUp, Retry, Secret, Selection, decide, request_for
-from trainmover.relay.policy import ATTEMPTS, Answer
+from trainmover_gateway.relay import Deliver, GiveUp, Retry, Secret, Selection, decide, request_for
+from trainmover_gateway.relay.policy import ATTEMPTS, Answer
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 

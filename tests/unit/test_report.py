@@ -12,8 +12,8 @@ from tests.unit import factories as make
 
 from trainmover.errors import ConfigError
 from trainmover.events import Envelope, decode
-from trainmover.report import Report, duration
-from trainmover.report_page import render
+from trainmover_console.report.page import render
+from trainmover_console.report.report import Report, duration
 
 RECORDED = Path(__file__).parent / "data" / "two-migrations.jsonl"
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from trainmover.bus.embedded import EmbeddedServer
-from trainmover.bus.nats import NatsBus
-from trainmover.service import ServiceOptions, add_common_options
+from trainmover.bus.nats.bus import NatsBus
+from trainmover.runtime.service import ServiceOptions, add_common_options
 
 HEAD = """
 import argparse, asyncio, os, sys
 from trainmover.errors import ConfigError
-from trainmover.service import ServiceOptions, add_common_options, run_service
+from trainmover.runtime.service import ServiceOptions, add_common_options, run_service
 
 def run(main, **more):
     parser = argparse.ArgumentParser()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmover.events.executor import JobLayoutKnown, Span
-from trainmover.spans import after, as_spans, covers, some
+from trainmover.job.spans import after, as_spans, covers, some
 
 
 @given(st.sets(st.integers(0, 60)))

@@ -9,17 +9,17 @@ from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
 from tests.unit import factories as make
 
-from trainmover.cli import run
-from trainmover.cli.look import _status_table
-from trainmover.doctor import machines
 from trainmover.events import machine
-from trainmover.exporter import JobCollector
-from trainmover.local.spec import ClusterSpec
-from trainmover.picture import not_ready, picture
-from trainmover.summary import summarise, worth_showing
-from trainmover.topology import Frozen
-from trainmover.view import JobView
-from trainmover.watching import Watched
+from trainmover.job.topology import Frozen
+from trainmover_console.cli.jobs import run
+from trainmover_console.cli.jobs.look import _status_table
+from trainmover_console.doctor import machines
+from trainmover_console.metrics.exporter import JobCollector
+from trainmover_console.view import JobView
+from trainmover_console.view.picture import not_ready, picture
+from trainmover_console.view.summary import summarise, worth_showing
+from trainmover_console.view.watching import Watched
+from trainmover_launcher.spec import ClusterSpec
 
 SEATED = make.seats("worker-0", "worker-1")
 LINE = (

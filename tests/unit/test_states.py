@@ -8,10 +8,10 @@ import pytest
 from tests.support.states import PAGE, page
 
 from trainmover.errors import ProtocolError
-from trainmover_executor.agent import state as agent
-from trainmover_executor.agent.chart import BAY, MACHINE
-from trainmover_planner.chart import JOB
-from trainmover_planner.state import JobPhase
+from trainmover_executor.agent.core import state as agent
+from trainmover_executor.agent.core.chart import BAY, MACHINE
+from trainmover_planner.state.chart import JOB
+from trainmover_planner.state.state import JobPhase
 
 CHARTS = ((JOB, JobPhase), (MACHINE, agent.Phase), (BAY, agent.BayPhase))
 

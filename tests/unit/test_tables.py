@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmover.tables import Table
+from trainmover.job.tables import Table
 
 CHANGES = st.lists(
     st.tuples(st.sampled_from(["put", "drop", "from"]), st.integers(0, 5), st.integers(0, 30)),

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmover.errors import MalformedEventError
-from trainmover.telemetry import Batch, Sections, decode_batch, encode_batch, span_of
+from trainmover.telemetry.records import Batch, Sections, decode_batch, encode_batch, span_of
 
 DTYPES = {each.name: Sections().named(each.name).dtype for each in fields(Sections)}
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

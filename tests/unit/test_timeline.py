@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from tests.unit import factories as make
 
-from trainmover.chrome_trace import chrome_trace
 from trainmover.events import Envelope, decode, executor
-from trainmover.timeline import Phases, bars_of, timeline
+from trainmover.tracing.timeline import Phases, bars_of, timeline
+from trainmover_console.report.chrome_trace import chrome_trace
 
 RECORDED = Path(__file__).parent / "data" / "two-migrations.jsonl"
 

@@ -8,9 +8,9 @@ from tests.unit import factories as make
 from trainmover.events.executor import StepBroken
 from trainmover.events.machine import MachineLost, MachineQuarantined, MachineWarming
 from trainmover.events.migration import JobFailed, JobFinished, JobFormed, JobHeld
-from trainmover.summary import summarise, worth_showing
-from trainmover.topology import Frozen
-from trainmover.view import JobView
+from trainmover.job.topology import Frozen
+from trainmover_console.view import JobView
+from trainmover_console.view.summary import summarise, worth_showing
 
 
 def view_of(*facts: Frozen) -> JobView:

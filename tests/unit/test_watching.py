@@ -8,15 +8,15 @@ import numpy as np
 from rich.console import Console, RenderableType
 from tests.unit import factories as make
 
-from trainmover.bus.memory import MemoryBus
+from trainmover.bus.memory.bus import MemoryBus
 from trainmover.events import operator
 from trainmover.events.machine import MachineLost
-from trainmover.observe import new_event
-from trainmover.picture import picture, plain_line
+from trainmover.job.topology import Frozen
 from trainmover.protocol.requests import AutomationStatus, JobStatus
-from trainmover.telemetry import RECORD, Batch, encode_batch
-from trainmover.topology import Frozen
-from trainmover.watching import Watched, follow
+from trainmover.telemetry.records import RECORD, Batch, encode_batch
+from trainmover.tracing.observe import new_event
+from trainmover_console.view.picture import picture, plain_line
+from trainmover_console.view.watching import Watched, follow
 
 
 def watched(*facts: Frozen) -> Watched:

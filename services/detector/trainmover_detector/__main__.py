@@ -12,8 +12,8 @@ from trainmover.bus.protocol import Bus
 from trainmover.detection.guard import Alarm
 from trainmover.detection.registry import load
 from trainmover.errors import ConfigError, TrainMoverError
-from trainmover.lease import Lease
-from trainmover.service import ServiceOptions, add_common_options, run_service
+from trainmover.runtime.lease import Lease
+from trainmover.runtime.service import ServiceOptions, add_common_options, run_service
 from trainmover_detector.service import DetectorService
 
 SHADOW_VARIABLE: Final = "TRAINMOVER_DETECTORS_SHADOW"

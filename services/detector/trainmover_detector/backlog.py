@@ -7,7 +7,7 @@ not be published again.
 from __future__ import annotations
 
 from trainmover.events.incident import IncidentClosed, IncidentOpened, IncidentUpdated
-from trainmover.topology import Frozen
+from trainmover.job.topology import Frozen
 from trainmover_detector.core import DetectorCore
 
 __all__ = ["Backlog"]

@@ -27,9 +27,9 @@ from trainmover.events.migration import (
     JobFinished,
     MigrationCommitted,
 )
-from trainmover.telemetry import Batch
-from trainmover.topology import Frozen, Membership
-from trainmover_detector.inbox import FEW_RANKS
+from trainmover.job.topology import Frozen, Membership
+from trainmover.telemetry.records import Batch
+from trainmover_detector.measures.inbox import FEW_RANKS
 
 __all__ = ["DetectorCore", "key_of"]
 

@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from typing import Final
 
-from trainmover import observe
 from trainmover.bus.facts import RETRY_S, every_fact
 from trainmover.bus.protocol import Bus
 from trainmover.detection.guard import Alarm, Guarded
 from trainmover.errors import BusUnavailableError, MalformedEventError
 from trainmover.events.envelope import Envelope
-from trainmover.lease import Lease
-from trainmover.seldom import Seldom
-from trainmover.telemetry import decode_batch
-from trainmover.timeline import bars_of
-from trainmover.topology import Frozen
+from trainmover.job.topology import Frozen
+from trainmover.runtime.lease import Lease
+from trainmover.telemetry.records import decode_batch
+from trainmover.tracing import observe
+from trainmover.tracing.seldom import Seldom
+from trainmover.tracing.timeline import bars_of
 from trainmover_detector.backlog import Backlog
 from trainmover_detector.core import DetectorCore
 

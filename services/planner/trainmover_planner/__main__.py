@@ -8,12 +8,12 @@ from typing import get_args
 from trainmover.bus.protocol import Bus
 from trainmover.errors import TrainMoverError
 from trainmover.events.operator import AutomationMode
-from trainmover.lease import Lease
-from trainmover.policies import OnWorkerCrash, WhenExhausted
+from trainmover.job.policies import OnWorkerCrash, WhenExhausted
 from trainmover.protocol.table import Deadlines
-from trainmover.service import ServiceOptions, add_common_options, run_service
+from trainmover.runtime.lease import Lease
+from trainmover.runtime.service import ServiceOptions, add_common_options, run_service
 from trainmover_planner.service import Planner
-from trainmover_planner.state import Settings
+from trainmover_planner.state.state import Settings
 
 
 def main() -> None:

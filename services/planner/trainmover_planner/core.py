@@ -16,16 +16,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainmover.events.migration import JobFinished
+from trainmover.job.tables import Table
+from trainmover.job.topology import Membership
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.table import Phase
-from trainmover.tables import Table
-from trainmover.topology import Membership
-from trainmover_planner import formation, policy, recovery, replan, requests
-from trainmover_planner.effects import Command, Event, Fact, Request, SaveJob, Tick
-from trainmover_planner.migrations import advance, resend
+from trainmover_planner.machines import formation
+from trainmover_planner.migrations import policy, requests
+from trainmover_planner.migrations.migrations import advance, resend
 from trainmover_planner.record import record
-from trainmover_planner.state import Control, Settings, State
-from trainmover_planner.turn import Turn
+from trainmover_planner.recovery import recovery, replan
+from trainmover_planner.state.effects import Command, Event, Fact, Request, SaveJob, Tick
+from trainmover_planner.state.state import Control, Settings, State
+from trainmover_planner.state.turn import Turn
 
 __all__ = ["RESUME_GAP", "fold", "initial", "next_wake_s", "resume", "step"]
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from trainmover.events import machine, migration, operator, type_of
 from trainmover.events.executor import PlanCommitted
+from trainmover.job.topology import Frozen
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
 from trainmover.protocol.table import Signal, allows
-from trainmover.topology import Frozen
-from trainmover_planner import formation, steering
-from trainmover_planner.effects import Fact
-from trainmover_planner.migrations import advance, forget, start
-from trainmover_planner.turn import Turn
+from trainmover_planner.machines import formation
+from trainmover_planner.migrations import steering
+from trainmover_planner.migrations.migrations import advance, forget, start
+from trainmover_planner.state.effects import Fact
+from trainmover_planner.state.turn import Turn
 
 __all__ = ["remember"]
 

@@ -11,18 +11,24 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from trainmover import observe
 from trainmover.bus.protocol import Bus
 from trainmover.commands import AbortMigration, Prepare, Recover
 from trainmover.commands import Command as AgentCommand
 from trainmover.errors import BusError, BusUnavailableError, ConflictError
 from trainmover.events.envelope import Envelope
-from trainmover.lease import Lease
-from trainmover.timeline import Phases
-from trainmover.topology import Frozen
-from trainmover_planner.effects import Command, PublishFact, SaveJob, SaveMigration, SendCommand
-from trainmover_planner.requests import migration_status
-from trainmover_planner.state import SOURCE
+from trainmover.job.topology import Frozen
+from trainmover.runtime.lease import Lease
+from trainmover.tracing import observe
+from trainmover.tracing.timeline import Phases
+from trainmover_planner.migrations.requests import migration_status
+from trainmover_planner.state.effects import (
+    Command,
+    PublishFact,
+    SaveJob,
+    SaveMigration,
+    SendCommand,
+)
+from trainmover_planner.state.state import SOURCE
 
 __all__ = ["Outbox"]
 

@@ -13,19 +13,21 @@ from types import MappingProxyType
 from typing import Final
 
 from trainmover.events import executor, incident, machine
+from trainmover.job.tables import Table
+from trainmover.job.topology import Frozen, Membership
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import RankReport
-from trainmover.tables import Table
-from trainmover.topology import Frozen, Membership
-from trainmover_planner import condemn, crashes, shapes
-from trainmover_planner.effects import Fact
-from trainmover_planner.evidence import nearly_all
-from trainmover_planner.formation import refuse
 from trainmover_planner.history import remember
-from trainmover_planner.inventory import Life, life_of
-from trainmover_planner.migrations import advance, base_of
-from trainmover_planner.state import Breaks, Death, Holding, State, seat_of
-from trainmover_planner.turn import Turn
+from trainmover_planner.machines import condemn
+from trainmover_planner.machines.evidence import nearly_all
+from trainmover_planner.machines.formation import refuse
+from trainmover_planner.migrations.migrations import advance, base_of
+from trainmover_planner.recovery import crashes
+from trainmover_planner.state import shapes
+from trainmover_planner.state.effects import Fact
+from trainmover_planner.state.inventory import Life, life_of
+from trainmover_planner.state.state import Breaks, Death, Holding, State, seat_of
+from trainmover_planner.state.turn import Turn
 
 __all__ = ["record"]
 

@@ -12,20 +12,21 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
-from trainmover import observe
 from trainmover.bus.facts import RETRY_S, every_fact
 from trainmover.bus.protocol import Bus, Delivery, Entry
 from trainmover.commands import Lead
 from trainmover.errors import BusUnavailableError, ConflictError, ProtocolError
 from trainmover.events.envelope import Envelope
-from trainmover.lease import Lease
-from trainmover.seldom import Seldom
-from trainmover.topology import Frozen
-from trainmover_planner import core, requests
-from trainmover_planner.effects import Command, Event, Fact, Reply, Request, SendCommand, Tick
+from trainmover.job.topology import Frozen
+from trainmover.runtime.lease import Lease
+from trainmover.tracing import observe
+from trainmover.tracing.seldom import Seldom
+from trainmover_planner import core
 from trainmover_planner.memory import Attic
+from trainmover_planner.migrations import requests
 from trainmover_planner.outbox import Outbox
-from trainmover_planner.state import SOURCE, Settings
+from trainmover_planner.state.effects import Command, Event, Fact, Reply, Request, SendCommand, Tick
+from trainmover_planner.state.state import SOURCE, Settings
 
 __all__ = ["Planner", "steady_clock"]
 

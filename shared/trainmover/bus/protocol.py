@@ -13,7 +13,7 @@ from typing import Final, Protocol, Self, TypeVar
 
 from trainmover.commands import Command
 from trainmover.events.envelope import Envelope
-from trainmover.topology import Frozen
+from trainmover.job.topology import Frozen
 
 __all__ = ["TELEMETRY_BACKLOG", "TELEMETRY_BYTES", "Bus", "Delivery", "Entry", "RequestHandler"]
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from trainmover.bus.protocol import RequestHandler
 from trainmover.commands import DepartureRequest, MigrateRequest, Refusal
 from trainmover.errors import RequestRefusedError, TrainMoverError
-from trainmover.observe import get_logger
+from trainmover.tracing.observe import get_logger
 
 __all__ = ["answer", "answer_departure"]
 

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Final
 
 from trainmover.detection.model import BaseDetector, CollectiveWindow, Detector, Evidence, Verdict
-from trainmover.topology import Membership
+from trainmover.job.topology import Membership
 
 __all__ = ["Alarm", "Guarded"]
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
-from trainmover.telemetry import Sections
-from trainmover.topology import Frozen, Membership
+from trainmover.job.topology import Frozen, Membership
+from trainmover.telemetry.records import Sections
 
 __all__ = [
     "API_VERSION",
@@ -42,7 +42,7 @@ class CollectiveWindow:
         machine: Who sent it.
         epoch: The epoch it was recorded at.
         membership: The membership at that epoch.
-        records: Completed operations, dtype ``trainmover.telemetry.RECORD``, oldest first.
+        records: Completed operations, dtype ``trainmover.telemetry.records.RECORD``, oldest first.
         received_s: When the detector service got it (its own clock, seconds).
         more: The batch's other sections.
         groups: Ranks of groups, by id, where the batch says so.

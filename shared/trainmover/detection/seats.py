@@ -12,8 +12,8 @@ import numpy as np
 from trainmover.detection.model import CollectiveWindow
 from trainmover.events.executor import PlanSwitched
 from trainmover.events.migration import JobFormed, MigrationApproved, MigrationCommitted
-from trainmover.telemetry import RECORD, Batch, Sections
-from trainmover.topology import Frozen, Membership
+from trainmover.job.topology import Frozen, Membership
+from trainmover.telemetry.records import RECORD, Batch, Sections
 
 __all__ = ["Seats"]
 

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from trainmover import subjects
 from trainmover.errors import MalformedEventError
 from trainmover.events import executor, incident, machine, migration, operator
-from trainmover.topology import Frozen, Machine
+from trainmover.job.topology import Frozen, Machine
 
 __all__ = ["CATALOG", "EventType", "Speaker", "lookup", "type_of"]
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from trainmover.errors import InvalidIdError, MalformedEventError
-from trainmover.topology import Frozen
+from trainmover.job.topology import Frozen
 
 __all__ = ["MAX_BYTES", "Envelope", "decode", "encode", "percent_encode"]
 

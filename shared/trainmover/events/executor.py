@@ -8,10 +8,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainmover.numbers import Count, Epoch, Rank
-from trainmover.redundancy import Redundancy
-from trainmover.spans import Spans, as_spans
-from trainmover.topology import Frozen
+from trainmover.job.numbers import Count, Epoch, Rank
+from trainmover.job.redundancy import Redundancy
+from trainmover.job.spans import Spans, as_spans
+from trainmover.job.topology import Frozen
 
 __all__ = [
     "CheckpointSaved",

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from trainmover.numbers import Epoch
-from trainmover.topology import Frozen
+from trainmover.job.numbers import Epoch
+from trainmover.job.topology import Frozen
 
 __all__ = ["DetectorQuarantined", "IncidentClosed", "IncidentOpened", "IncidentUpdated"]
 

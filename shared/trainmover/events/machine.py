@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainmover.endpoints import Endpoint
-from trainmover.numbers import Count, Epoch, Rank
-from trainmover.topology import Frozen, Machine
+from trainmover.job.endpoints import Endpoint
+from trainmover.job.numbers import Count, Epoch, Rank
+from trainmover.job.topology import Frozen, Machine
 
 __all__ = [
     "LinkLost",

@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainmover.plan import MigrationKind, Move, Plan
-from trainmover.topology import Frozen, Membership
+from trainmover.job.plan import MigrationKind, Move, Plan
+from trainmover.job.topology import Frozen, Membership
 
 __all__ = [
     "FailureCode",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trainmover.topology import Frozen
+from trainmover.job.topology import Frozen
 
 __all__ = ["AutomationChanged", "AutomationMode", "MachineReleased", "ServiceRestarted"]
 

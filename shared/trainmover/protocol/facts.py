@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmover.events import migration as events
+from trainmover.job.topology import Frozen
 from trainmover.protocol.table import Phase
-from trainmover.topology import Frozen
 
 if TYPE_CHECKING:
     from trainmover.protocol.migration import Migration

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from trainmover.commands import Command
 from trainmover.events.executor import PlanCommitted, PlanFailed, PlanPrepared, PlanSwitched
-from trainmover.plan import Plan
-from trainmover.topology import Frozen, Membership
+from trainmover.job.plan import Plan
+from trainmover.job.topology import Frozen, Membership
 
 __all__ = [
     "Abort",

@@ -14,7 +14,10 @@ from typing import Final
 
 from trainmover.commands import AbortMigration, Prepare, Recover, Release
 from trainmover.events.executor import PlanCommitted, PlanFailed, PlanPrepared, PlanSwitched
-from trainmover.plan import MigrationKind, Move, Plan
+from trainmover.job.plan import MigrationKind, Move, Plan
+from trainmover.job.spans import some
+from trainmover.job.tables import Table
+from trainmover.job.topology import Membership
 from trainmover.protocol import facts
 from trainmover.protocol.inputs import (
     Abort,
@@ -32,9 +35,6 @@ from trainmover.protocol.inputs import (
     Tick,
 )
 from trainmover.protocol.table import OPEN, Deadlines, Phase, Signal, allows, next_phase
-from trainmover.spans import some
-from trainmover.tables import Table
-from trainmover.topology import Membership
 
 __all__ = [
     "Abort",

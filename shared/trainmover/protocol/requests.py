@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from trainmover.events.operator import AutomationMode
-from trainmover.plan import Move
-from trainmover.topology import Frozen, Membership
+from trainmover.job.plan import Move
+from trainmover.job.topology import Frozen, Membership
 
 __all__ = [
     "AbortRequest",

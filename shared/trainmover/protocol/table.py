@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from trainmover.errors import ProtocolError
-from trainmover.plan import MigrationKind
+from trainmover.job.plan import MigrationKind
 from trainmover.protocol.chart import Arrow, Chart
 
 __all__ = [

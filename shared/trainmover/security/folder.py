@@ -21,14 +21,14 @@ from typing import Final
 from pydantic import Field, ValidationError
 
 from trainmover.bus.credentials import public_key
-from trainmover.endpoints import split_endpoint
 from trainmover.errors import ConfigError
-from trainmover.local.secret import LEAST_BYTES
+from trainmover.job.endpoints import split_endpoint
+from trainmover.job.topology import Frozen
 from trainmover.security.authority import Issued, covers, make_authority, make_seed, make_server
 from trainmover.security.roles import Role, User, users
+from trainmover.security.secret import LEAST_BYTES
 from trainmover.security.server_config import auth_config, cluster_config, server_config
 from trainmover.subjects import validate_id
-from trainmover.topology import Frozen
 
 __all__ = ["LOCAL_HOSTS", "Setup", "Written", "client_folder", "load", "revoke", "rotate", "write"]
 

@@ -14,10 +14,10 @@ from urllib.parse import unquote
 from nats.aio.msg import Msg
 
 from trainmover import subjects
-from trainmover.bus.broker import MemoryBroker
 from trainmover.bus.embedded import EmbeddedServer
-from trainmover.bus.memory import MemoryBus
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.memory.broker import MemoryBroker
+from trainmover.bus.memory.bus import MemoryBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.protocol import Bus
 
 __all__ = ["BusBench", "collect", "memory_bench", "nats_bench", "running_server"]

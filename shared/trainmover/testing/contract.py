@@ -20,11 +20,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trainmover.detection import CollectiveWindow, Detector, Evidence, Verdict
+from trainmover.detection.evaluation.replay import Player
 from trainmover.detection.guard import Guarded
 from trainmover.detection.registry import make
-from trainmover.detection.replay import Player
 from trainmover.events.machine import MachineNoticed, WorkerExited
-from trainmover.telemetry import HEAD, LINK, PULSE, RECORD, STEP, Sections
+from trainmover.telemetry.records import HEAD, LINK, PULSE, RECORD, STEP, Sections
 from trainmover.testing.simulated_jobs import Healthy, Injection, Shape, SimulatedJob
 
 __all__ = ["DetectorContract"]

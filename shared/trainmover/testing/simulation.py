@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from trainmover.commands import Command
 from trainmover.events.catalog import type_of
-from trainmover.topology import Frozen
+from trainmover.job.topology import Frozen
 
 __all__ = ["SimBus", "SimGate", "SimOutbox", "SimProcess", "Simulation", "StoredFact", "Weather"]
 

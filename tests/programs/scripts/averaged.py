@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import SWALR, AveragedModel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from trainmover_executor import Session
+from trainmover import Session
 
 dist.init_process_group("trainmover")
 rank = dist.get_rank()

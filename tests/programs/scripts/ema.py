@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from trainmover_executor import Session
+from trainmover import Session
 
 dist.init_process_group("trainmover")
 rank = dist.get_rank()

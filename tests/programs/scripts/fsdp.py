@@ -8,7 +8,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, DistributedSampler
 
-from trainmover_executor import Session
+from trainmover import Session
 
 dist.init_process_group("trainmover")
 rank, world = dist.get_rank(), dist.get_world_size()

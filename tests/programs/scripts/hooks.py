@@ -6,7 +6,7 @@ from helper import Data, finish
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
-from trainmover_executor import Session
+from trainmover import Session
 
 dist.init_process_group("trainmover")
 rank, world = dist.get_rank(), dist.get_world_size()

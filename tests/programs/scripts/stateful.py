@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
-from trainmover_executor import Session
+from trainmover import Session
 
 
 class Augmented(Data):

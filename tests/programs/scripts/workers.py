@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from trainmover_executor import Session
+from trainmover import Session
 
 
 class Augmented(Data):

@@ -16,14 +16,15 @@ from pathlib import Path
 import pytest
 from tests.unit import factories as make
 
-from trainmover.bus.nats import NatsBus
-from trainmover.cli.exits import ExitCode
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.commands import MigrateRequest, Refusal, RequestAccepted
 from trainmover.events.migration import JobFailed, JobFinished, JobFormed
-from trainmover.local import procfs, registry
-from trainmover.observe import new_event
-from trainmover.plan import Move
-from trainmover.topology import Frozen
+from trainmover.job.plan import Move
+from trainmover.job.topology import Frozen
+from trainmover.runtime import procfs
+from trainmover.tracing.observe import new_event
+from trainmover_console.cli.exits import ExitCode
+from trainmover_launcher import registry
 
 FORMED = (
     *(make.registered(f"worker-{number}") for number in range(3)),
@@ -50,7 +51,7 @@ class Job:
         self, *argv: str, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "trainmover.cli", *argv],
+            [sys.executable, "-m", "trainmover_console.cli", *argv],
             capture_output=True,
             text=True,
             timeout=60,
@@ -285,7 +286,16 @@ def test_events_tail_streams_json_lines(job: Job) -> None:
     asyncio.run(job.tell(*FORMED))
     job.register()
     with subprocess.Popen(
-        [sys.executable, "-m", "trainmover.cli", "events", "tail", "--from-start", "-o", "json"],
+        [
+            sys.executable,
+            "-m",
+            "trainmover_console.cli",
+            "events",
+            "tail",
+            "--from-start",
+            "-o",
+            "json",
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "TRAINMOVER_HOME": str(job.home)},
@@ -319,7 +329,7 @@ def test_usage_errors(job: Job, argv: tuple[str, ...]) -> None:
 
 def test_importing_the_command_line_loads_no_service_and_no_torch() -> None:
     code = (
-        "import sys, trainmover.cli.app, trainmover.cli.demo_show;"
+        "import sys, trainmover_console.cli.app, trainmover_console.cli.tools.demo_show;"
         "print([name for name in sys.modules if name.split('.')[0] in "
         "('torch', 'trainmover_detector', 'trainmover_planner', 'trainmover_executor')])"
     )
@@ -397,7 +407,7 @@ async def test_watch_redraws_on_a_terminal(job: Job) -> None:
     job.register()
     ours, theirs = pty.openpty()
     watch = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "trainmover.cli", "watch"),
+        *(sys.executable, "-m", "trainmover_console.cli", "watch"),
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

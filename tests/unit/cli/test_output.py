@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmover.cli.output import to_yaml
+from trainmover_console.cli.output import to_yaml
 
 
 @pytest.mark.parametrize(

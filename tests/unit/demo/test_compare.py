@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trainmover.demo.compare import compare
-from trainmover.demo.metrics import RunMetrics, StepLine, parse_lines, read_run
+from trainmover_console.demo.compare import compare
+from trainmover_console.demo.metrics import RunMetrics, StepLine, parse_lines, read_run
 
 STEPS, RANKS = 5, 2
 

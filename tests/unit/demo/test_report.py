@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from tests.unit import factories as make
 
-from trainmover.charts import Mark, Series, heat_map, line_chart, timeline
-from trainmover.demo.compare import compare
-from trainmover.demo.metrics import RunMetrics, StepLine
-from trainmover.demo.play import DemoSpec, Outcome, RunState
-from trainmover.demo.report import render
 from trainmover.events.migration import JobFormed
-from trainmover.lateness import LatenessTable
-from trainmover.view import JobView
+from trainmover.telemetry.lateness import LatenessTable
+from trainmover_console.demo.compare import compare
+from trainmover_console.demo.metrics import RunMetrics, StepLine
+from trainmover_console.demo.play import DemoSpec, Outcome, RunState
+from trainmover_console.demo.report import render
+from trainmover_console.report.charts import Mark, Series, heat_map, line_chart, timeline
+from trainmover_console.view import JobView
 
 STEPS = 60
 T0 = make.START.timestamp()

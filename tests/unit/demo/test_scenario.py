@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.unit import factories as make
 
-from trainmover.demo.scenario import Act, Scenario, Stage
 from trainmover.events.migration import JobFormed
-from trainmover.topology import Frozen
-from trainmover.view import JobView
+from trainmover.job.topology import Frozen
+from trainmover_console.demo.scenario import Act, Scenario, Stage
+from trainmover_console.view import JobView
 
 SEATS = ("worker-0", "worker-1", "worker-2", "worker-3")
 PLANNED = make.Move(

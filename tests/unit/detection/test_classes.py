@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from trainmover.detection import Verdict
+from trainmover.detection.evaluation.replay import Player
+from trainmover.detection.evaluation.scoring import score
 from trainmover.detection.registry import class_of, find, make
-from trainmover.detection.replay import Player
-from trainmover.detection.scoring import score
 from trainmover.testing.simulated_jobs import Injection, Shape, SimulatedJob, label_of
 
 DETECTORS = ("degraded", "external", "hang", "links", "liveness", "numeric", "straggler")

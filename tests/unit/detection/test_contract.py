@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from trainmover.testing.contract import DetectorContract
-from trainmover_detector.degraded import DegradedDetector
-from trainmover_detector.external import ExternalDetector
-from trainmover_detector.hang import HangDetector
-from trainmover_detector.links import LinksDetector
-from trainmover_detector.liveness import LivenessDetector
-from trainmover_detector.numeric import NumericDetector
-from trainmover_detector.straggler import StragglerDetector
+from trainmover_detector.detectors.degraded import DegradedDetector
+from trainmover_detector.detectors.external import ExternalDetector
+from trainmover_detector.detectors.hang import HangDetector
+from trainmover_detector.detectors.links import LinksDetector
+from trainmover_detector.detectors.liveness import LivenessDetector
+from trainmover_detector.detectors.numeric import NumericDetector
+from trainmover_detector.detectors.straggler import StragglerDetector
 
 
 class TestStraggler(DetectorContract):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from trainmover.cli.app import app
-from trainmover.detection.recording import read
+from trainmover.detection.evaluation.recording import read
 from trainmover.testing.simulated_jobs import Injection, Shape, SimulatedJob, record_job
+from trainmover_console.cli.app import app
 
 
 def ask(*words: str) -> tuple[int, str]:
@@ -56,7 +56,7 @@ def test_a_replay_tells_how_good_a_detector_is(recording: Path) -> None:
 
 
 def test_a_class_is_replayed_without_being_installed(recording: Path) -> None:
-    name = "trainmover_detector.hang:HangDetector"
+    name = "trainmover_detector.detectors.hang:HangDetector"
     code, text = ask("replay", str(recording), "-d", name, "-o", "json")
     assert code == 0
     assert json.loads(text)["claims"] == []

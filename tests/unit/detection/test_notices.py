@@ -14,10 +14,10 @@ import pytest
 
 from trainmover.errors import ConfigError, TrainMoverError
 from trainmover.events.machine import MachineNoticed
-from trainmover.notices import kubernetes, slurm
-from trainmover.notices.http import serving
-from trainmover.notices.watch import changes, watch
 from trainmover.testing import collect, memory_bench
+from trainmover_gateway.notices import kubernetes, slurm
+from trainmover_gateway.notices.http import serving
+from trainmover_gateway.notices.watch import changes, watch
 
 
 def node(name="n1", *, labels=None, taints=(), conditions=(), **spec):

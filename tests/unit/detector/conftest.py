@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from trainmover.detection import CollectiveWindow
-from trainmover.telemetry import OPS, RECORD
-from trainmover.topology import Layout, Member, Membership
+from trainmover.job.topology import Layout, Member, Membership
+from trainmover.telemetry.records import OPS, RECORD
 
 VOTE, ALLREDUCE = OPS.index("vote"), OPS.index("allreduce")
 

@@ -14,12 +14,12 @@ from trainmover.events.incident import (
     IncidentOpened,
     IncidentUpdated,
 )
-from trainmover.plan import Move, Plan
-from trainmover.telemetry import RECORD, STEP, Batch, Sections
-from trainmover.topology import Machine
+from trainmover.job.plan import Move, Plan
+from trainmover.job.topology import Machine
+from trainmover.telemetry.records import RECORD, STEP, Batch, Sections
 from trainmover_detector.backlog import Backlog
 from trainmover_detector.core import DetectorCore
-from trainmover_detector.liveness import LivenessDetector
+from trainmover_detector.detectors.liveness import LivenessDetector
 
 
 class Loud:

@@ -15,8 +15,8 @@ from trainmover.detection.guard import Alarm, Guarded
 from trainmover.detection.registry import load
 from trainmover.detection.seats import Seats
 from trainmover.events.migration import JobFormed
-from trainmover.telemetry import HEAD, LINK, OPS, PULSE, RECORD, STEP, Batch, Sections
-from trainmover.topology import Layout, Member, Membership
+from trainmover.job.topology import Layout, Member, Membership
+from trainmover.telemetry.records import HEAD, LINK, OPS, PULSE, RECORD, STEP, Batch, Sections
 from trainmover_detector.core import DetectorCore
 
 SEATS = Membership(

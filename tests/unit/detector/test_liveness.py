@@ -6,9 +6,9 @@ import pytest
 from trainmover.detection import CollectiveWindow, Evidence
 from trainmover.events.executor import StepBroken, StepProgress, WorkerFinished
 from trainmover.events.machine import LinkLost, MachineRegistered, WorkerExited
-from trainmover.telemetry import RECORD, STEP, Sections
-from trainmover.topology import Machine
-from trainmover_detector.liveness import LivenessDetector
+from trainmover.job.topology import Machine
+from trainmover.telemetry.records import RECORD, STEP, Sections
+from trainmover_detector.detectors.liveness import LivenessDetector
 
 
 class Watch:

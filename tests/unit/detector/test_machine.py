@@ -20,12 +20,12 @@ from trainmover.events.migration import (
     MigrationApproved,
     MigrationCommitted,
 )
-from trainmover.plan import MigrationKind, Move, Plan
-from trainmover.telemetry import RECORD, Batch
-from trainmover.topology import Frozen, Membership
+from trainmover.job.plan import MigrationKind, Move, Plan
+from trainmover.job.topology import Frozen, Membership
+from trainmover.telemetry.records import RECORD, Batch
 from trainmover_detector.backlog import Backlog
 from trainmover_detector.core import DetectorCore, key_of
-from trainmover_detector.liveness import LivenessDetector
+from trainmover_detector.detectors.liveness import LivenessDetector
 
 SLOTS = st.integers(0, 2)
 HUSH_S = 0.6

@@ -9,7 +9,7 @@ import pytest
 from trainmover.detection import CollectiveWindow, Detector, Verdict
 from trainmover.detection.guard import Guarded
 from trainmover.detection.registry import GROUP, load
-from trainmover.telemetry import RECORD
+from trainmover.telemetry.records import RECORD
 
 
 class Plugin:

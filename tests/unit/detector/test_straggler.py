@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from trainmover_detector.straggler import StragglerDetector
-from trainmover_detector.timing import StepTable
+from trainmover_detector.detectors.straggler import StragglerDetector
+from trainmover_detector.measures.timing import StepTable
 
 
 def run(detector, job, steps):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainmover.telemetry import LINK, OPS, PULSE, RECORD, Phase
-from trainmover_detector.waits import Standstill, find_waits
+from trainmover.telemetry.records import LINK, OPS, PULSE, RECORD, Phase
+from trainmover_detector.measures.waits import Standstill, find_waits
 
 GROUP = 7
 

@@ -16,16 +16,16 @@ import pytest
 from tests.unit import factories as make
 
 from trainmover import __version__
-from trainmover.bus.nats import NatsBus
-from trainmover.cli.exits import ExitCode
-from trainmover.doctor import machines
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.events.machine import MachineWarming
-from trainmover.observe import new_event
+from trainmover.tracing.observe import new_event
+from trainmover_console.cli.exits import ExitCode
+from trainmover_console.doctor import machines
 
 
 def doctor(home: Path, *argv: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
     done = subprocess.run(
-        [sys.executable, "-m", "trainmover.cli", "doctor", "-o", "json", *argv],
+        [sys.executable, "-m", "trainmover_console.cli", "doctor", "-o", "json", *argv],
         capture_output=True,
         text=True,
         timeout=60,
@@ -118,7 +118,7 @@ async def test_dialling_says_why_not() -> None:
 @pytest.mark.parametrize("argv", [("--job", "no.dots", "--nats", "nats://127.0.0.1:1")])
 def test_usage(tmp_path: Path, argv: tuple[str, ...]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "trainmover.cli", "doctor", *argv],
+        [sys.executable, "-m", "trainmover_console.cli", "doctor", *argv],
         capture_output=True,
         text=True,
         timeout=60,

@@ -11,11 +11,11 @@ from tests.unit import factories as make
 
 from trainmover import __version__
 from trainmover.bus.credentials import Credentials
-from trainmover.doctor import Finding, bus, host, machines, worst
-from trainmover.doctor.bus import Greeting, Seen
-from trainmover.doctor.host import Host
 from trainmover.events import machine, migration
-from trainmover.topology import Layout, Machine, Member, Membership
+from trainmover.job.topology import Layout, Machine, Member, Membership
+from trainmover_console.doctor import Finding, bus, host, machines, worst
+from trainmover_console.doctor.bus import Greeting, Seen
+from trainmover_console.doctor.host import Host
 
 WELL = Host(
     python=(3, 12),
@@ -57,8 +57,8 @@ def test_a_well_host_has_no_findings() -> None:
     [
         ({"python": (3, 10)}, "python", "problem", "3.11"),
         ({"versions": {"nats-py": "2.9", "torch": "2.6"}}, "versions", "problem", "nats-py>=2.16"),
-        ({"versions": {"nats-py": "2.16"}}, "versions", "warning", "trainmover[executor]"),
-        ({"server": False}, "versions", "warning", "trainmover[local]"),
+        ({"versions": {"nats-py": "2.16"}}, "versions", "warning", "trainmover[train]"),
+        ({"server": False}, "versions", "warning", "trainmover[server]"),
         ({"files": (1024, 1024)}, "open files", "problem", "as root"),
         ({"files": (1024, -1)}, "open files", "problem", "ulimit -n 4096"),
         ({"ports": (40000, 40100)}, "ports", "warning", "ip_local_port_range"),

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from trainmover.topology import Frozen
-from trainmover_executor.control import pack
+from trainmover.job.topology import Frozen
+from trainmover_executor.messages.worker import pack
 
 HERE = Path(__file__).parent
 ENTRY = "puppet_worker:main"

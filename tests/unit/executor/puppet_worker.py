@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trainmover_executor.clock import CollectiveClock
-from trainmover_executor.clock_memory import ClockMemory
-from trainmover_executor.control import FrameReader, Hello, WorkerSpec, pack
+from trainmover_executor.clock.memory import ClockMemory
+from trainmover_executor.clock.writer import CollectiveClock
+from trainmover_executor.messages.worker import FrameReader, Hello, WorkerSpec, pack
 
 
 def main(spec: WorkerSpec) -> NoReturn:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.support.fabric import membership
 
-from trainmover.plan import Move, Plan
-from trainmover.topology import Member
-from trainmover_executor.role import core
-from trainmover_executor.role.effects import Action, Event, Warm
-from trainmover_executor.role.shell import WorkerRole
-from trainmover_executor.role.state import WorkerState
+from trainmover.job.plan import Move, Plan
+from trainmover.job.topology import Member
+from trainmover_executor.decisions import core
+from trainmover_executor.decisions.effects import Action, Event, Warm
+from trainmover_executor.decisions.shell import WorkerRole
+from trainmover_executor.decisions.state import WorkerState
 
 STAYER, LEAVER = 0, 2
 

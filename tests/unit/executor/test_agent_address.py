@@ -8,7 +8,7 @@ import pytest
 
 from trainmover.errors import ConfigError
 from trainmover_executor.agent.address import own_address
-from trainmover_executor.agent.listeners import Listeners
+from trainmover_executor.agent.processes.listeners import Listeners
 
 
 @pytest.mark.parametrize(

@@ -33,11 +33,11 @@ from trainmover.events.machine import (
     MachineWarmingFailed,
     WorkerExited,
 )
-from trainmover.plan import MigrationKind, Move, Plan
-from trainmover.topology import Frozen, Layout, Member, Membership
-from trainmover_executor.agent import core, effects
-from trainmover_executor.agent.state import AgentState, Identity
-from trainmover_executor.control import Broke, Done, Warmed
+from trainmover.job.plan import MigrationKind, Move, Plan
+from trainmover.job.topology import Frozen, Layout, Member, Membership
+from trainmover_executor.agent.core import core, effects
+from trainmover_executor.agent.core.state import AgentState, Identity
+from trainmover_executor.messages.worker import Broke, Done, Warmed
 
 ME = "worker-1"
 

@@ -19,11 +19,11 @@ from trainmover.commands import (
 )
 from trainmover.events.executor import PlanCommitted, StepProgress
 from trainmover.events.machine import MachineRegistered, WorkerExited
-from trainmover.plan import Move, Plan
-from trainmover.topology import Layout, Member, Membership
-from trainmover_executor.agent import core, effects
-from trainmover_executor.agent.state import AgentState, Identity
-from trainmover_executor.control import Done, Warmed
+from trainmover.job.plan import Move, Plan
+from trainmover.job.topology import Layout, Member, Membership
+from trainmover_executor.agent.core import core, effects
+from trainmover_executor.agent.core.state import AgentState, Identity
+from trainmover_executor.messages.worker import Done, Warmed
 
 ME = "worker-9"
 OTHERS = ("worker-0", "worker-1")

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from trainmover.bus.embedded import EmbeddedServer
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.commands import BreakStep, Start
 from trainmover.errors import ConfigError, InvalidIdError
 from trainmover.events.machine import MachineRegistered
-from trainmover.topology import Layout, Member, Membership
+from trainmover.job.topology import Layout, Member, Membership
 from trainmover_executor.agent.life import private_folder
 from trainmover_executor.agent.options import parse
-from trainmover_executor.control import Done, Hello
+from trainmover_executor.messages.worker import Done, Hello
 
 ME = "worker-0"
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from trainmover.bus.broker import MemoryBroker
-from trainmover.bus.memory import MemoryBus
+from trainmover.bus.memory.broker import MemoryBroker
+from trainmover.bus.memory.bus import MemoryBus
 from trainmover.commands import BreakStep, Command, Prepare, Recover, Release, Start, Stop, Warm
 from trainmover.events.envelope import Envelope
 from trainmover.events.executor import PlanCommitted, PlanPrepared, StepProgress, WorkerFinished
@@ -26,14 +26,15 @@ from trainmover.events.machine import (
     WorkerExited,
 )
 from trainmover.events.migration import JobFinished
-from trainmover.observe import new_event
-from trainmover.plan import Move, Plan
-from trainmover.telemetry import decode_batch
-from trainmover.topology import Frozen, Layout, Member, Membership
-from trainmover_executor.agent import forks, service
+from trainmover.job.plan import Move, Plan
+from trainmover.job.topology import Frozen, Layout, Member, Membership
+from trainmover.telemetry.records import decode_batch
+from trainmover.tracing.observe import new_event
+from trainmover_executor.agent import service
 from trainmover_executor.agent.options import AgentOptions
+from trainmover_executor.agent.processes import forks
 from trainmover_executor.agent.service import Agent
-from trainmover_executor.control import Done, Fact, Hello, Warmed
+from trainmover_executor.messages.worker import Done, Fact, Hello, Warmed
 
 JOB, ME = "demo", "worker-0"
 F = TypeVar("F", bound=Frozen)
@@ -491,7 +492,7 @@ async def test_the_fork_server_may_die(
 
 
 async def test_facts_about_a_plan_carry_its_trace(director: Any, puppet_entry: str) -> None:
-    from trainmover import observe
+    from trainmover.tracing import observe
 
     observe.configure(service="test", level="info")
     async with rig(puppet_entry) as one:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from trainmover_executor.attempt import Attempt, StepLostError
-from trainmover_executor.placement import Placement
+from trainmover_executor.position.placement import Placement
 from trainmover_executor.state.training import TrainingState
-from trainmover_executor.step import VoidStep
+from trainmover_executor.training.attempt import Attempt, StepLostError
+from trainmover_executor.training.step import VoidStep
 
 
 class Body:

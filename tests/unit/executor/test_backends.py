@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from trainmover.errors import ConfigError
-from trainmover_executor.backends import refuse_others
+from trainmover_executor.worker.adapters.refuse_backends import refuse_others
 
 
 def test_a_group_of_another_backend_is_refused_with_what_to_do_instead():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainmover_executor.blame import error_line, place_of
+from trainmover_executor.worker.blame import error_line, place_of
 
 
 def test_the_innermost_line_of_the_program_is_blamed(tmp_path: Path) -> None:

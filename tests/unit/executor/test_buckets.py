@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainmover_executor.buckets import settle_buckets
+from trainmover_executor.state.buckets import settle_buckets
 
 
 @pytest.fixture(autouse=True)

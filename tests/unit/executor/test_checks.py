@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from trainmover.errors import ConfigError
-from trainmover_executor.checks import check_others, check_state, claim
+from trainmover_executor.checks.portable import check_others, check_state, claim
 from trainmover_executor.state.training import TrainingState
 
 

@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmover.telemetry import OPS, Batch, Flag, Phase, decode_batch, encode_batch
+from trainmover.telemetry.records import OPS, Batch, Flag, Phase, decode_batch, encode_batch
 from trainmover_executor.agent.telemetry import TelemetryRelay
-from trainmover_executor.clock import CollectiveClock, Ring
-from trainmover_executor.clock_memory import ClockMemory, ClockShape, RingMemory
-from trainmover_executor.clock_reader import ClockReader, RingReader
+from trainmover_executor.clock.memory import ClockMemory, ClockShape, RingMemory
+from trainmover_executor.clock.reader import ClockReader, RingReader
+from trainmover_executor.clock.writer import CollectiveClock, Ring
 
 NUMBERS = {"duration_ns": 9, "loader_ns": 1, "outside_ns": 2, "cpu_ns": 3}
 

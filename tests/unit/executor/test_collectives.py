@@ -16,12 +16,12 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import ReduceOp
 
 from trainmover.errors import ProtocolError
-from trainmover_executor.communicator.doubling import rounds_of
-from trainmover_executor.communicator.link import SMALL_BYTES, LinkCommunicator
-from trainmover_executor.communicator.reduction import reduction_of
-from trainmover_executor.links.handshake import Hail
+from trainmover_executor.collectives.communicator.reduction import reduction_of
+from trainmover_executor.collectives.linked.communicator import SMALL_BYTES, LinkCommunicator
+from trainmover_executor.collectives.linked.doubling import rounds_of
+from trainmover_executor.links.dialling.handshake import Hail
 from trainmover_executor.links.link import LinkBrokenError
-from trainmover_executor.links.shared import SLOT_BYTES
+from trainmover_executor.links.shared_memory.slots import SLOT_BYTES
 
 SUM = reduction_of(ReduceOp.SUM)
 SMALL, LARGE = 7, SMALL_BYTES // 4 * 3 + 5

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.unit.executor.roles import plan
 
-from trainmover_executor.coming import Coming
-from trainmover_executor.position import EndedCall, Place, Position
+from trainmover_executor.moves.coming import Coming
+from trainmover_executor.position.position import EndedCall, Place, Position
 
 
 def voted(*open_calls: list[int], **variables: Any) -> Position:

@@ -10,13 +10,17 @@ from pathlib import Path
 import pytest
 
 from trainmover.errors import ConfigError, ProtocolError
-from trainmover_executor import compiled
-from trainmover_executor.compiled import SETTLED_S, SHARE_VARIABLE, CompiledFile
-from trainmover_executor.links.compiled import fetch_compiled, serve_compiled
-from trainmover_executor.links.endpoint import Endpoint
-from trainmover_executor.links.frames import next_frame, send_frame
-from trainmover_executor.links.handshake import COMPILED_GROUP, Hail
-from trainmover_executor.links.secret import LinkSecret
+from trainmover_executor.links.dialling.endpoint import Endpoint
+from trainmover_executor.links.dialling.frames import next_frame, send_frame
+from trainmover_executor.links.dialling.handshake import COMPILED_GROUP, Hail
+from trainmover_executor.links.dialling.secret import LinkSecret
+from trainmover_executor.worker.to_standbys import compiled_folder as compiled
+from trainmover_executor.worker.to_standbys.compiled import fetch_compiled, serve_compiled
+from trainmover_executor.worker.to_standbys.compiled_folder import (
+    SETTLED_S,
+    SHARE_VARIABLE,
+    CompiledFile,
+)
 
 FOLDER_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 NOW = 1_000_000.0

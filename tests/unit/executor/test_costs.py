@@ -9,9 +9,9 @@ from torch import nn
 from torch.optim import SGD
 
 from trainmover.events.executor import WorkerCosts
-from trainmover_executor.costs import Costs
 from trainmover_executor.feed import Feed
-from trainmover_executor.redo import StepStart
+from trainmover_executor.report.costs import Costs
+from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.training import TrainingState
 
 

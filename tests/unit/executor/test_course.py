@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmover_executor.course import (
+from trainmover_executor.position.course import (
     Course,
     EndCall,
     Lost,
@@ -15,7 +15,7 @@ from trainmover_executor.course import (
     still_open,
     way_to,
 )
-from trainmover_executor.position import EndedCall, Place
+from trainmover_executor.position.position import EndedCall, Place
 
 
 def run(script: str) -> Course:

@@ -16,11 +16,11 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 from trainmover.errors import ConfigError
-from trainmover_executor.communicator.checks import CollectiveError
-from trainmover_executor.dcp import adapt_checkpoints
+from trainmover_executor.collectives.communicator.checks import CollectiveError
+from trainmover_executor.collectives.process_group import TrainMoverProcessGroup
+from trainmover_executor.collectives.saves import BackgroundSave, BackgroundSaves, SaveLostError
 from trainmover_executor.links.link import LinkBrokenError
-from trainmover_executor.process_group import TrainMoverProcessGroup
-from trainmover_executor.saves import BackgroundSave, BackgroundSaves, SaveLostError
+from trainmover_executor.worker.adapters.checkpoints import adapt_checkpoints
 
 STATE = {"weight": torch.ones(3)}
 

@@ -13,16 +13,16 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainmover.errors import ProtocolError
-from trainmover.telemetry import Flag
-from trainmover_executor.clock import CollectiveClock
-from trainmover_executor.clock_reader import ClockReader
-from trainmover_executor.communicator.reduction import Reduction
-from trainmover_executor.communicator.sandbox import SandboxCommunicator
-from trainmover_executor.engine import GroupEngine
-from trainmover_executor.latch import Latch
-from trainmover_executor.process_group import TrainMoverProcessGroup
-from trainmover_executor.role.effects import Agreed, HandedOut, Recovers, Stopped, VoteBroke
-from trainmover_executor.role.shell import WorkerRole
+from trainmover.telemetry.records import Flag
+from trainmover_executor.clock.reader import ClockReader
+from trainmover_executor.clock.writer import CollectiveClock
+from trainmover_executor.collectives.communicator.reduction import Reduction
+from trainmover_executor.collectives.engine import GroupEngine
+from trainmover_executor.collectives.latch import Latch
+from trainmover_executor.collectives.process_group import TrainMoverProcessGroup
+from trainmover_executor.collectives.sandbox.stand_ins import SandboxCommunicator
+from trainmover_executor.decisions.effects import Agreed, HandedOut, Recovers, Stopped, VoteBroke
+from trainmover_executor.decisions.shell import WorkerRole
 
 
 class Peerless:
@@ -88,7 +88,7 @@ def test_what_several_lanes_find_at_the_same_time_is_added_up(group, monkeypatch
         both.wait()
         return len(tensors)
 
-    monkeypatch.setattr("trainmover_executor.engine.nonfinite_in", found_by_both)
+    monkeypatch.setattr("trainmover_executor.collectives.engine.nonfinite_in", found_by_both)
     clock = group.engine._vitals
     for lane in ("one", "other"):
         tensor = torch.zeros(2)

@@ -26,8 +26,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from trainmover.errors import ConfigError
 from trainmover_executor.feed import Feed
-from trainmover_executor.feed.source import DataEndedError
-from trainmover_executor.state.portable import pack_tree, unpack_tree
+from trainmover_executor.feed.sources.source import DataEndedError
+from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
 from trainmover_executor.state.rng import capture_rng
 
 ALL = {**MAP_STYLE, **DRAWN, **STATEFUL, **SEQUENCES}

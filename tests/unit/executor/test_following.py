@@ -14,14 +14,14 @@ from torch import nn
 
 from trainmover.errors import ProtocolError
 from trainmover_executor.links.link import Link, LinkBrokenError
-from trainmover_executor.moment import Moment
-from trainmover_executor.placement import Placement
-from trainmover_executor.position import Place, Position
-from trainmover_executor.state.arrival import say_arrived
-from trainmover_executor.state.follow import StateFollower
-from trainmover_executor.state.lead import StateLead
+from trainmover_executor.position.moment import Moment
+from trainmover_executor.position.placement import Placement
+from trainmover_executor.position.position import Place, Position
+from trainmover_executor.state.handing_over.arrival import say_arrived
+from trainmover_executor.state.handing_over.follow import StateFollower
+from trainmover_executor.state.handing_over.lead import StateLead
+from trainmover_executor.state.handing_over.transfer import receive_tree
 from trainmover_executor.state.training import TrainingState
-from trainmover_executor.state.transfer import receive_tree
 
 EPOCH = 4
 WAIT_S = 20.0

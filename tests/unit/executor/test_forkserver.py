@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from trainmover.errors import TrainMoverError
-from trainmover.topology import Layout, Member, Membership
-from trainmover_executor.agent.control_link import ControlLink
-from trainmover_executor.agent.fork_frames import Exited, Spawn, Spawned
-from trainmover_executor.agent.forks import ForkServerClient
-from trainmover_executor.agent.priority import come_forward
-from trainmover_executor.clock_memory import ClockMemory
-from trainmover_executor.control import FromWorker, WorkerSpec
+from trainmover.job.topology import Layout, Member, Membership
+from trainmover_executor.agent.processes.control_link import ControlLink
+from trainmover_executor.agent.processes.forks import ForkServerClient
+from trainmover_executor.agent.processes.priority import come_forward
+from trainmover_executor.clock.memory import ClockMemory
+from trainmover_executor.messages.forks import Exited, Spawn, Spawned
+from trainmover_executor.messages.worker import FromWorker, WorkerSpec
 
 News = asyncio.Queue[Spawned | Exited]
 
@@ -242,7 +242,7 @@ async def test_a_fork_server_that_cannot_import_the_worker_is_an_error(
 
 def test_the_agent_does_not_load_torch() -> None:
     code = (
-        "import sys, trainmover_executor.agent.__main__, trainmover_executor.forkserver;"
+        "import sys, trainmover_executor.agent.__main__, trainmover_executor.forkserver.server;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -250,7 +250,7 @@ def test_the_agent_does_not_load_torch() -> None:
 
 def test_the_real_imports_start_no_thread() -> None:
     code = (
-        "import os, importlib, trainmover_executor.forkserver as f;"
+        "import os, importlib, trainmover_executor.forkserver.server as f;"
         "[os.environ.setdefault(n, '1') for n in f._ONE_THREAD];"
         "[importlib.import_module(m) for m in f._PRELOAD];"
         "print(len(os.listdir('/proc/self/task')))"

@@ -14,16 +14,16 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import ReduceOp
 
 from trainmover.errors import ConfigError
-from trainmover.topology import Layout
-from trainmover_executor.communicator.checks import CollectiveError
-from trainmover_executor.communicator.choice import choice_of
-from trainmover_executor.communicator.hierarchical import Grid, HierarchicalCommunicator
-from trainmover_executor.communicator.library import Gloo
-from trainmover_executor.communicator.link import LinkCommunicator
-from trainmover_executor.communicator.reduction import reduction_of
-from trainmover_executor.communicator.store import Meeting, hosting, visiting
-from trainmover_executor.links.book import LinkBook
+from trainmover.job.topology import Layout
+from trainmover_executor.collectives.communicator.checks import CollectiveError
+from trainmover_executor.collectives.communicator.choice import choice_of
+from trainmover_executor.collectives.communicator.reduction import reduction_of
+from trainmover_executor.collectives.linked.communicator import LinkCommunicator
+from trainmover_executor.collectives.linked.store import Meeting, hosting, visiting
+from trainmover_executor.collectives.native.hierarchical import Grid, HierarchicalCommunicator
+from trainmover_executor.collectives.native.library import Gloo
 from trainmover_executor.links.link import LinkBrokenError
+from trainmover_executor.links.table import LinkBook
 
 SUM = reduction_of(ReduceOp.SUM)
 SHAPES = [(2, 2), (3, 2), (2, 3), (1, 3), (3, 1), (4, 1)]

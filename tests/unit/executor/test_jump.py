@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from trainmover_executor.jump import go_back
+from trainmover_executor.program.jump import go_back
 
 
 class Again:

@@ -10,19 +10,19 @@ import pytest
 from tests.support.fabric import Fabric, everywhere, membership, socket_pair
 
 from trainmover.errors import ConfigError, ProtocolError, StaleEpochError
-from trainmover.local.secret import LEAST_BYTES, SECRET_VARIABLE, make_secret
-from trainmover_executor.links.book import LinkBook
-from trainmover_executor.links.endpoint import Endpoint, dial
-from trainmover_executor.links.handshake import (
+from trainmover.security.secret import LEAST_BYTES, SECRET_VARIABLE, make_secret
+from trainmover_executor.links.dialling.endpoint import Endpoint, dial
+from trainmover_executor.links.dialling.handshake import (
     REPLY_SIZE,
     REQUEST_SIZE,
     Answer,
     Hail,
     Reply,
 )
+from trainmover_executor.links.dialling.secret import LinkSecret, proof
+from trainmover_executor.links.exchange import pump
 from trainmover_executor.links.link import COUNTERS, Link, LinkBrokenError
-from trainmover_executor.links.pump import pump
-from trainmover_executor.links.secret import LinkSecret, proof
+from trainmover_executor.links.table import LinkBook
 from trainmover_executor.links.watch import Notice, NoticeKind, WatchLink
 
 
@@ -187,7 +187,9 @@ class TestEndpoint:
 
     async def test_callers_that_say_nothing_keep_nobody_out(self, monkeypatch):
         """Slow loris: the oldest silent ones make room."""
-        monkeypatch.setattr("trainmover_executor.links.endpoint.room_for_strangers", lambda: 8)
+        monkeypatch.setattr(
+            "trainmover_executor.links.dialling.endpoint.room_for_strangers", lambda: 8
+        )
         listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         accepted = asyncio.Event()
         endpoint = Endpoint(

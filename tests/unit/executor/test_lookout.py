@@ -17,9 +17,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from trainmover.errors import ConfigError
-from trainmover_executor.lookout import Lookout
+from trainmover_executor.checks.lookout import Lookout
+from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.state.training import TrainingState
-from trainmover_executor.variables import LoopVariables
 
 Row = namedtuple("Row", "sum count")
 

@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import nn
 
-from trainmover_executor.redo import StepStart
+from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.state.units import StateUnits
 

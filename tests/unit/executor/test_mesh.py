@@ -13,10 +13,9 @@ from tests.support.fabric import Fabric, everywhere, shared_pair
 from torch.distributed import ReduceOp
 
 from trainmover.errors import ProtocolError, StaleEpochError
-from trainmover_executor.communicator.link import SMALL_BYTES, LinkCommunicator
-from trainmover_executor.communicator.mesh import MESH_RANKS
-from trainmover_executor.communicator.reduction import reduction_of
-from trainmover_executor.links.lane import Lane, cut, wait_for
+from trainmover_executor.collectives.communicator.reduction import reduction_of
+from trainmover_executor.collectives.linked.all_to_all import MESH_RANKS
+from trainmover_executor.collectives.linked.communicator import SMALL_BYTES, LinkCommunicator
 from trainmover_executor.links.link import (
     RECEIVED_BYTES,
     RECEIVED_MESSAGES,
@@ -26,7 +25,8 @@ from trainmover_executor.links.link import (
     Link,
     LinkBrokenError,
 )
-from trainmover_executor.links.shared import SLOT_BYTES
+from trainmover_executor.links.shared_memory.lane import Lane, cut, wait_for
+from trainmover_executor.links.shared_memory.slots import SLOT_BYTES
 
 SUM = reduction_of(ReduceOp.SUM)
 LARGE = SMALL_BYTES // 4 + 1

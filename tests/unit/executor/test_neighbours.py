@@ -10,14 +10,14 @@ import pytest
 from tests.support.fabric import membership, socket_pair
 from tests.unit.executor.roles import active
 
-from trainmover_executor import neighbours
-from trainmover_executor.clock import CollectiveClock
-from trainmover_executor.control import WorkerSpec
-from trainmover_executor.latch import Latch
-from trainmover_executor.links.handshake import Hail
-from trainmover_executor.links.secret import LinkSecret
+from trainmover_executor.clock.writer import CollectiveClock
+from trainmover_executor.collectives.latch import Latch
+from trainmover_executor.decisions.shell import WorkerRole
+from trainmover_executor.links.dialling.handshake import Hail
+from trainmover_executor.links.dialling.secret import LinkSecret
 from trainmover_executor.links.watch import Notice, NoticeKind
-from trainmover_executor.role.shell import WorkerRole
+from trainmover_executor.messages.worker import WorkerSpec
+from trainmover_executor.worker import watch_ring as neighbours
 
 
 async def test_a_call_that_is_answered_in_the_next_epoch_ends_with_a_goodbye(

@@ -13,13 +13,13 @@ import pytest
 from tests.unit.executor.roles import plan, standby
 
 from trainmover.commands import Prepare
-from trainmover.topology import Layout, Member, Membership
-from trainmover_executor.links.endpoint import Endpoint
-from trainmover_executor.links.place import PlaceLinks, packed
-from trainmover_executor.links.secret import LinkSecret
-from trainmover_executor.places import Places
-from trainmover_executor.role.effects import Heard
-from trainmover_executor.role.shell import WorkerRole
+from trainmover.job.topology import Layout, Member, Membership
+from trainmover_executor.decisions.effects import Heard
+from trainmover_executor.decisions.shell import WorkerRole
+from trainmover_executor.links.dialling.endpoint import Endpoint
+from trainmover_executor.links.dialling.secret import LinkSecret
+from trainmover_executor.worker.to_standbys.place import PlaceLinks, packed
+from trainmover_executor.worker.to_standbys.places import Places
 
 SECRET = LinkSecret(b"s" * 32)
 

@@ -12,17 +12,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from trainmover_executor.communicator import recording as recordings
-from trainmover_executor.communicator.recording import (
+from trainmover_executor.collectives.communicator.reduction import reduction_of
+from trainmover_executor.collectives.sandbox import recording as recordings
+from trainmover_executor.collectives.sandbox.recording import (
     Mark,
     Recording,
     RecordingCommunicator,
 )
-from trainmover_executor.communicator.reduction import reduction_of
-from trainmover_executor.communicator.replay import Replay, ReplayingCommunicator
-from trainmover_executor.communicator.sandbox import SandboxCommunicator
-from trainmover_executor.links.record import serve_recording, take_in
-from trainmover_executor.loop import SHADOW_ITERATIONS
+from trainmover_executor.collectives.sandbox.replay import Replay, ReplayingCommunicator
+from trainmover_executor.collectives.sandbox.stand_ins import SandboxCommunicator
+from trainmover_executor.training.loop import SHADOW_ITERATIONS
+from trainmover_executor.worker.to_standbys.record import serve_recording, take_in
 
 SUM = reduction_of(dist.ReduceOp.SUM)
 

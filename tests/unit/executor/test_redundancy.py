@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from trainmover.errors import ConfigError
-from trainmover.topology import Layout
+from trainmover.job.topology import Layout
 from trainmover_executor.redundancy.advance import UnpredictableError, advance, same
 from trainmover_executor.redundancy.followed import Followed
 from trainmover_executor.redundancy.follower import Follower, NotFollowedError
 from trainmover_executor.redundancy.layout import redundancy_of
-from trainmover_executor.state.portable import PartedTree, pack_tree, part_tree, unpack_tree
+from trainmover_executor.state.packing.portable import PartedTree, pack_tree, part_tree, unpack_tree
 from trainmover_executor.state.training import TrainingState, settings_of
 
 

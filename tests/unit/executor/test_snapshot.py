@@ -15,9 +15,9 @@ from trainmover_executor.redundancy.followed import Followed
 from trainmover_executor.redundancy.follower import Follower, NotFollowedError
 from trainmover_executor.redundancy.snapshot import SnapshotCopy, take_again
 from trainmover_executor.state import units
-from trainmover_executor.state.portable import pack_tree, unpack_tree
+from trainmover_executor.state.handing_over.transfer import StateCorruptError
+from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
 from trainmover_executor.state.training import TrainingState
-from trainmover_executor.state.transfer import StateCorruptError
 
 # Adafactor looks at rows and columns, which no copy of single elements could follow.
 KINDS = {**OPTIMIZERS, "adafactor": lambda p: torch.optim.Adafactor(p, 1e-2)}

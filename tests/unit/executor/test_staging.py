@@ -14,9 +14,9 @@ import torch
 from tests.support.fabric import Fabric, everywhere
 from torch.distributed import ReduceOp
 
-from trainmover_executor.communicator import memory
-from trainmover_executor.communicator.link import LinkCommunicator
-from trainmover_executor.communicator.reduction import reduction_of
+from trainmover_executor.collectives.communicator.reduction import reduction_of
+from trainmover_executor.collectives.linked.communicator import LinkCommunicator
+from trainmover_executor.state.packing import memory
 
 WORLD, COUNT = 3, 30_011
 SUM = reduction_of(ReduceOp.SUM)

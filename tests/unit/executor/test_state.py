@@ -17,21 +17,26 @@ from tests.support.fabric import everywhere, shared_pair, socket_pair
 from torch import nn
 
 from trainmover.errors import ConfigError, ProtocolError
-from trainmover_executor.capsule import open_capsule
 from trainmover_executor.links.link import Link, LinkBrokenError
-from trainmover_executor.links.shared import SlotRing
-from trainmover_executor.redo import StepStart
-from trainmover_executor.state.checksum import Checksum, checksum_of
-from trainmover_executor.state.codec import StateNotPortableError, TensorSpec, decode, encode
-from trainmover_executor.state.portable import pack_tree
-from trainmover_executor.state.rng import capture_rng, restore_rng
-from trainmover_executor.state.training import TrainingState
-from trainmover_executor.state.transfer import (
+from trainmover_executor.links.shared_memory.slots import SlotRing
+from trainmover_executor.moves.capsule import open_capsule
+from trainmover_executor.state.handing_over.transfer import (
     StateCorruptError,
     live_tensors,
     receive_tree,
     send_tree,
 )
+from trainmover_executor.state.packing.checksum import Checksum, checksum_of
+from trainmover_executor.state.packing.codec import (
+    StateNotPortableError,
+    TensorSpec,
+    decode,
+    encode,
+)
+from trainmover_executor.state.packing.portable import pack_tree
+from trainmover_executor.state.redo import StepStart
+from trainmover_executor.state.rng import capture_rng, restore_rng
+from trainmover_executor.state.training import TrainingState
 
 SCALARS = (
     st.none()

@@ -14,15 +14,15 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainmover.errors import ConfigError
+from trainmover_executor.collectives.finite import nonfinite_in
+from trainmover_executor.collectives.latch import Latch
+from trainmover_executor.decisions.shell import WorkerRole
 from trainmover_executor.feed import Feed
-from trainmover_executor.finite import nonfinite_in
-from trainmover_executor.latch import Latch
 from trainmover_executor.links.link import LinkBrokenError
-from trainmover_executor.metrics import StepLog
-from trainmover_executor.redo import StepStart
-from trainmover_executor.role.shell import WorkerRole
+from trainmover_executor.report.metrics import StepLog
+from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.training import TrainingState
-from trainmover_executor.step import BatchChangedError, Step, VoidStep
+from trainmover_executor.training.step import BatchChangedError, Step, VoidStep
 
 
 class Attempts:

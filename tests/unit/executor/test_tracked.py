@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from trainmover.errors import ConfigError
-from trainmover_executor.checks import check_others
-from trainmover_executor.redo import StepStart
+from trainmover_executor.checks.portable import check_others
+from trainmover_executor.program.tracked import TrackedValues
+from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.training import TrainingState
-from trainmover_executor.tracked import TrackedValues
 
 
 def state_with(values: TrackedValues) -> TrainingState:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from trainmover_executor.state.portable import pack_tree, unpack_tree
-from trainmover_executor.values import equal, is_plain, portable, restored
+from trainmover_executor.program.values import equal, is_plain, portable, restored
+from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
 
 NAN = float("nan")
 KINDS = {

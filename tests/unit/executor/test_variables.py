@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from trainmover_executor.frames import write_locals
-from trainmover_executor.liveness import live_names
-from trainmover_executor.state.portable import pack_tree, unpack_tree
-from trainmover_executor.variables import LoopVariables
+from trainmover_executor.program.frames import write_locals
+from trainmover_executor.program.liveness import live_names
+from trainmover_executor.program.variables import LoopVariables
+from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
 
 SCRIPT = """
 import random

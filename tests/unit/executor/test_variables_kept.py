@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from trainmover_executor.variables import LoopVariables
+from trainmover_executor.program.variables import LoopVariables
 
 
 def test_the_batch_of_a_step_is_not_overwritten_with_that_of_the_step_before():

@@ -8,8 +8,8 @@ import torch
 from tests.unit.executor.test_clock import clock_and_reader
 from torch import nn
 
-from trainmover.telemetry import STEP, Flag, Phase
-from trainmover_executor.vitals import StepVitals
+from trainmover.telemetry.records import STEP, Flag, Phase
+from trainmover_executor.report.step_timing import StepVitals
 
 
 def one_step(vitals: StepVitals, *, number: int, attempts: int = 1, moved: bool = False) -> None:

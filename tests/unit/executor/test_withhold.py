@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from trainmover_executor.withhold import withhold_saves
+from trainmover_executor.worker.adapters.withhold import withhold_saves
 
 STATE = {"weight": torch.ones(3)}
 

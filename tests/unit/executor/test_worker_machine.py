@@ -14,10 +14,10 @@ from hypothesis.stateful import (
 from tests.unit.executor.roles import LEAVER, STAYER, active, plan, standby
 
 from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover, SaveCheckpoint
-from trainmover.plan import Plan
-from trainmover_executor.role import core
-from trainmover_executor.role.chart import RANK
-from trainmover_executor.role.effects import (
+from trainmover.job.plan import Plan
+from trainmover_executor.decisions import core
+from trainmover_executor.decisions.chart import RANK
+from trainmover_executor.decisions.effects import (
     Abort,
     Action,
     Agreed,
@@ -48,7 +48,7 @@ from trainmover_executor.role.effects import (
     VotePassed,
     Warm,
 )
-from trainmover_executor.role.state import WorkerState
+from trainmover_executor.decisions.state import WorkerState
 
 AHEAD = st.sampled_from([-1, 0, 1, 1, 1, 2])
 """How far a plan's epoch is ahead of ours."""

@@ -10,8 +10,8 @@ from tests.unit.executor.roles import LEAVER, Rank, active, back, plan, standby
 from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover, SaveCheckpoint
 from trainmover.errors import ProtocolError
 from trainmover.events.executor import PlanFailed, PlanPrepared, StepBroken
-from trainmover.plan import Plan
-from trainmover_executor.role.effects import (
+from trainmover.job.plan import Plan
+from trainmover_executor.decisions.effects import (
     Abort,
     Agreed,
     AnswerCalls,

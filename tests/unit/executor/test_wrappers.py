@@ -8,7 +8,7 @@ from itertools import chain, islice, zip_longest
 import pytest
 
 from trainmover.errors import ConfigError
-from trainmover_executor.wrappers import bring_along
+from trainmover_executor.program.wrappers import bring_along
 
 
 class Steps(Iterator[int]):

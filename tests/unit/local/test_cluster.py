@@ -16,17 +16,18 @@ import pytest
 from tests.unit import factories as make
 from tests.unit.factories import seats as membership
 
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.errors import ConfigError
 from trainmover.events.migration import JobFailed, JobFormed
 from trainmover.events.operator import ServiceRestarted
-from trainmover.local import procfs, registry
-from trainmover.local.cluster import LocalCluster, Notice
-from trainmover.local.keeper import Pauses
-from trainmover.local.ledger import Ending
-from trainmover.local.spec import ClusterSpec
-from trainmover.observe import new_event
-from trainmover.topology import Frozen, parse_nnodes
+from trainmover.job.topology import Frozen, parse_nnodes
+from trainmover.runtime import procfs
+from trainmover.tracing.observe import new_event
+from trainmover_launcher import registry
+from trainmover_launcher.cluster import LocalCluster, Notice
+from trainmover_launcher.keeper import Pauses
+from trainmover_launcher.ledger import Ending
+from trainmover_launcher.spec import ClusterSpec
 
 MACHINE = """
 import os, pathlib, subprocess, sys, time
@@ -279,7 +280,7 @@ async def test_a_second_job_of_the_same_name_is_refused(spec: FakeSpec) -> None:
 def test_children_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys\n"
-        "from trainmover.local.process import Child\n"
+        "from trainmover_launcher.process import Child\n"
         "async def main():\n"
         "    child = Child.start('x', ['sleep', '600'])\n"
         "    print(child.pid, flush=True)\n"

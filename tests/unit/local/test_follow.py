@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.unit.factories import seats as membership
 
-from trainmover.local.follow import OutputFollower
+from trainmover_launcher.follow import OutputFollower
 
 
 def test_follows_rank_0_from_machine_to_machine_without_shadow_output(tmp_path: Path) -> None:

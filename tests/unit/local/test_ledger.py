@@ -14,9 +14,9 @@ from trainmover.events.migration import (
     MigrationApproved,
     MigrationCommitted,
 )
-from trainmover.local.ledger import Ending, Ledger
-from trainmover.plan import Move, Plan
-from trainmover.topology import Membership
+from trainmover.job.plan import Move, Plan
+from trainmover.job.topology import Membership
+from trainmover_launcher.ledger import Ending, Ledger
 
 NAMES = ("worker-0", "worker-1", "worker-2")
 

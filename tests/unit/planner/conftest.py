@@ -11,11 +11,11 @@ import pytest
 from trainmover.commands import Command as MachineCommand
 from trainmover.commands import MigrateRequest, Prepare, Recover
 from trainmover.events import executor, incident, machine, migration
-from trainmover.plan import Plan
+from trainmover.job.plan import Plan
+from trainmover.job.topology import Frozen, Machine, Membership
 from trainmover.protocol.table import Deadlines
-from trainmover.topology import Frozen, Machine, Membership
 from trainmover_planner import core
-from trainmover_planner.effects import (
+from trainmover_planner.state.effects import (
     Command,
     Event,
     Fact,
@@ -25,7 +25,7 @@ from trainmover_planner.effects import (
     SendCommand,
     Tick,
 )
-from trainmover_planner.state import Settings, State
+from trainmover_planner.state.state import Settings, State
 
 
 class World:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmover_planner import forgetting
+from trainmover_planner.machines import forgetting
 
 KEPT = 4
 

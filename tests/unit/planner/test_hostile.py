@@ -9,8 +9,8 @@ from tests.support.hostile import facts
 
 from trainmover.events import executor, machine
 from trainmover.events.machine import MachineLost
-from trainmover.topology import Machine
-from trainmover_planner.effects import Fact
+from trainmover.job.topology import Machine
+from trainmover_planner.state.effects import Fact
 
 
 def register(world, name, endpoints, *, low=4, high=6):

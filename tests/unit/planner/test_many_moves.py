@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from trainmover.capsules import holder_of, holders_of
 from trainmover.errors import RequestRefusedError
 from trainmover.events import executor, migration
-from trainmover.observe import new_event
-from trainmover.summary import summarise
-from trainmover.topology import Layout, Member
-from trainmover_planner.assignment import match, sources
-from trainmover_planner.inventory import life_of
+from trainmover.job.topology import Layout, Member
+from trainmover.protocol.capsules import holder_of, holders_of
+from trainmover.tracing.observe import new_event
+from trainmover_console.view.summary import summarise
+from trainmover_planner.machines.assignment import match, sources
+from trainmover_planner.state.inventory import life_of
 
 
 @pytest.fixture

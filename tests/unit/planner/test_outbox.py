@@ -13,8 +13,8 @@ from trainmover.bus.protocol import Entry
 from trainmover.commands import Stop
 from trainmover.errors import BusUnavailableError
 from trainmover.protocol.migration import Migration
-from trainmover_planner.effects import SaveMigration, SendCommand
 from trainmover_planner.outbox import Outbox
+from trainmover_planner.state.effects import SaveMigration, SendCommand
 
 
 class SlowBus:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from trainmover.commands import Prepare, Recover
 from trainmover.events import executor
 from trainmover.events.migration import JobFormed, MigrationCommitted
-from trainmover_planner.effects import SendCommand
+from trainmover_planner.state.effects import SendCommand
 
 REPORTS = (
     executor.PlanPrepared,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from trainmover.events import executor
 from trainmover_planner import core
-from trainmover_planner.effects import PublishFact, Tick
+from trainmover_planner.state.effects import PublishFact, Tick
 
 
 def gist(state):

@@ -14,9 +14,8 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from trainmover import observe
-from trainmover.bus.broker import MemoryBroker
-from trainmover.bus.memory import MemoryBus
+from trainmover.bus.memory.broker import MemoryBroker
+from trainmover.bus.memory.bus import MemoryBus
 from trainmover.commands import MigrateRequest, Prepare, Recover, Release, Start, Stop, Warm
 from trainmover.detection.registry import load
 from trainmover.events import executor, machine
@@ -27,15 +26,16 @@ from trainmover.events.migration import (
     MigrationCommitted,
     MigrationPreparing,
 )
-from trainmover.plan import Plan
+from trainmover.job.plan import Plan
+from trainmover.job.topology import Frozen, Machine, Membership
 from trainmover.protocol.requests import StatusRequest
-from trainmover.telemetry import RECORD, Batch, encode_batch
-from trainmover.topology import Frozen, Machine, Membership
+from trainmover.telemetry.records import RECORD, Batch, encode_batch
+from trainmover.tracing import observe
 from trainmover_detector.service import DetectorService
 from trainmover_planner import core as planner_core
 from trainmover_planner import service as planner_service
 from trainmover_planner.service import Planner
-from trainmover_planner.state import Settings
+from trainmover_planner.state.state import Settings
 
 JOB = "demo"
 

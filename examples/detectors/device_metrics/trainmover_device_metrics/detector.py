@@ -10,7 +10,7 @@ from pydantic import Field
 
 from trainmover.detection import BaseDetector, DetectorConfig, Evidence, Verdict
 from trainmover.events.machine import MachineNoticed
-from trainmover.topology import Membership
+from trainmover.job.topology import Membership
 
 
 class DeviceMetricsConfig(DetectorConfig):

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from trainmover import observe
-from trainmover.bus.nats import NatsBus
+from trainmover.bus.nats.bus import NatsBus
 from trainmover.events.machine import MachineNoticed
+from trainmover.tracing import observe
 
 POLL_S = 0.2
 _WORDS = {"active": 1.0, "not active": 0.0, "[n/a]": 0.0, "enabled": 1.0, "disabled": 0.0}

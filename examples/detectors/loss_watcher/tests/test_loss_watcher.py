@@ -6,7 +6,7 @@ import numpy as np
 from trainmover_loss_watcher import LossWatcher, LossWatcherConfig
 
 from trainmover.detection import CollectiveWindow, Verdict
-from trainmover.telemetry import RECORD, STEP, Flag, Sections
+from trainmover.telemetry.records import RECORD, STEP, Flag, Sections
 from trainmover.testing.contract import DetectorContract
 from trainmover.testing.simulated_jobs import Shape
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from trainmover.detection import BaseDetector, CollectiveWindow, DetectorConfig, Verdict
-from trainmover.telemetry import Flag
+from trainmover.telemetry.records import Flag
 
 __all__ = ["LossWatcher", "LossWatcherConfig"]
 

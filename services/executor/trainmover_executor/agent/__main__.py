@@ -10,13 +10,13 @@ import structlog
 
 from trainmover.bus.protocol import Bus
 from trainmover.errors import TrainMoverError
-from trainmover.local.secret import SECRET_VARIABLE, secret_of
-from trainmover.service import ServiceOptions, run_service
-from trainmover_executor import compiled
+from trainmover.runtime.service import ServiceOptions, run_service
+from trainmover.security.secret import SECRET_VARIABLE, secret_of
 from trainmover_executor.agent.life import claim_generation
 from trainmover_executor.agent.options import parse
 from trainmover_executor.agent.service import Agent
-from trainmover_executor.links.secret import LinkSecret
+from trainmover_executor.links.dialling.secret import LinkSecret
+from trainmover_executor.worker.to_standbys import compiled_folder as compiled
 
 log = structlog.get_logger(__name__)
 

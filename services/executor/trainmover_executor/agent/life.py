@@ -12,8 +12,8 @@ from typing import Final
 from trainmover.bus.protocol import Bus
 from trainmover.bus.streams import MACHINES_BUCKET
 from trainmover.errors import BusError, BusUnavailableError, ConfigError, ConflictError
-from trainmover.numbers import decimal
-from trainmover.observe import get_logger
+from trainmover.job.numbers import decimal
+from trainmover.tracing.observe import get_logger
 
 __all__ = ["claim_generation", "newest_generation", "private_folder"]
 

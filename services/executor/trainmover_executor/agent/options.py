@@ -11,11 +11,11 @@ from pathlib import Path
 
 from trainmover import subjects
 from trainmover.errors import ConfigError
-from trainmover.redundancy import CHOICES, RedundancyChoice
-from trainmover.service import ServiceOptions, add_common_options
-from trainmover.topology import parse_nnodes
+from trainmover.job.redundancy import CHOICES, RedundancyChoice
+from trainmover.job.topology import parse_nnodes
+from trainmover.runtime.service import ServiceOptions, add_common_options
 from trainmover_executor.agent.address import AUTO
-from trainmover_executor.agent.fork_frames import DEFAULT_ENTRY
+from trainmover_executor.messages.forks import DEFAULT_ENTRY
 
 __all__ = ["AgentOptions", "parse"]
 

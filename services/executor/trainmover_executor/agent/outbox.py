@@ -10,7 +10,7 @@ from typing import Final
 from trainmover.errors import BusUnavailableError
 from trainmover.events.envelope import Envelope
 from trainmover.events.executor import StepProgress
-from trainmover.observe import get_logger
+from trainmover.tracing.observe import get_logger
 
 __all__ = ["Outbox"]
 

@@ -14,7 +14,6 @@ from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
-from trainmover import failpoints
 from trainmover.bus.protocol import Bus, Delivery
 from trainmover.commands import Command, Prepare, Recover
 from trainmover.errors import (
@@ -25,18 +24,19 @@ from trainmover.errors import (
 )
 from trainmover.events.envelope import Envelope
 from trainmover.events.migration import JobFailed, JobFinished
-from trainmover.observe import current_trace, get_logger, new_event, process, record
-from trainmover.timeline import bars_of
-from trainmover.topology import Frozen
-from trainmover_executor.agent import core, effects
+from trainmover.job.topology import Frozen
+from trainmover.runtime import failpoints
+from trainmover.tracing.observe import current_trace, get_logger, new_event, process, record
+from trainmover.tracing.timeline import bars_of
+from trainmover_executor.agent.core import core, effects
+from trainmover_executor.agent.core.state import AgentState, Identity
 from trainmover_executor.agent.life import newest_generation, private_folder
-from trainmover_executor.agent.listeners import Listeners
 from trainmover_executor.agent.options import AgentOptions
 from trainmover_executor.agent.outbox import Outbox
-from trainmover_executor.agent.state import AgentState, Identity
+from trainmover_executor.agent.processes.listeners import Listeners
+from trainmover_executor.agent.processes.workers import WorkerPool
 from trainmover_executor.agent.telemetry import TelemetryRelay, period_of
-from trainmover_executor.agent.workers import WorkerPool
-from trainmover_executor.control import Fact, FromWorker, Links
+from trainmover_executor.messages.worker import Fact, FromWorker, Links
 
 __all__ = ["Agent"]
 

@@ -14,11 +14,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trainmover.observe import get_logger
-from trainmover.telemetry import LINK, Batch, Sections, encode_batch
-from trainmover_executor.clock_memory import ClockMemory
-from trainmover_executor.clock_reader import ClockReader
-from trainmover_executor.control import Links
+from trainmover.telemetry.records import LINK, Batch, Sections, encode_batch
+from trainmover.tracing.observe import get_logger
+from trainmover_executor.clock.memory import ClockMemory
+from trainmover_executor.clock.reader import ClockReader
+from trainmover_executor.messages.worker import Links
 
 __all__ = ["TelemetryRelay", "period_of"]
 

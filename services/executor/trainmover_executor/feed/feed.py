@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from trainmover_executor.feed.drawn import DrawnSource
-from trainmover_executor.feed.map_style import MapSource, is_map_style
-from trainmover_executor.feed.sequence import SequenceSource, is_sequence
-from trainmover_executor.feed.source import DataEndedError, How, Source
-from trainmover_executor.feed.stateful import StatefulSource, resumes_itself
+from trainmover_executor.feed.sources.drawn import DrawnSource
+from trainmover_executor.feed.sources.map_style import MapSource, is_map_style
+from trainmover_executor.feed.sources.sequence import SequenceSource, is_sequence
+from trainmover_executor.feed.sources.source import DataEndedError, How, Source
+from trainmover_executor.feed.sources.stateful import StatefulSource, resumes_itself
 from trainmover_executor.state.rng import capture_rng, restore_rng
 
 __all__ = ["Feed"]

@@ -9,7 +9,7 @@ import struct
 from typing import Final
 
 from trainmover.errors import ProtocolError
-from trainmover_executor.links.shared import SharedMemory, SharedSocket
+from trainmover_executor.links.shared_memory.slots import SharedMemory, SharedSocket
 
 __all__ = ["COUNTERS", "ENDED", "Link", "LinkBrokenError"]
 
@@ -30,7 +30,7 @@ COUNTERS: Final = (
     "body_ns",
     "body_bytes",
 )
-"""Names of a link's counters: fields of ``trainmover.telemetry.LINK``."""
+"""Names of a link's counters: fields of ``trainmover.telemetry.records.LINK``."""
 SENT_MESSAGES, SENT_BYTES, SEND_BLOCKED_NS = 0, 1, 2
 RECEIVED_MESSAGES, RECEIVED_BYTES, WAIT_NS, BODY_NS, BODY_BYTES = 3, 4, 5, 6, 7
 

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from trainmover_executor import Session
+from trainmover import Session
 
 VOCABULARY = 256
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from trainmover_executor.communicator.memory import on_host
+from trainmover_executor.state.packing.memory import on_host
 from trainmover_executor.state.training import TrainingState, local_of
 from trainmover_executor.state.units import StateUnits
 

@@ -10,8 +10,8 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from trainmover.errors import ConfigError
-from trainmover.redundancy import Redundancy, RedundancyChoice
-from trainmover.topology import Layout
+from trainmover.job.redundancy import Redundancy, RedundancyChoice
+from trainmover.job.topology import Layout
 
 __all__ = ["redundancy_of", "replicas_of"]
 

@@ -16,15 +16,15 @@ import structlog
 import torch
 
 from trainmover.events.executor import JobLayoutKnown, Span, StateFollowed
-from trainmover.redundancy import Redundancy
-from trainmover_executor.communicator.memory import flat_of
+from trainmover.job.redundancy import Redundancy
 from trainmover_executor.redundancy.followed import Followed
 from trainmover_executor.redundancy.follower import Follower, NotFollowedError
 from trainmover_executor.redundancy.layout import redundancy_of, replicas_of
-from trainmover_executor.runtime import Runtime
-from trainmover_executor.state.codec import TensorSpec
-from trainmover_executor.state.portable import PartedTree, pack_tree, part_tree, unpack_tree
+from trainmover_executor.state.packing.codec import TensorSpec
+from trainmover_executor.state.packing.memory import flat_of
+from trainmover_executor.state.packing.portable import PartedTree, pack_tree, part_tree, unpack_tree
 from trainmover_executor.state.training import TrainingState, settings_of
+from trainmover_executor.worker.runtime import Runtime
 
 __all__ = ["FollowerService"]
 

@@ -20,10 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 
 from trainmover.errors import ConfigError
-from trainmover_executor.communicator.memory import bytes_of, flat_of
-from trainmover_executor.state.codec import encode
-from trainmover_executor.state.fingerprint import fingerprint_of
 from trainmover_executor.state.loose import LooseParameters
+from trainmover_executor.state.packing.codec import encode
+from trainmover_executor.state.packing.fingerprint import fingerprint_of
+from trainmover_executor.state.packing.memory import bytes_of, flat_of
 
 __all__ = [
     "Stateful",

@@ -16,10 +16,10 @@ from torch import optim
 from torch.distributed.tensor import DTensor
 
 from trainmover.errors import ProtocolError
-from trainmover_executor.communicator.memory import bytes_of, flat_of
-from trainmover_executor.state.checksum import sum_of_words
-from trainmover_executor.state.codec import TensorSpec
-from trainmover_executor.state.fingerprint import fingerprint_of
+from trainmover_executor.state.packing.checksum import sum_of_words
+from trainmover_executor.state.packing.codec import TensorSpec
+from trainmover_executor.state.packing.fingerprint import fingerprint_of
+from trainmover_executor.state.packing.memory import bytes_of, flat_of
 from trainmover_executor.state.training import TrainingState, like_parameter, load_entries, local_of
 
 __all__ = ["ELEMENTWISE", "StateUnits", "sample_of"]

@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from trainmover.events.executor import StepBroken
 from trainmover.events.machine import LinkLost, WorkerExited
-from trainmover.telemetry import STEP, Flag
+from trainmover.job.topology import Frozen, Membership
+from trainmover.telemetry.records import STEP, Flag
 from trainmover.testing.simulated_jobs.injections import Injection
 from trainmover.testing.simulated_jobs.physics import Load, Timeline
 from trainmover.testing.simulated_jobs.shape import Shape
-from trainmover.topology import Frozen, Membership
 
 __all__ = ["facts_of_crash", "step_rows"]
 

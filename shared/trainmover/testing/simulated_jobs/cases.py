@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from trainmover.detection.recording import Recorder
-from trainmover.detection.scoring import Label
+from trainmover.detection.evaluation.recording import Recorder
+from trainmover.detection.evaluation.scoring import Label
 from trainmover.events.migration import JobFormed
-from trainmover.telemetry import Batch
+from trainmover.telemetry.records import Batch
 from trainmover.testing.simulated_jobs.injections import Healthy, Injection, Kind, Truth
 from trainmover.testing.simulated_jobs.job import SimulatedJob
 from trainmover.testing.simulated_jobs.shape import Shape

@@ -12,14 +12,14 @@ import numpy.typing as npt
 from trainmover.detection import CollectiveWindow
 from trainmover.events.executor import JobLayoutKnown, Span
 from trainmover.events.machine import MachineNoticed
-from trainmover.telemetry import HEAD, PULSE, RECORD, STEP, Phase, Sections, span_of
+from trainmover.job.topology import Frozen, Membership
+from trainmover.telemetry.records import HEAD, PULSE, RECORD, STEP, Phase, Sections, span_of
 from trainmover.testing.simulated_jobs.accounts import facts_of_crash, step_rows
 from trainmover.testing.simulated_jobs.injections import Healthy, Injection, Kind, Truth
 from trainmover.testing.simulated_jobs.network import Network
 from trainmover.testing.simulated_jobs.physics import NEVER, Load, Timeline, play
 from trainmover.testing.simulated_jobs.shape import Shape
 from trainmover.testing.simulated_jobs.work import Work
-from trainmover.topology import Frozen, Membership
 
 __all__ = ["Frame", "SimulatedJob"]
 

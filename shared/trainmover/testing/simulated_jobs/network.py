@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trainmover.telemetry import LINK
+from trainmover.telemetry.records import LINK
 from trainmover.testing.simulated_jobs.injections import Injection
 from trainmover.testing.simulated_jobs.shape import Shape
 

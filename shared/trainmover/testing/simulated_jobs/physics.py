@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trainmover.telemetry import OPS
+from trainmover.telemetry.records import OPS
 from trainmover.testing.simulated_jobs.shape import Shape
 
 __all__ = ["Load", "Timeline", "play"]

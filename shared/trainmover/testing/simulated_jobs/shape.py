@@ -6,7 +6,7 @@ import zlib
 from dataclasses import dataclass
 from functools import cached_property
 
-from trainmover.topology import Layout, Member, Membership
+from trainmover.job.topology import Layout, Member, Membership
 
 __all__ = ["Shape"]
 

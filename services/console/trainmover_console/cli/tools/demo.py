@@ -1,0 +1,49 @@
+"""``trainmover demo``: its options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainmover_console.cli.connect import execute
+from trainmover_console.cli.exits import ExitCode
+
+__all__ = ["demo"]
+
+
+def demo(
+    *,
+    steps: Annotated[int, typer.Option(help="Steps of each run.", min=60)] = 140,
+    seed: Annotated[int, typer.Option(help="Seed of both runs.")] = 1234,
+    nnodes: Annotated[str, typer.Option(help="SLOTS:MACHINES; two standbys at least.")] = "4:6",
+    report: Annotated[Path, typer.Option(help="The HTML report.")] = Path("out/demo.html"),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the verdict as one line of JSON.")
+    ] = False,
+    limit: Annotated[float, typer.Option(help="Seconds one run may take.", min=10)] = 240.0,
+    keep: Annotated[
+        Path | None, typer.Option(help="Keep metrics and logs in this new folder.")
+    ] = None,
+) -> None:
+    """Make a machine slow, kill another, and compare with an undisturbed run, bit for bit.
+
+    Exit codes: 0 the verdict is pass, 1 it is fail, 2 usage, 130 interrupted.
+    """
+
+    async def main() -> ExitCode:
+        # Its plots and numbers are half of the command's start-up time: only the demo pays.
+        from trainmover_console.cli.tools.demo_show import show  # noqa: PLC0415
+
+        return await show(
+            steps=steps,
+            seed=seed,
+            nnodes=nnodes,
+            report=report,
+            as_json=as_json,
+            limit_s=limit,
+            keep=keep,
+        )
+
+    raise typer.Exit(execute(main))

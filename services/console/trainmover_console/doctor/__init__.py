@@ -1,0 +1,9 @@
+"""Finds the usual mistakes before or while a job runs, and says the cure of each.
+
+Facts about this host, the bus and the machines are gathered first; what they mean is judged by pure
+functions, so that every fault can be tested without having it.
+"""
+
+from trainmover_console.doctor.finding import Finding, Level, worst
+
+__all__ = ["Finding", "Level", "worst"]

@@ -1,0 +1,1 @@
+"""Reports of migrations: text, page, trace."""

@@ -1,0 +1,1 @@
+"""The detectors that come with TrainMover; each is a plugin."""

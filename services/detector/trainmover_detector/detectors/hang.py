@@ -1,0 +1,414 @@
+"""Does the job stand still, and because of whom? Hangs of processes, of links, of programs; pure.
+
+A job is looked at closely only when it made no step for longer than its own steps explain. Then the
+operations that have not ended tell: ranks that never entered what the others are in (a hang outside
+communication), links on which what was sent does not arrive (a hang of communication), or ranks
+that are in different operations (a mismatch).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Verdict
+from trainmover.events.executor import StepBroken, WorkerFinished
+from trainmover.events.machine import LinkLost, WorkerExited
+from trainmover.job.topology import Membership
+from trainmover.telemetry.records import HEAD, LINK, PULSE, RECORD, Phase
+from trainmover_detector.measures.inbox import FEW_RANKS
+from trainmover_detector.measures.mismatch import find_mismatch
+from trainmover_detector.measures.waits import Standstill, Waits, find_waits, lost_on_the_way
+
+__all__ = ["HangConfig", "HangDetector"]
+
+_ELSEWHERE: Final = frozenset({Phase.OUTSIDE, Phase.LOADER})
+_STOPPED: Final = {ord("T"): "stopped", ord("t"): "stopped", ord("D"): "waiting for a disk"}
+_HISTORY: Final = 128
+_LEAST_STEPS: Final = 3
+_REPEAT_S: Final = 1.0
+_LOOK_RANKS: Final = 12_288
+"""Jobs up to so many ranks may be looked at closely with each tick."""
+_CHAINS: Final = 4
+"""The way to so many of them is told; each is a walk through the whole job."""
+_MOST_NAMED: Final = 64
+"""Machines that are named at once: if it is more of them, it is none of them."""
+
+Records = npt.NDArray[np.void]
+
+
+class HangConfig(DetectorConfig):
+    """Settings of ``hang``.
+
+    Attributes:
+        least_s: A job that makes steps is never called hung before this, in seconds.
+        steps: Nor before so many of its own steps (their 90th percentile) have passed.
+        longest: Nor before so many times its longest step of late.
+        longest_alive: The same where the process that is waited for lives and may be busy.
+        young_steps: A job, or an epoch, with fewer steps than that behind it ...
+        young: ... has this many times the patience.
+        silent_s: A process that says nothing for so long while its machine does is frozen.
+        machine_silent_s: A machine that says nothing for so long is another detector's business.
+        outside_s: A rank that is in the program between two steps (a checkpoint, an evaluation)
+            is given this long; three times its longest stay so far if that is more.
+        loader_s: The same for drawing a batch.
+        recover_frozen_s: After this long, treat the machine of a frozen process as dead.
+        recover_alive_s: The same where the process still lives; 0: leave that to people.
+    """
+
+    least_s: float = Field(default=1.2, gt=0)
+    steps: float = Field(default=2.2, gt=1)
+    longest: float = Field(default=1.4, ge=1)
+    longest_alive: float = Field(default=2.0, ge=1)
+    young_steps: int = Field(default=24, ge=0)
+    young: float = Field(default=3.0, ge=1)
+    silent_s: float = Field(default=1.0, gt=0)
+    machine_silent_s: float = Field(default=1.2, gt=0)
+    outside_s: float = Field(default=120.0, gt=0)
+    loader_s: float = Field(default=10.0, gt=0)
+    recover_frozen_s: float = Field(default=6.0, gt=0)
+    recover_alive_s: float = Field(default=0.0, ge=0)
+
+
+class HangDetector:
+    """Names who makes a job stand still."""
+
+    api_version: ClassVar[int] = 1
+    Config = HangConfig
+
+    def __init__(self, config: HangConfig = HangConfig()) -> None:  # noqa: B008 - frozen
+        self._config = config
+        self._membership: Membership | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._latest: dict[str, CollectiveWindow] = {}
+        self._groups: dict[int, tuple[range, ...]] = {}
+        self._durations: deque[float] = deque(maxlen=_HISTORY)
+        world = 0 if self._membership is None else self._membership.layout.world_size
+        self._at_once = world <= FEW_RANKS
+        self._unread: list[CollectiveWindow] = []
+        self._acted_s = np.zeros(world)
+        self._longest = {Phase.OUTSIDE: 0.0, Phase.LOADER: 0.0}
+        self._step = -1
+        self._steps_seen = 0
+        self._moved_s: float | None = None
+        self._explained = False
+        self._froze = False
+        self._claimed: dict[tuple[str, str | None, tuple[int, int] | None], Verdict] = {}
+        self._said_s = 0.0
+        self._judged_s = -math.inf
+        # A close look at a large job takes a good part of a second.
+        self._pause_s = world / _LOOK_RANKS if world > _LOOK_RANKS else 0.0
+
+    def membership_changed(self, membership: Membership) -> None:
+        """A new epoch: everybody's operations are numbered anew."""
+        self._membership = membership
+        self._reset()
+
+    def observe(self, window: CollectiveWindow) -> Iterable[Verdict]:
+        """Take in where a machine's ranks are; a step that completes ends every hang."""
+        if self._membership is None or window.epoch != self._membership.epoch:
+            return ()
+        if not len(window.pulses) and not len(window.steps) and not len(window.open):
+            return ()
+        self._latest[window.machine] = window
+        if window.groups:
+            self._groups.update(window.groups)
+        self._unread.append(window)
+        return self._read() if self._at_once else ()
+
+    def _read(self) -> list[Verdict]:
+        """Look at the windows since the last time together."""
+        windows, self._unread = self._unread, []
+        now_s = windows[-1].received_s
+        acted = [w.records["rank"] for w in windows if len(w.records)]
+        if acted:
+            ranks = np.concatenate(acted)
+            self._acted_s[ranks[(ranks >= 0) & (ranks < len(self._acted_s))]] = now_s
+        newest = -1
+        steps = [w.steps for w in windows if len(w.steps)]
+        if steps:
+            newest = max(int(each["step"][-1]) for each in steps) + 1
+        if steps and not self._froze:  # a step with a frozen process tells nothing of others
+            self._learn(steps, first=self._latest[next(iter(self._latest))])
+        pulses = [w.pulses["step"] for w in windows if len(w.pulses)]
+        if pulses:
+            newest = max(newest, int(np.concatenate(pulses).max()))
+        if newest > self._step:
+            self._steps_seen += self._step >= 0
+            self._step, self._moved_s, self._explained = newest, now_s, False
+            self._froze = False
+            return self._over()
+        return []
+
+    def notice(self, evidence: Evidence) -> Iterable[Verdict]:
+        """A break that has an explanation, or the end of the job, is no hang."""
+        if isinstance(evidence.fact, StepBroken | WorkerExited | LinkLost | WorkerFinished):
+            self._explained = True
+        return ()
+
+    def tick(self, now_s: float) -> Iterable[Verdict]:
+        """Look whether the job still moves."""
+        if self._unread:
+            return [*self._read(), *self._stands_still(now_s)]
+        return self._stands_still(now_s)
+
+    def _stands_still(self, now_s: float) -> Iterable[Verdict]:
+        membership, moved_s = self._membership, self._moved_s
+        if membership is None or moved_s is None or self._explained:
+            return ()
+        still_s = now_s - moved_s
+        if self._steps_seen < _LEAST_STEPS or still_s < self._config.least_s:
+            return ()
+        if still_s < self.patience_s():
+            return ()  # not even a frozen process would be due
+        said_s = self._said_s if self._claimed else -math.inf
+        if now_s - said_s < _REPEAT_S or now_s - self._judged_s < self._pause_s:
+            return ()
+        now = self._gather(membership, moved_s, now_s)
+        if now is None:
+            return ()
+        self._judged_s = now_s
+        return self._say(self._judge(now, membership, still_s, now_s), now_s)
+
+    def patience_s(self, *, alive: bool = False) -> float:
+        """How long the job may stand still; longer when the one it waits for lives."""
+        config = self._config
+        if not self._durations:
+            return config.least_s * config.young
+        usual_s = float(np.quantile(self._durations, 0.9))
+        longest_s = max(self._durations)
+        times = config.longest_alive if alive else config.longest
+        patience_s = max(config.least_s, config.steps * usual_s, times * longest_s)
+        young = len(self._durations) < config.young_steps
+        return patience_s * (config.young if young else 1.0)
+
+    # -- what is known ---------------------------------------------------------------------------
+
+    def _learn(self, steps: list[Records], *, first: CollectiveWindow) -> None:
+        outside_s = np.concatenate([each["outside_ns"] for each in steps]).max() * 1e-9
+        loader_s = np.concatenate([each["loader_ns"] for each in steps]).max() * 1e-9
+        self._longest[Phase.OUTSIDE] = max(self._longest[Phase.OUTSIDE], float(outside_s))
+        self._longest[Phase.LOADER] = max(self._longest[Phase.LOADER], float(loader_s))
+        # The job's pace is that of any one rank.
+        mine = [each for each in steps if each is first.steps]
+        for each in mine:
+            inside = (each["duration_ns"] - each["outside_ns"]) * 1e-9
+            self._durations.extend(inside[each["rank"] == each["rank"][0]].tolist())
+
+    def _gather(self, membership: Membership, moved_s: float, now_s: float) -> Standstill | None:
+        windows = list(self._latest.values())
+        names = {member.machine for member in membership.members}
+        # Machines of large jobs speak half as often.
+        silent_s = self._config.machine_silent_s * (1 if self._at_once else 2)
+        heard = {w.machine for w in windows if now_s - w.received_s < silent_s}
+        if not names <= heard:
+            return None  # a whole machine is silent: its processes cannot be judged
+        if any(window.received_s < moved_s for window in windows):
+            return None  # not everybody has been heard since
+        pulses = np.concatenate([w.pulses for w in windows] or [np.zeros(0, PULSE)])
+        phases = set(pulses["phase"].tolist())
+        if phases & {Phase.MOVING, Phase.STARTING, Phase.DONE}:
+            return None
+        age_s, stopped = pulses["age_ns"] * 1e-9, np.isin(pulses["state"], list(_STOPPED))
+        silent_s = self._config.silent_s
+        # A process may hold its interpreter's lock for a while; one that is stopped does not.
+        stale = pulses["rank"][age_s > np.where(stopped, silent_s, 1.5 * silent_s)]
+        heads = np.concatenate([w.heads for w in windows] or [np.zeros(0, HEAD)])
+        places = zip(heads["group"].tolist(), heads["rank"].tolist(), strict=True)
+        issued = dict(zip(places, heads["issued"].tolist(), strict=True))
+        return Standstill(
+            open=np.concatenate([w.open for w in windows] or [np.zeros(0, RECORD)]),
+            pulses=pulses,
+            links=np.concatenate([w.links for w in windows] or [np.zeros(0, LINK)]),
+            issued=issued,
+            groups=self._groups,
+            stale=frozenset(stale.tolist()),
+        )
+
+    # -- judgement -------------------------------------------------------------------------------
+
+    def _judge(
+        self, now: Standstill, membership: Membership, still_s: float, now_s: float
+    ) -> list[Verdict]:
+        if (found := find_mismatch(now, membership)) is not None:
+            return [found]
+        waits = find_waits(now)
+        # Whoever is in an operation that all have entered communicates; it does not hold them up.
+        inside = set(now.open["rank"].tolist()) - now.stale
+        outside = [rank for rank in waits.roots if rank not in inside]
+        there = now.pulses[np.isin(now.pulses["rank"], outside)]
+        pulses = {int(pulse["rank"]): pulse for pulse in there}
+        roots = [rank for rank in outside if self._is_due(rank, pulses.get(rank), now, now_s)]
+        if roots and len(roots) * 3 > max(6, len(now.pulses)) and still_s < 3 * self.patience_s():
+            return []  # so many at once are rather news that has not come yet
+        if roots:
+            self._froze |= not now.stale.isdisjoint(roots)
+            by_machine: dict[str, list[int]] = {}
+            for rank in roots:
+                by_machine.setdefault(membership.machine_of(rank), []).append(rank)
+            named = [*by_machine.values()][:_MOST_NAMED]
+            return [
+                self._hang(ranks, now, waits, still_s, told=number < _CHAINS)
+                for number, ranks in enumerate(named)
+            ]
+        if outside or not self._all_stuck(now):
+            return []
+        return self._link_hangs(now, waits, membership, still_s)
+
+    def _is_due(self, rank: int, pulse: np.void | None, now: Standstill, now_s: float) -> bool:
+        """Whether a rank has been where it is for too long; one between two steps has more time."""
+        if pulse is None:
+            return True
+        phase = _phase(pulse)
+        there_s = (float(pulse["phase_ns"]) + float(pulse["age_ns"])) * 1e-9
+        # It may have waited for somebody until a moment ago.
+        there_s = min(there_s, now_s - float(self._acted_s[rank]))
+        if rank in now.stale:
+            return True
+        if phase is None or phase not in _ELSEWHERE:
+            return there_s >= self.patience_s(alive=True)
+        config = self._config
+        floor_s = config.outside_s if phase is Phase.OUTSIDE else config.loader_s
+        return there_s >= max(floor_s, 3 * self._longest[phase])
+
+    def _all_stuck(self, now: Standstill) -> bool:
+        """Whether even the latest to enter what runs now has been in it for too long."""
+        if not len(now.open):
+            return False
+        entered: dict[int, int] = {}
+        for rank, age in zip(
+            now.open["rank"].tolist(), now.open["duration_ns"].tolist(), strict=True
+        ):
+            entered[rank] = max(age, entered.get(rank, 0))
+        usual_s = float(np.median(self._durations)) if self._durations else 0.0
+        return min(entered.values()) * 1e-9 >= max(0.8 * self._config.least_s, usual_s)
+
+    def _hang(
+        self,
+        ranks: list[int],
+        now: Standstill,
+        waits: Waits,
+        still_s: float,
+        *,
+        told: bool,
+    ) -> Verdict:
+        rank = ranks[0]
+        assert self._membership is not None  # noqa: S101 - asked for a job that has formed
+        machine = self._membership.machine_of(rank)
+        frozen = rank in now.stale
+        pulse = next(iter(now.pulses[now.pulses["rank"] == rank]), None)
+        state = int(pulse["state"]) if pulse is not None else 0
+        known = None if pulse is None else _phase(pulse)
+        phase = "unknown" if known is None else known.name.lower()
+        how = (
+            f"its process is {_STOPPED.get(state, 'frozen')}"
+            if frozen
+            else f"its process lives and is in phase {phase!r}"
+        )
+        limit_s = (
+            self._config.recover_frozen_s if frozen else self._config.recover_alive_s or np.inf
+        )
+        evidence: dict[str, Any] = {
+            "class": "non_communication_hang",
+            "ranks": ranks,
+            "frozen": frozen,
+            "phase": phase,
+            "process_state": chr(state) if state else None,
+            "step": self._step,
+            "still_s": round(still_s, 3),
+            "patience_s": round(self.patience_s(), 3),
+            "waiting_ranks": heapq.nsmallest(64, waits.lines),
+            "chain": waits.chain_to(rank)[:16] if told else [],
+        }
+        return Verdict(
+            kind="hang",
+            machine=machine,
+            rank=rank,
+            confidence=0.97 if frozen else 0.9,
+            summary=f"{machine}: rank {rank} never entered what {len(waits.lines)} ranks wait in "
+            f"since {still_s:.1f} s (step {self._step}); {how}",
+            evidence=evidence,
+            advice="recover" if still_s >= limit_s else "none",
+        )
+
+    def _link_hangs(
+        self, now: Standstill, waits: Waits, membership: Membership, still_s: float
+    ) -> list[Verdict]:
+        """Everybody is in, and nothing arrives."""
+        lost = set(lost_on_the_way(now))
+        pairs = sorted({*waits.stuck, *lost})
+        pairs = [pair for pair in pairs if pair in lost] or pairs
+        evidence: dict[str, Any] = {
+            "class": "communication_hang",
+            "links": pairs[:64],
+            "step": self._step,
+            "still_s": round(still_s, 3),
+            "open_operations": len(now.open),
+        }
+        counted = set(now.links["rank"].tolist())
+        if not pairs and (not set(now.open["rank"].tolist()) <= counted):
+            return []  # what the links have to say is still to come
+        if not pairs:
+            return [
+                Verdict(
+                    "link_hang",
+                    None,
+                    None,
+                    0.6,
+                    f"every rank entered its operation and none has ended for {still_s:.1f} s "
+                    f"(step {self._step}); which link it is cannot be told",
+                    evidence,
+                )
+            ]
+        machines = [{membership.machine_of(rank) for rank in pair} for pair in pairs]
+        shared = set.intersection(*machines) if len(pairs) > 1 else set()
+        if len(shared) == 1:
+            (machine,) = shared
+            summary = f"{machine}: nothing arrives over {len(pairs)} links of it"
+            return [Verdict("link_hang", machine, None, 0.85, summary, evidence)]
+        return [
+            Verdict(
+                "link_hang",
+                None,
+                None,
+                0.9,
+                f"rank {source} ({membership.machine_of(source)}) sent what rank {target} "
+                f"({membership.machine_of(target)}) never got, for {still_s:.1f} s",
+                evidence,
+                link=(source, target),
+            )
+            for source, target in pairs
+        ]
+
+    # -- claims ----------------------------------------------------------------------------------
+
+    def _say(self, verdicts: list[Verdict], now_s: float) -> list[Verdict]:
+        if verdicts:
+            self._said_s = now_s
+        self._claimed |= {(v.kind, v.machine, v.link): v for v in verdicts}
+        return verdicts
+
+    def _over(self) -> list[Verdict]:
+        claimed, self._claimed = self._claimed, {}
+        return [
+            Verdict(v.kind, v.machine, None, 0.9, "the job moves again", closed=True, link=v.link)
+            for v in claimed.values()
+        ]
+
+
+def _phase(pulse: np.void) -> Phase | None:
+    """Where a rank says it is; None where it says nothing that there is."""
+    value = int(pulse["phase"])
+    return Phase(value) if value in _PHASES else None
+
+
+_PHASES: Final = frozenset(Phase)

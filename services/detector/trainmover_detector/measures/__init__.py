@@ -1,0 +1,1 @@
+"""What detectors compute from telemetry."""

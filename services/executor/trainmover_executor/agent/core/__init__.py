@@ -1,0 +1,1 @@
+"""What an agent decides: a pure core, and what it knows."""

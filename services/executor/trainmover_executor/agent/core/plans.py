@@ -1,0 +1,190 @@
+"""What a plan means to this machine: member, joiner, or somebody who no longer belongs."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover
+from trainmover.events.executor import (
+    PlanCommitted,
+    PlanFailed,
+    PlanSwitched,
+    StepProgress,
+    StepResumed,
+)
+from trainmover.job.plan import Plan
+from trainmover.job.topology import Frozen
+from trainmover_executor.agent.core import lives, standby
+from trainmover_executor.agent.core.effects import Prioritise, Unbind
+from trainmover_executor.agent.core.state import Ending, Worker
+from trainmover_executor.agent.core.turn import Turn
+
+__all__ = ["on_abort", "on_break", "on_fact", "on_plan"]
+
+_REMEMBERED = 64
+
+
+def on_plan(turn: Turn, command: Prepare | Recover) -> None:
+    """Carry a plan to the processes it concerns, once."""
+    state, plan = turn.state, command.plan
+    if plan.id in state.seen:
+        turn.ignore(command.verb, "the plan is known already", migration=plan.id)
+    elif plan.epoch <= state.epoch:
+        turn.ignore(
+            command.verb, f"epoch {plan.epoch} is over, it is {state.epoch}", migration=plan.id
+        )
+    elif state.phase == "active":
+        _as_member(turn, command)
+    elif state.phase == "standby":
+        _as_joiner(turn, command)
+    else:
+        turn.ignore(command.verb, f"this machine is {state.phase}", migration=plan.id)
+
+
+def _as_member(turn: Turn, command: Prepare | Recover) -> None:
+    state, plan = turn.state, command.plan
+    if not _belongs(turn, plan) and isinstance(command, Recover):
+        # The others believe us dead and go on without us: fence ourselves. Our ranks could
+        # compute, but would never pass a vote again (INV-ONE-OWNER).
+        turn.log("warning", "machine.replaced", migration=plan.id, epoch=plan.epoch)
+        reason = f"the job went on without this machine (plan {plan.id}, epoch {plan.epoch})"
+        lives.begin_ending(turn, Ending(then="standby", reason=reason), grace_s=0.0)
+        return
+    _remember(turn, plan)
+    turn.set(plan=plan, aborted=False)
+    turn.forward(state.live, command)
+
+
+def _belongs(turn: Turn, plan: Plan) -> bool:
+    slot = plan.membership.slot_of_machine(turn.state.me.machine)
+    return slot is not None and plan.membership.members[slot].generation == turn.state.generation
+
+
+def _as_joiner(turn: Turn, command: Prepare | Recover) -> None:
+    state, plan = turn.state, command.plan
+    slot = next((move.slot for move in plan.moves if move.joiner == state.me.machine), None)
+    if slot is None and state.joining is not None and _belongs(turn, plan):
+        # Our ranks took the slot by the plan before, which nobody could commit: for this plan
+        # they are survivors like any other.
+        slot = plan.membership.slot_of_machine(state.me.machine)
+    if slot is None:
+        turn.ignore(command.verb, "the plan has no place for this machine", migration=plan.id)
+        return
+    member, bay = plan.membership.members[slot], state.bays.get(slot)
+    if not _belongs(turn, plan):
+        _refuse(turn, plan, slot, f"it means generation {member.generation} of this machine")
+        return
+    if bay is None or bay.phase == "down" or bay.endpoints != member.endpoints:
+        _refuse(turn, plan, slot, f"no process for slot {slot} listens at {member.endpoints}")
+        return
+    if state.plan is not None and state.joining not in (None, slot):
+        superseded = AbortMigration(
+            migration=state.plan.id, epoch=state.plan.epoch, reason=f"superseded by {plan.id}"
+        )
+        turn.forward(state.live_of(state.joining), superseded)
+    _remember(turn, plan)
+    turn.set(plan=plan, joining=slot, aborted=False)
+    if bay.phase == "queued":
+        standby.start_bay(turn, slot)
+    else:
+        turn.do(Prioritise(tuple(worker.key for worker in state.live_of(slot))))
+    turn.forward(turn.state.live_of(slot), command)
+
+
+def _refuse(turn: Turn, plan: Plan, slot: int, reason: str) -> None:
+    """Say it for the ranks that cannot: the planner must not wait for them."""
+    turn.log("warning", "plan.refused", migration=plan.id, slot=slot, reason=reason)
+    for rank in plan.membership.layout.ranks_of(slot):
+        turn.publish(
+            PlanFailed(
+                migration=plan.id,
+                machine=turn.state.me.machine,
+                rank=rank,
+                epoch=plan.epoch,
+                reason=reason,
+                step_safe=True,
+            )
+        )
+
+
+def _remember(turn: Turn, plan: Plan) -> None:
+    turn.set(seen=(*turn.state.seen, plan.id)[-_REMEMBERED:])
+
+
+def _concerned(turn: Turn) -> tuple[Worker, ...]:
+    """Processes that carry out the current plan."""
+    state = turn.state
+    return state.live if state.phase == "active" else state.live_of(state.joining)
+
+
+def on_abort(turn: Turn, command: AbortMigration) -> None:
+    """Call the plan off; its ranks decide whether that is still possible."""
+    plan = turn.state.plan
+    if plan is None or plan.id != command.migration:
+        turn.ignore(command.verb, "no such plan is under way", migration=command.migration)
+        return
+    turn.forward(_concerned(turn), command)
+    turn.set(aborted=True)  # the plan is kept: should the ranks have voted, it commits all the same
+    standby.start_next(turn)
+
+
+def on_break(turn: Turn, command: BreakStep) -> None:
+    """Have the running step latched."""
+    workers = _concerned(turn)
+    if command.epoch < turn.state.epoch:
+        turn.ignore(command.verb, f"epoch {command.epoch} is over, it is {turn.state.epoch}")
+    elif not workers:
+        turn.ignore(command.verb, f"no step runs: this machine is {turn.state.phase}")
+    else:
+        turn.forward(workers, command)
+
+
+def on_fact(turn: Turn, worker: Worker, fact: Frozen) -> None:
+    """Publish what a worker reports, and learn from it.
+
+    Ranks of one machine are as far as each other, for they vote together: one speaks for all of
+    them, or the bus would carry the same news once a second from every rank.
+    """
+    speaks = (o.rank for o in turn.state.live if o.slot == worker.slot and not o.done)
+    if not isinstance(fact, StepProgress) or worker.rank == min(speaks, default=None):
+        turn.publish(fact)
+    plan = turn.state.plan
+    match fact:
+        case StepProgress() | StepResumed():
+            turn.set(crashes=0)
+        case PlanSwitched(epoch=epoch) if plan is not None and epoch == plan.epoch:
+            if turn.state.phase == "active" and not _belongs(turn, plan):
+                turn.worker(worker.key, left_at=epoch)
+        case PlanCommitted(epoch=epoch) if plan is not None and epoch == plan.epoch:
+            if turn.state.phase == "standby" and turn.state.joining == worker.slot:
+                _promote(turn, plan, worker.slot)
+            elif turn.state.phase == "active":
+                turn.set(
+                    epoch=max(epoch, turn.state.epoch),
+                    membership=plan.membership,
+                    plan=None,
+                    aborted=False,
+                )
+        case _:
+            pass
+
+
+def _promote(turn: Turn, plan: Plan, slot: int) -> None:
+    """The way back is closed: this machine fills the slot, the other bays are of no use."""
+    turn.log("info", "machine.joined", slot=slot, epoch=plan.epoch, migration=plan.id)
+    chosen = turn.state.live_of(slot)
+    turn.end((w for w in turn.state.live if w.slot != slot), grace_s=0.0)
+    for worker in chosen:
+        turn.worker(worker.key, role="active")
+    turn.set(
+        phase="active",
+        slot=slot,
+        epoch=max(plan.epoch, turn.state.epoch),
+        membership=plan.membership,
+        bays=MappingProxyType({}),
+        queue=(),
+        plan=None,
+        joining=None,
+        aborted=False,
+    )
+    turn.do(Unbind())

@@ -1,0 +1,207 @@
+"""Being a standby: a bay of sandboxed processes per slot, warmed up one bay after the other.
+
+Where memory is short, only so many bays have processes at a time; the others only listen, until a
+plan calls.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import trainmover
+from trainmover.commands import Warm
+from trainmover.events.machine import MachineReady, MachineWarming, MachineWarmingFailed
+from trainmover_executor.agent.core.effects import After, Bind, Exited, RetryBay
+from trainmover_executor.agent.core.state import AgentState, Worker
+from trainmover_executor.agent.core.turn import Turn
+from trainmover_executor.messages.worker import Warmed
+
+__all__ = ["on_bound", "on_lost", "on_retry", "on_warm", "on_warmed", "start_bay", "start_next"]
+
+_FIRST_BACKOFF_S: Final = 1.0
+_LONGEST_BACKOFF_S: Final = 300.0
+_DOUBLINGS: Final = 16  # beyond the longest by far, and no float overflows
+_LONGEST_LINE: Final = 300
+_FRAME: Final = re.compile(r'File "(.+)", line (\d+) in ')
+_LIBRARIES: Final = ("/site-packages/", "/lib/python", "<")
+_OURS: Final = (str(Path(trainmover.__file__).parent), str(Path(__file__).parents[1]))
+_SIGNALS: Final = {int(one): one.name for one in signal.Signals}
+
+
+def on_warm(turn: Turn, command: Warm) -> None:
+    """Open a bay for every slot that has none; their sockets come first, all at once."""
+    state = turn.state
+    if command.generation != state.generation:
+        turn.ignore("warm", "meant for another life of this machine", meant=command.generation)
+        return
+    if state.phase not in ("registered", "standby"):
+        turn.ignore("warm", f"this machine is {state.phase}")
+        return
+    if command.membership.layout.ranks_per_slot != state.me.ranks:
+        turn.ignore("warm", f"this machine has {state.me.ranks} ranks, the job wants others")
+        return
+    new = tuple(slot for slot in dict.fromkeys(command.slots) if slot not in state.bays)
+    turn.set(
+        phase="standby",
+        epoch=max(state.epoch, command.membership.epoch),
+        warm_membership=command.membership,
+    )
+    if new:
+        turn.do(Bind(state.generation, new))
+
+
+def on_bound(turn: Turn, endpoints: Mapping[int, tuple[str, ...]]) -> None:
+    """Announce where the bays listen and start the first."""
+    if not endpoints:
+        return
+    for slot, ports in endpoints.items():
+        turn.bay(slot, endpoints=ports, phase="queued")
+    turn.set(queue=(*turn.state.queue, *endpoints))
+    _announce(turn)
+    start_next(turn)
+
+
+def _announce(turn: Turn) -> None:
+    state = turn.state
+    turn.publish(
+        MachineWarming(
+            machine=state.me.machine,
+            generation=state.generation,
+            endpoints={
+                slot: bay.endpoints for slot, bay in state.bays.items() if bay.phase != "down"
+            },
+        )
+    )
+
+
+def start_next(turn: Turn) -> None:
+    """Start the next bay; one at a time, none too many, none while a plan is carried out here."""
+    state = turn.state
+    busy = any(bay.phase == "warming" for bay in state.bays.values())
+    in_plan = state.joining is not None and not state.aborted
+    may = state.phase == "standby" and not busy and not in_plan and _has_room(state)
+    if may and state.queue:
+        start_bay(turn, state.queue[0])
+
+
+def start_bay(turn: Turn, slot: int) -> None:
+    """Start the processes of one bay, out of turn when a plan waits for it."""
+    membership = turn.state.warm_membership
+    if membership is None:
+        return
+    _make_room(turn)
+    turn.set(queue=tuple(queued for queued in turn.state.queue if queued != slot))
+    turn.bay(slot, phase="warming")
+    wanted = turn.state.joining == slot and not turn.state.aborted
+    turn.spawn(slot, role="standby", membership=membership, socket_of=slot, background=not wanted)
+
+
+def _make_room(turn: Turn) -> None:
+    """End the processes of another bay if there is no room for those of one more."""
+    state = turn.state
+    if _has_room(state):
+        return
+    slot = state.kept[-1]
+    turn.log("info", "standby.slot_made_room", slot=slot)
+    turn.end(state.live_of(slot), grace_s=0.0)
+    turn.bay(slot, phase="down")
+    _announce(turn)  # its old endpoints are dead: nobody should plan with them
+    turn.do(Bind(state.generation, (slot,)))
+
+
+def _has_room(state: AgentState) -> bool:
+    most = state.me.warm_limit
+    return most is None or len(state.kept) < most
+
+
+def on_warmed(turn: Turn, worker: Worker, message: Warmed) -> None:
+    """A process ran its shadow iterations; a bay is ready when all of its processes did."""
+    worker = turn.worker(worker.key, warmed=message)
+    bay = turn.state.bays.get(worker.slot)
+    if bay is None or bay.phase != "warming":
+        return
+    reports = [other.warmed for other in turn.state.live_of(worker.slot)]
+    warmed = [report for report in reports if report is not None]
+    if len(warmed) < len(reports):
+        return
+    turn.bay(worker.slot, phase="ready", failures=0)
+    turn.set(crashes=0)
+    turn.publish(
+        MachineReady(
+            machine=turn.state.me.machine,
+            generation=turn.state.generation,
+            slot=worker.slot,
+            shadow_iterations=min(report.shadow_iterations for report in warmed),
+            warm_s=max(report.warm_s for report in warmed),
+        )
+    )
+    start_next(turn)
+
+
+def on_lost(turn: Turn, worker: Worker, event: Exited) -> None:
+    """A process of a bay died and no plan counted on it: say why, and try again later."""
+    slot = worker.slot
+    turn.end(turn.state.live_of(slot), grace_s=0.0)
+    bay = turn.bay(slot, phase="down", failures=turn.state.bays[slot].failures + 1)
+    doubled = min(bay.failures - 1, _DOUBLINGS)
+    delay_s = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2**doubled)
+    error, where = _reason(worker, event)
+    turn.log(
+        "warning",
+        "standby.worker_died",
+        slot=slot,
+        rank=worker.rank,
+        exit_code=event.exit_code,
+        signal=event.signal,
+        error=error,
+        where=where,
+        last_words=event.last_words[-500:],
+        retry_in_s=delay_s,
+    )
+    _announce(turn)  # its old endpoints are dead: nobody should plan with them
+    turn.publish(
+        MachineWarmingFailed(
+            machine=turn.state.me.machine,
+            generation=turn.state.generation,
+            slot=slot,
+            rank=worker.rank,
+            attempts=bay.failures,
+            error=error,
+            where=where,
+            retry_in_s=delay_s,
+        )
+    )
+    turn.do(After(delay_s, RetryBay(turn.state.generation, slot)))
+    start_next(turn)
+
+
+def _reason(worker: Worker, event: Exited) -> tuple[str, str]:
+    """Why a process ended, in a line, and ``file:line`` if it said so itself."""
+    if worker.broke is not None:
+        return worker.broke.error, worker.broke.where
+    if event.signal is not None:
+        name = _SIGNALS.get(event.signal, f"signal {event.signal}")
+        return f"its process was ended by {name}", _crashed_at(event.last_words)
+    words = event.last_words.strip().splitlines()
+    said = f": {words[-1][:_LONGEST_LINE]}" if words else ""
+    return f"its process ended with exit code {event.exit_code}{said}", ""
+
+
+def _crashed_at(words: str) -> str:
+    """Where native code died, from what ``faulthandler`` wrote: innermost call first."""
+    for match in _FRAME.finditer(words):
+        file, line = match.groups()
+        if not file.startswith(_OURS) and not any(part in file for part in _LIBRARIES):
+            return f"{file}:{line}"
+    return ""
+
+
+def on_retry(turn: Turn, event: RetryBay) -> None:
+    """The back-off is over: fresh sockets, and to the end of the queue."""
+    bay = turn.state.bays.get(event.slot)
+    if event.generation == turn.state.generation and bay is not None and bay.phase == "down":
+        turn.do(Bind(event.generation, (event.slot,)))

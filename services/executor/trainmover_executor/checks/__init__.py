@@ -1,0 +1,1 @@
+"""What a program changes and nobody would carry: found in its first steps, and said."""

@@ -1,0 +1,161 @@
+"""Variables of the loop that change from step to step and cannot be carried: said once for each."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import zlib
+from collections.abc import Collection, Iterable, Iterator
+from types import FrameType
+from typing import Any, Final
+
+import numpy as np
+import structlog
+import torch
+from torch import nn
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from trainmover_executor.program.frames import is_program, place_in
+from trainmover_executor.program.values import CONTAINERS, PLAIN
+
+__all__ = ["LeftBehind", "attributes_of"]
+
+log = structlog.get_logger(__name__)
+
+_SAMPLE: Final = 512
+_TRACK: Final = (
+    "give it to session.track(...), compute it from step.index, or note numbers with session.log()"
+)
+_MODEL: Final = "model."
+_BUFFER: Final = "register_buffer() makes a tensor of it that is carried, session.track() a value"
+
+
+class LeftBehind:
+    """Compares what ``LoopVariables`` passes over from one look to the next, and warns."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Any] = {}
+        self._said: set[str] = set()
+
+    def look(
+        self, variables: Iterable[tuple[str, Any]], frame: FrameType, *, memory: Collection[int]
+    ) -> list[str]:
+        """Look at ``variables``, given as (path, value).
+
+        Args:
+            variables: Those that are not carried.
+            frame: The loop, for people.
+            memory: Addresses of tensors that are carried.
+
+        Returns:
+            Paths of those that were warned of now.
+        """
+        said: list[str] = []
+        looked_at: set[int] = set()
+        for path, value in variables:
+            now = _print(value, memory)
+            if now is None or id(value) in looked_at:
+                continue
+            looked_at.add(id(value))  # it may have several names
+            if path in self._said:
+                continue
+            before = self._seen.get(path, now)
+            self._seen[path] = now
+            if before != now:
+                self._say(path, value, frame)
+                said.append(path)
+        return said
+
+    def _say(self, path: str, value: Any, frame: FrameType) -> None:
+        self._said.add(path)
+        log.warning(
+            "a variable changes from step to step and cannot be carried: when a machine is "
+            "replaced, by plan or after a crash, it stays behind, and the joiner has its own",
+            variable=path,
+            holds=_holds(value),
+            loop=place_in(frame),
+            cure=_BUFFER if path.startswith(_MODEL) else _TRACK,
+        )
+
+
+def attributes_of(models: Iterable[nn.Module]) -> Iterator[tuple[str, Any]]:
+    """(path, value) of the plain values that modules of the program's own keep as attributes."""
+    for model in models:
+        for name, module in model.named_modules():
+            kind = type(module)
+            if not _is_of_program(kind):
+                continue
+            for key, value in vars(module).items():
+                if key != "training" and not key.startswith("_"):
+                    if type(value) in PLAIN:
+                        yield f"{_MODEL}{name}.{key}".replace("..", "."), _Value(value)
+                    elif isinstance(value, torch.Tensor):
+                        yield f"{_MODEL}{name}.{key}".replace("..", "."), value
+
+
+class _Value:
+    """A plain value where ``LoopVariables`` does not look."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _is_of_program(kind: type) -> bool:
+    module = sys.modules.get(kind.__module__)
+    return is_program(kind.__module__, getattr(module, "__file__", None) or "<frozen")
+
+
+def _print(value: Any, memory: Collection[int]) -> Any:  # noqa: PLR0911 - one for each kind
+    """What differs when ``value`` has changed; None where that cannot be seen cheaply."""
+    if isinstance(value, torch.Tensor):
+        return _print_of_tensor(value, memory)
+    if isinstance(value, _Value):
+        return repr(value.value)
+    if isinstance(value, np.ndarray):
+        return value.shape, zlib.crc32(np.ascontiguousarray(value.reshape(-1)[:_SAMPLE]).tobytes())
+    if isinstance(value, _BaseDataLoaderIter):
+        return value._num_yielded  # noqa: SLF001 - no public name
+    if type(value) in CONTAINERS:
+        return len(value), id(_last(value))
+    if type(value) in {str, bytes, itertools.count}:
+        return repr(value)
+    return _print_of_members(value)
+
+
+def _print_of_tensor(value: torch.Tensor, memory: Collection[int]) -> Any:
+    if value.layout is not torch.strided or type(value) not in {torch.Tensor, nn.Parameter}:
+        return None
+    if value.untyped_storage().data_ptr() in memory:
+        return None
+    return value.data_ptr(), value._version  # noqa: SLF001 - no public name
+
+
+def _last(value: Any) -> Any:
+    """The last member of an ordered container."""
+    if isinstance(value, set | frozenset) or not value:
+        return None
+    return next(reversed(value.values() if isinstance(value, dict) else value))
+
+
+def _print_of_members(value: Any) -> Any:
+    """Plain members of named tuples, and of objects of the program's own that have slots."""
+    if isinstance(value, tuple):
+        members = list(value)
+    elif getattr(type(value), "__slots__", None) and _is_of_program(type(value)):
+        names = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+        members = [getattr(value, name, None) for name in names]
+    else:
+        return None
+    return repr([member for member in members if type(member) in PLAIN])
+
+
+def _holds(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, _Value):
+        return f"a {type(value.value).__name__}, an attribute of a module"
+    if isinstance(value, _BaseDataLoaderIter | itertools.count):
+        return f"an iterator ({type(value).__name__})"
+    if hasattr(value, "__len__"):
+        return f"a {type(value).__name__} of {len(value)} items"
+    return f"a {type(value).__name__}"

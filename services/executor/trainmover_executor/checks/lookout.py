@@ -1,0 +1,98 @@
+"""What a program changes and nobody carries, looked for while its first steps are taken.
+
+The session knows what it was given. All that can be seen of the rest is compared from one step to
+the next: three times, and then now and again, since a list may outgrow what is carried.
+"""
+
+from __future__ import annotations
+
+from types import FrameType
+from typing import Any, Final
+
+import torch
+
+from trainmover.errors import ConfigError
+from trainmover_executor.checks.left_behind import LeftBehind, attributes_of
+from trainmover_executor.checks.portable import check_state
+from trainmover_executor.checks.strangers import Strangers, memory_of
+from trainmover_executor.program.frames import place_in
+from trainmover_executor.program.variables import LoopVariables
+from trainmover_executor.state.training import TrainingState
+
+__all__ = ["Lookout"]
+
+_EARLY_STEPS: Final = 3
+_EVERY: Final = 64
+_OWN_TO_TORCH: Final = frozenset({"_step_count", "_opt_called"})
+
+
+class Lookout:
+    """Asked each time the program asks for a step.
+
+    Args:
+        state: What the session knows.
+        variables: The program's own.
+    """
+
+    def __init__(self, state: TrainingState, variables: LoopVariables) -> None:
+        self._state = state
+        self._variables = variables
+        self._strangers = Strangers(state)
+        self._left_behind = LeftBehind()
+        self._hidden: list[dict[str, Any]] = []
+        self._first: int | None = None
+        self._last = -1
+        self._joined = False
+
+    def joined(self) -> None:
+        """This rank took another's place: its program was looked at there."""
+        self._joined = True
+
+    def look(self, frame: FrameType, *, committed: int) -> None:
+        """Compare with what was there a step ago.
+
+        Args:
+            frame: Asks for the next step.
+            committed: Steps completed by the job.
+
+        Raises:
+            ConfigError: Something changes that must be passed to the session, or what was passed
+                cannot be carried any more.
+        """
+        if self._first is None:
+            self._first = committed
+        done = committed - self._first
+        if committed == self._last or (done > _EARLY_STEPS and done % _EVERY):
+            return
+        self._last = committed
+        variables = self._variables.passed_over(frame)
+        if done <= _EARLY_STEPS and not self._joined:
+            self._look_early(variables, frame, done=done)
+        variables += attributes_of(self._state.models)
+        self._left_behind.look(variables, frame, memory=memory_of(self._state))
+
+    def _look_early(self, variables: list[tuple[str, Any]], frame: FrameType, *, done: int) -> None:
+        if done == 1:
+            check_state(self._state)
+        self._strangers.look(variables, frame)
+        hidden = [_hidden_in(optimizer) for optimizer in self._state.optimizers]
+        for optimizer, before, now in zip(
+            self._state.optimizers, self._hidden, hidden, strict=False
+        ):
+            for name, value in now.items():
+                if before.get(name, value) != value:
+                    raise ConfigError(
+                        f"{type(optimizer).__name__} keeps {name!r} as an attribute, which changes "
+                        f"from step to step (the loop at {place_in(frame)}) and would stay behind "
+                        "when a machine is replaced. Keep it in its param_groups or its state."
+                    )
+        self._hidden = hidden
+
+
+def _hidden_in(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Numbers that an optimizer keeps neither in its state nor in its groups."""
+    return {
+        name: value
+        for name, value in vars(optimizer).items()
+        if type(value) in {int, float} and name not in _OWN_TO_TORCH
+    }

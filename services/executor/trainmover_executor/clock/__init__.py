@@ -1,0 +1,1 @@
+"""The clock of collectives and steps: shared memory that the training process writes."""

@@ -1,0 +1,1 @@
+"""Process groups: operations run in order, on communicators that can be swapped."""

@@ -1,0 +1,1 @@
+"""What a process group delegates to, and which one it is."""

@@ -1,0 +1,1 @@
+"""Collectives over direct links: recursive doubling, rings, all to all."""

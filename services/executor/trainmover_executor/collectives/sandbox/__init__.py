@@ -1,0 +1,1 @@
+"""Collectives of a standby: recorded results, and stand-ins."""

@@ -1,1 +1,0 @@
-"""Communicators: what a process group delegates to, and can be swapped at a step boundary."""

@@ -1,0 +1,1 @@
+"""Kinds of loaders, and how each finds a place."""

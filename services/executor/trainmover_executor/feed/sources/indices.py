@@ -1,0 +1,303 @@
+"""Passes over the indices of a map-style loader: they can be advanced without loading anything."""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from trainmover_executor.feed import owned
+from trainmover_executor.feed.seeds import mix, torch_state
+from trainmover_executor.feed.stream import Stream
+from trainmover_executor.feed.workers import NOTHING, Seeded
+from trainmover_executor.state.packing.portable import pack_tree
+
+__all__ = ["IndexPass", "Indices"]
+
+_ONCE: Final = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+"""They draw from torch's process-wide generator once, when their first index is asked for."""
+
+_KNOWN: Final = (*_ONCE, SequentialSampler, DistributedSampler, range, list, tuple)
+_MOVABLE: Final[tuple[type, ...]] = (type(iter([])), type(iter(range(0))))
+_CHUNK: Final = 1024
+
+
+class Indices:
+    """Stands where the loader's sampler of index batches stands, and makes passes over it.
+
+    Args:
+        loader: A map-style torch DataLoader.
+
+    Attributes:
+        following: The pass that the next iterator of the loader takes, instead of a new one.
+        passes: Passes begun, in this process or the one that a position came from.
+    """
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._sampler: Any = loader._index_sampler  # noqa: SLF001 - the loader's own choice of the two
+        self._chain = list(_chain_of(self._sampler))
+        self._roots = {"generator": loader.generator, "sampler": self._sampler}
+        self._apart = (loader.dataset,)
+        self._seeded = loader.num_workers > 0
+        self.following: IndexPass | None = None
+        self.passes = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return _Claim(self.claim)
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def claim(self) -> IndexPass:
+        """The pass for an iterator that asks for its first index batch."""
+        following = self.following or self.fresh()
+        self.following = None
+        return following
+
+    def fresh(self, *, ahead: int = 0, worker_seed: int | None = None) -> IndexPass:
+        """A new pass.
+
+        Args:
+            ahead: Index batches that it leaves out at its beginning.
+            worker_seed: That of workers which run already; None for new ones.
+        """
+        if worker_seed is None:
+            worker_seed = mix("workers", torch_state(), self.passes)
+        return IndexPass(self, seeded=self._seeded, worker_seed=worker_seed, ahead=ahead)
+
+    def repeated(self, mark: dict[str, Any]) -> IndexPass:
+        """The pass that ``mark`` describes, from its beginning."""
+        return IndexPass(self, seeded=self._seeded, worker_seed=mark["workers"], mark=mark)
+
+    @property
+    def last(self) -> Any:
+        """The sampler that yields single indices, or what else there is at the end."""
+        return self._chain[-1]
+
+    @property
+    def sampler(self) -> Any:
+        """The loader's sampler of index batches."""
+        return self._sampler
+
+    @property
+    def isolated(self) -> bool:
+        """Whether it may draw from process-wide generators at any time."""
+        *batching, last = self._chain
+        known = type(last) in _KNOWN and all(type(each) is BatchSampler for each in batching)
+        return not known
+
+    @property
+    def draws_once(self) -> bool:
+        """Whether it draws from torch's process-wide generator when a pass begins."""
+        return type(self.last) in _ONCE and self.last.generator is None
+
+    def state(self) -> dict[str, Any]:
+        """What passes depend on and change, apart from process-wide generators; portable."""
+        return {
+            "owned": owned.capture(owned.find(self._roots, apart=self._apart)),
+            "numbers": [_numbers(each) for each in self._chain],
+            "passes": self.passes,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Put back what ``state`` returned, in this or another process."""
+        owned.restore(owned.find(self._roots, apart=self._apart), state["owned"])
+        for each, numbers in zip(self._chain, state["numbers"], strict=True):
+            if hasattr(each, "__dict__"):
+                vars(each).update(numbers)
+        self.passes = state["passes"]
+
+
+def _chain_of(sampler: Any) -> Iterator[Any]:
+    """A sampler, the one that it wraps, and so on."""
+    seen: set[int] = set()
+    while sampler is not None and id(sampler) not in seen:
+        seen.add(id(sampler))
+        yield sampler
+        inside = getattr(sampler, "__dict__", {})
+        sampler = inside.get("sampler", inside.get("batch_sampler"))
+
+
+def _numbers(sampler: Any) -> dict[str, Any]:
+    """The plain numbers among its attributes: the epoch, a count of its own."""
+    attributes = getattr(sampler, "__dict__", {})
+    return {k: v for k, v in attributes.items() if type(v) in (bool, int, float)}
+
+
+class _Claim:
+    """An iterator that decides which pass it is once it is used: some are made and dropped."""
+
+    def __init__(self, claim: Callable[[], IndexPass]) -> None:
+        self._claim = claim
+        self._pass: IndexPass | None = None
+
+    def __iter__(self) -> _Claim:
+        return self
+
+    def __next__(self) -> Any:
+        if self._pass is None:
+            self._pass = self._claim()
+        return next(self._pass)
+
+
+class _Rest:
+    """What ``BatchSampler.__iter__`` reads, with indices that can be advanced behind its back."""
+
+    def __init__(self, sampler: BatchSampler, indices: Iterator[Any]) -> None:
+        self._sampler = sampler
+        self.sampler = indices
+
+    @property
+    def batch_size(self) -> int:
+        return self._sampler.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        return self._sampler.drop_last
+
+
+class IndexPass:
+    """One pass over the index batches of a loader.
+
+    Args:
+        indices: Where from.
+        seeded: Whether index batches carry seeds, for workers.
+        worker_seed: What workers are begun with.
+        mark: Of the pass that this one repeats; None for a new one.
+        ahead: Index batches that it leaves out at its beginning.
+
+    Attributes:
+        worker_seed: As given.
+        at: Index batches drawn.
+        turns: How often it yields ``NOTHING`` first, so that the worker with a given number has
+            the same batches to load as if the pass had begun at its beginning.
+    """
+
+    def __init__(
+        self,
+        indices: Indices,
+        *,
+        seeded: bool,
+        worker_seed: int,
+        mark: dict[str, Any] | None = None,
+        ahead: int = 0,
+    ) -> None:
+        self._indices = indices
+        self._seeded = seeded
+        self._mark = mark
+        self._ahead = ahead
+        self._stream: Stream | None = None
+        self._singles: Iterator[Any] | None = None
+        self._batches: Iterator[Any] | None = None
+        self._seed = 0
+        self.worker_seed = worker_seed
+        self.at = 0
+        self.turns = 0
+
+    @property
+    def began(self) -> bool:
+        """Whether an index was asked for."""
+        return self._batches is not None
+
+    @property
+    def mark(self) -> dict[str, Any]:
+        """What the pass can be repeated from, once it has begun; portable, always the same."""
+        assert self._mark is not None  # noqa: S101 - it has begun
+        return self._mark
+
+    def __iter__(self) -> IndexPass:
+        return self
+
+    def __next__(self) -> Any:
+        if self.turns > 0:
+            self.turns -= 1
+            return NOTHING
+        if self._batches is None:
+            self._begin()
+        batch = self._run(next, self._batches)
+        self.at += 1
+        return Seeded(mix(self._seed, self.at), batch) if self._seeded else batch
+
+    def _run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        if self._stream is None:
+            return work(*arguments)
+        return self._stream.run(work, *arguments)
+
+    def _begin(self) -> None:
+        indices = self._indices
+        if self._mark is None:
+            self._mark = self._marked()
+        else:
+            indices.load_state(self._mark)
+            if "torch" in self._mark:
+                torch.set_rng_state(self._mark["torch"])
+            if "stream" in self._mark:
+                self._stream = Stream(self._mark["stream"], advance=False)
+        self._seed = self._mark["id"]
+        self._run(self._open)
+        self.skip_to(self._ahead)
+
+    def _marked(self) -> dict[str, Any]:
+        indices = self._indices
+        indices.passes += 1
+        mark = {**indices.state(), "workers": self.worker_seed}
+        if indices.isolated:
+            self._stream = Stream.of_now()
+            mark["stream"] = self._stream.seeds
+        elif indices.draws_once:
+            mark["torch"] = torch.get_rng_state()
+        mark["id"] = mix(torch_state(), pack_tree(mark))
+        return mark
+
+    def _open(self) -> None:
+        sampler = self._indices.sampler
+        if type(sampler) is BatchSampler:
+            self._singles = iter(sampler.sampler)
+            rest: Any = _Rest(sampler, self._singles)
+            self._batches = BatchSampler.__iter__(rest)
+        else:
+            self._batches = iter(sampler)
+
+    def skip_to(self, at: int, *, until: float | None = None) -> bool:
+        """Advance to ``at`` index batches, or as far as ``until`` (``time.monotonic``) allows.
+
+        Returns:
+            Whether it got there; the end of the indices counts as there.
+        """
+        if self._batches is None:
+            self._begin()
+        self._jump(at)
+        while self.at < at:
+            if until is not None and time.monotonic() >= until:
+                return False
+            self._run(self._skip, min(_CHUNK, at - self.at))
+        return True
+
+    def _jump(self, at: int) -> None:
+        """To ``at`` in no time, where the indices are a list or a range that nobody has read."""
+        if self.at == 0 and type(self._singles) in _MOVABLE and at > 0:
+            size = self._indices.sampler.batch_size
+            self._singles.__setstate__(at * size)  # type: ignore[union-attr]
+            self.at = at
+
+    def _skip(self, count: int) -> None:
+        if self._singles is not None:
+            rest = islice(self._singles, count * self._indices.sampler.batch_size)
+        else:
+            assert self._batches is not None  # noqa: S101 - it has begun
+            rest = islice(self._batches, count)
+        collections.deque(rest, maxlen=0)
+        self.at += count

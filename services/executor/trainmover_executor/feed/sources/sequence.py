@@ -1,0 +1,88 @@
+"""Batches that can be had by number: a list, a tuple, anything with a length and items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainmover_executor.feed import owned
+from trainmover_executor.feed.sources.source import How
+
+__all__ = ["SequenceSource", "is_sequence"]
+
+
+def is_sequence(loader: Any) -> bool:
+    """Whether batches can be had from ``loader`` by number."""
+    numbered = hasattr(loader, "__getitem__") and hasattr(loader, "__len__")
+    return numbered and not isinstance(loader, Mapping)
+
+
+class SequenceSource:
+    """Reads by number.
+
+    Args:
+        batches: With ``__getitem__`` and ``__len__``.
+    """
+
+    how: How = "index"
+    follows = False
+    drops = 0.0
+    loads_ahead = False
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+        self._at = 0
+        self._owned: dict[str, Any] = {}
+
+    def begin(self) -> None:
+        """See ``Source``."""
+        self.begin_at(0)
+
+    def begin_at(self, batches: int) -> None:
+        """See ``Source``."""
+        self._owned = owned.find({"loader": self._batches})
+        self._at = batches
+
+    def pass_over(self) -> None:
+        """See ``Source``."""
+
+    def draw(self) -> Any:
+        """See ``Source``."""
+        if self._at >= len(self._batches):
+            raise StopIteration
+        batch = self._batches[self._at]
+        self._at += 1
+        return batch
+
+    def mark(self) -> dict[str, Any]:
+        """See ``Source``."""
+        return {"id": 0, "now": owned.capture(self._owned)}
+
+    def rest_mark(self) -> dict[str, Any]:
+        """See ``Source``."""
+        return {"now": owned.capture(owned.find({"loader": self._batches}))}
+
+    def rest(self, mark: dict[str, Any]) -> None:
+        """See ``Source``."""
+        self.arrive(mark)
+
+    def end(self) -> None:
+        """See ``Source``."""
+
+    def rewind(self) -> None:
+        """See ``Source``."""
+
+    def prepare(self, mark: dict[str, Any], at: int, *, until: float) -> bool:
+        """See ``Source``."""
+        del mark, at, until
+        return True
+
+    def resume(self, mark: dict[str, Any], at: int) -> int:
+        """See ``Source``."""
+        del mark
+        self.begin_at(at)
+        return at
+
+    def arrive(self, mark: dict[str, Any]) -> None:
+        """See ``Source``."""
+        owned.restore(owned.find({"loader": self._batches}), mark["now"])

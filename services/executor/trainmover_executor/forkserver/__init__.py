@@ -1,0 +1,1 @@
+"""A process that has torch imported and forks workers in milliseconds."""

@@ -1,0 +1,1 @@
+"""How a link comes about: listen, dial, prove a secret."""

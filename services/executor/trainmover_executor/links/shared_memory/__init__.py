@@ -1,0 +1,1 @@
+"""Links within a host: memory that both ends share."""

@@ -1,0 +1,1 @@
+"""What an agent and the processes of its machine say to each other."""

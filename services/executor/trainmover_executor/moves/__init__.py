@@ -1,0 +1,1 @@
+"""Changes of the membership at a step boundary: survivor, leaver and joiner."""

@@ -1,0 +1,156 @@
+"""What a standby was told on its way into the job, and what it takes over where the job stands."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import structlog
+
+from trainmover.job.plan import Plan
+from trainmover_executor.links.link import Link
+from trainmover_executor.position.course import place_of_vote, still_open
+from trainmover_executor.position.position import Place, Position
+from trainmover_executor.program.predict import predicted
+from trainmover_executor.state.handing_over.follow import StateFollower
+from trainmover_executor.state.redo import StepStart
+from trainmover_executor.state.rng import capture_rng, restore_rng
+
+__all__ = ["NOWHERE", "Coming"]
+
+log = structlog.get_logger(__name__)
+
+NOWHERE: Final = Position([], {}, [], {})
+"""Of a job that has not begun."""
+
+
+class Coming:
+    """A plan that this standby joins, from its first word to the take-over.
+
+    After a crash, what only the dead rank knew is known as of its last vote. So the program goes to
+    that vote first, runs the code behind it from there, and so comes to where the job stands.
+
+    Attributes:
+        plan: The plan.
+        link: To the leaver, or to the replica that gives the state.
+        told: What the giver said of where the job stands; empty until it did.
+        voted: What the rank that is replaced alone knew at its last vote; None for a planned move.
+        now: The same at the place where the job stands, if it had shown that before it died.
+        ran_the_rest: Whether the program ran the code behind that vote, from ``voted``.
+        is_beyond: Whether the program had passed the call of that vote before the machine died.
+        hidden: How the paths begin of variables that cannot be seen from that vote: those of
+            generators that give the steps on.
+        issued: Collectives that the program had issued when its body ended.
+        follower: Of a planned move.
+        message: The last one of a planned move.
+        rest: What a replica handed over beside the state.
+        arrived: The state that was handed over, kept while the program runs one more step.
+        nbytes: Bytes of state that came.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.started = time.perf_counter()
+        self.link: Link | None = None
+        self.told: dict[str, Any] = {}
+        self.voted: Position | None = None
+        self.now: Position | None = None
+        self.ran_the_rest = False
+        self.is_beyond = False
+        self.hidden: frozenset[str] = frozenset()
+        self.issued = 0
+        self.follower: StateFollower | None = None
+        self.message: dict[str, Any] = {}
+        self.rest: dict[str, Any] = {}
+        self.arrived: StepStart | None = None
+        self.nbytes = 0
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether a leaver hands over; else a machine died."""
+        return self.plan.kind == "planned"
+
+    @property
+    def needs_the_rest(self) -> bool:
+        """Whether the program has to run the code behind the dead rank's last vote."""
+        is_known = self.voted is None or self.now is not None
+        return not (is_known or self.ran_the_rest or self.is_beyond)
+
+    @property
+    def target(self) -> Place:
+        """Where the program has to go next."""
+        place = Place.from_tree(self.told["place"])
+        if self.needs_the_rest and self.voted is not None:
+            return place_of_vote(self.voted.open, place)
+        return place
+
+    def vote_of_rest(self) -> Position | None:
+        """The vote behind which the program runs one more step; None if that is not known."""
+        if not self.is_planned:
+            return self.voted if self.ran_the_rest else None
+        # A leaver that is not between steps is met without running the code behind its vote.
+        voted, place = Position.from_tree(self.told["voted"]), self.told["place"]
+        return voted if place["between"] and voted.open == place["open"] else None
+
+    def variables_now(self) -> dict[str, Any]:
+        """The program's variables where the job stands, of the rank that gives the state."""
+        leavers = self.told.get("position", {}).get("variables", {})
+        return dict(self.told.get("now", leavers))
+
+    def position(self, *, issued: int) -> Position:
+        """What the dead rank would know where the job stands.
+
+        Args:
+            issued: Collectives that the program has issued.
+        """
+        if self.voted is None:
+            return NOWHERE  # an unborn job: this rank's own beginning is the dead rank's
+        if self.now is not None:
+            return self.now
+        place = Place.from_tree(self.told["place"])
+        known = still_open(self.voted.open, place)
+        feeds: list[dict[str, Any] | None] = [*self.voted.feeds[:known]]
+        feeds += [None] * (len(place.open) - known)
+        if self.is_beyond:
+            log.warning("random numbers are as they were at the last vote of the dead rank")
+        return Position(
+            feeds=feeds,
+            rng=self.voted.rng if self.is_beyond else capture_rng(),
+            buffers=self.voted.buffers,
+            variables=self._variables(self.voted, quiet=issued == self.issued),
+        )
+
+    def put_state_back(self) -> None:
+        """Have the state that was handed over again, if the program changed it since."""
+        if self.arrived is not None:
+            rng = capture_rng()
+            self.arrived.restore()
+            restore_rng(rng)
+
+    def _variables(self, voted: Position, *, quiet: bool) -> dict[str, Any]:
+        """Variables that the program does not have right already.
+
+        It set them itself, from the dead rank's values. What it may have wrong is what it computed
+        from collectives, which are stand-ins here, and what cannot be seen from the vote: if that
+        is alike at all ranks, it is what the giver has.
+
+        Args:
+            voted: At the vote.
+            quiet: The code behind it issued no collective.
+        """
+        told = self.told
+        certain, unknown = predicted(voted.variables, then=told["then"], now=told["now"])
+        unsure = [path for path in unknown if self._is_hidden(path)]
+        if unsure:
+            log.warning(
+                "variables that differ from rank to rank are as this standby had them",
+                variables=unsure,
+            )
+        return {
+            path: value
+            for path, value in certain.items()
+            if self.is_beyond or self._is_hidden(path) or (not quiet and path in voted.variables)
+        }
+
+    def _is_hidden(self, path: str) -> bool:
+        return path.partition(".")[0] in self.hidden

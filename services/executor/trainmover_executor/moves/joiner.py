@@ -1,0 +1,403 @@
+"""The joiner's part: a warm standby goes to where the job stands, takes the state over, goes on.
+
+A standby's program waits in its first shadow iterations' call of ``session.steps``. The job may be
+in a later one. So each time the program asks for a step (or for work between steps), the joiner
+says how to get nearer (see ``course``); all of that is still in the sandbox. Where the job stands,
+it takes over what a leaver or a replica holds, and is a member from then on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, NoReturn, Protocol
+
+import structlog
+
+from trainmover.errors import StaleEpochError
+from trainmover.job.plan import Plan
+from trainmover_executor.decisions.effects import CouldNotJoin, Joined, Joins
+from trainmover_executor.links.link import LinkBrokenError
+from trainmover_executor.moves.capsule import (
+    CAPSULE_GROUP,
+    CapsuleKeeper,
+    CapsuleLostError,
+    giver_of,
+    open_capsule,
+)
+from trainmover_executor.moves.coming import NOWHERE, Coming
+from trainmover_executor.moves.facts import Reports
+from trainmover_executor.position.course import (
+    Course,
+    EndCall,
+    Lost,
+    OneMoreStep,
+    Stay,
+    TakeOver,
+    Way,
+    way_to,
+)
+from trainmover_executor.position.moment import Moment
+from trainmover_executor.position.position import Place, Position
+from trainmover_executor.redundancy.service import FollowerService
+from trainmover_executor.redundancy.snapshot import take_again
+from trainmover_executor.state.handing_over.arrival import say_arrived
+from trainmover_executor.state.handing_over.follow import StateFollower
+from trainmover_executor.state.handing_over.transfer import (
+    HAND_OVER_TIMEOUT_S,
+    StateCorruptError,
+    live_tensors,
+    receive_tree,
+)
+from trainmover_executor.state.redo import StepStart
+from trainmover_executor.state.training import TrainingState
+from trainmover_executor.worker.prepare_links import STATE_GROUP
+from trainmover_executor.worker.runtime import Runtime
+
+__all__ = ["Joiner"]
+
+log = structlog.get_logger(__name__)
+
+_PATIENCE_S: Final = 86400.0
+_UNBORN: Final = -1
+_GRADIENTS_LOST: Final = (
+    "the gradients that rank {rank} accumulated by itself, without communication, in the bodies "
+    "since the last step of its optimizer are lost with it. Put all micro-batches of one optimizer "
+    "step into one body: for part in step.microbatches(n)"
+)
+
+
+class Data(Protocol):
+    """The data of the program's open calls of ``session.steps``.
+
+    Positions are those of the leaver, one for each call, the outermost first.
+    """
+
+    def approach(self, feeds: Sequence[dict[str, Any] | None]) -> bool:
+        """Get nearer to where the job is; whether there is nothing left to do."""
+
+    def preload(self, feeds: Sequence[dict[str, Any] | None]) -> None:
+        """Have loaded what follows there."""
+
+
+class Joiner:
+    """Played by the training thread of a standby, after its shadow iterations.
+
+    Args:
+        runtime: This rank.
+        state: Its state, to be overwritten.
+        reports: Where facts go.
+        capsules: What it keeps for other ranks once it takes part.
+        following: The same for state.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        state: TrainingState,
+        reports: Reports,
+        *,
+        capsules: CapsuleKeeper,
+        following: FollowerService,
+    ) -> None:
+        self._runtime = runtime
+        self._state = state
+        self._capsules = capsules
+        self._following = following
+        self._reports = reports
+        self._coming: Coming | None = None
+        self._follower: StateFollower | None = None
+        self._place: Place | None = None
+        self._approaching = False
+
+    @property
+    def committed(self) -> int:
+        """Steps that the job has completed, as far as this standby was told."""
+        if self._coming is None:
+            return 0
+        told = self._coming.told  # a leaver whose joiner is on its way tells the place alone
+        return int(told["committed"] if "committed" in told else told["place"]["committed"])
+
+    @property
+    def voted(self) -> Position | None:
+        """Where the rank that is replaced was at its last vote, if this standby was told.
+
+        None, too, while the program is in a call around the one that took that vote.
+        """
+        return None if self._coming is None else self._coming.vote_of_rest()
+
+    @property
+    def variables_now(self) -> dict[str, Any]:
+        """The program's variables where the job stands, of the rank that gives the state."""
+        return {} if self._coming is None else self._coming.variables_now()
+
+    @property
+    def replaces_the_dead(self) -> bool:
+        """Whether the job waits for this standby since a machine died."""
+        return self._coming is not None and not self._coming.is_planned
+
+    @property
+    def ran_the_rest(self) -> bool:
+        """Whether the program's variables come from the vote of the rank that is replaced."""
+        return self._coming is not None and self._coming.ran_the_rest
+
+    def way(self, course: Course, *, between: bool, data: Data) -> tuple[Way, Moment | None]:
+        """How this standby's program gets to where the job stands; waits until a plan needs it.
+
+        Args:
+            course: Where the program is.
+            between: It asks for work between steps; else for a step.
+            data: Its data.
+
+        Returns:
+            The way; with ``TakeOver``, what this process goes on with. It holds the state then.
+        """
+        while True:
+            try:
+                return self._next_way(course, between=between, data=data)
+            except (LinkBrokenError, StaleEpochError, StateCorruptError) as error:
+                self._could_not(error)
+
+    def _next_way(self, course: Course, *, between: bool, data: Data) -> tuple[Way, Moment | None]:
+        coming = self._coming or self._await_plan(course, between=between, data=data)
+        if not isinstance(coming, Coming):
+            return coming, None
+        way = self._way_of(coming, course, between=between, data=data)
+        if isinstance(way, Lost):
+            self._refuse(coming, way.reason)
+        return way, self._take_over(coming) if isinstance(way, TakeOver) else None
+
+    @property
+    def knows_the_place(self) -> bool:
+        """Whether this standby knows where the job is."""
+        return self._coming is not None or self._place is not None
+
+    def runs_the_rest(self, *, hidden: frozenset[str]) -> None:
+        """The program runs the code behind a vote from which it does not see ``hidden``."""
+        if self._coming is not None:
+            self._coming.hidden = hidden
+
+    def put_state_back(self) -> None:
+        """Behind the body of one more step: the code there sees the state that the job has."""
+        if self._coming is not None:
+            self._coming.issued = self._runtime.latch.issued
+            self._coming.put_state_back()
+
+    def check_proof(self) -> None:
+        """Before a joiner's first vote: its state must be the leaver's.
+
+        Raises:
+            StateCorruptError: It is not.
+        """
+        if self._follower is not None:
+            follower, self._follower = self._follower, None
+            follower.check_proof()
+
+    # -- the way -----------------------------------------------------------------------------------
+
+    def _await_plan(self, course: Course, *, between: bool, data: Data) -> Coming | Way:
+        """Wait until a plan needs this standby, or the job has left where its program is."""
+        runtime = self._runtime
+        while True:
+            plan = runtime.wait_for_news(timeout_s=0.0 if self._approaching else None)
+            if plan is not None:
+                self._approaching = False
+                return self._begin(plan)
+            seen = runtime.places.seen()
+            if seen is None:
+                continue
+            self._place = Place.from_tree(seen["place"])
+            way = way_to(self._place, course, between=between)
+            if isinstance(way, EndCall | Stay) or (between and isinstance(way, TakeOver)):
+                return way if not isinstance(way, TakeOver) else Stay(None)
+            here = isinstance(way, TakeOver) and not between
+            self._approaching = here and not data.approach(seen["position"]["feeds"])
+
+    def _begin(self, plan: Plan) -> Coming:
+        runtime = self._runtime
+        coming = self._coming = Coming(plan)
+        runtime.reach("join.begin")
+        planned = plan.kind == "planned"
+        runtime.reset(Joins(plan), watch=not planned)
+        if planned:
+            if runtime.role.state.withdrawn(plan):
+                raise LinkBrokenError("the migration was aborted")
+            coming.link = runtime.book.link(STATE_GROUP, runtime.rank, timeout_s=_PATIENCE_S)
+            return coming
+        committed, _, _ = runtime.agree([_UNBORN, _UNBORN, 0], best=max)
+        if committed > runtime.role.state.origin:
+            with contextlib.suppress(CapsuleLostError):  # which is said when it is asked for
+                runtime.book.call_ahead(CAPSULE_GROUP, giver_of(plan, runtime.rank))
+        source = plan.sources[runtime.rank]
+        coming.link = runtime.book.link(STATE_GROUP, source, timeout_s=HAND_OVER_TIMEOUT_S)
+        coming.told, _ = receive_tree(
+            coming.link, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S
+        )
+        if coming.told["begun"]:
+            coming.voted = Position.from_tree(self._receive_capsule(plan))
+        seen = runtime.places.seen()
+        if seen is not None and _same_place(seen["place"], coming.told["place"]):
+            coming.now = Position.from_tree(seen["position"])
+        return coming
+
+    def _way_of(self, coming: Coming, course: Course, *, between: bool, data: Data) -> Way:
+        if coming.plan.kind == "planned":
+            return self._followed(coming, course, between=between, data=data)
+        way = way_to(target := coming.target, course, between=between)
+        if isinstance(way, Lost) and coming.needs_the_rest:
+            coming.is_beyond = True
+            way = way_to(target := coming.target, course, between=between)
+        if isinstance(way, TakeOver) and coming.needs_the_rest:
+            way = OneMoreStep(drawn=target.open[-1][1])
+        if isinstance(way, OneMoreStep):
+            coming.ran_the_rest = len(course.levels) - 1 == len(target.open)
+            if coming.arrived is None:
+                self._receive(coming)
+                self._keep(coming)
+        return way
+
+    def _followed(self, coming: Coming, course: Course, *, between: bool, data: Data) -> Way:
+        """Be kept current by the leaver, as long as its program is where this one is."""
+        assert coming.link is not None  # noqa: S101 - _begin made it
+        while True:
+            if coming.told:
+                way = way_to(Place.from_tree(coming.told["place"]), course, between=between)
+                if coming.message and not isinstance(way, TakeOver) and coming.arrived is None:
+                    self._keep(coming)
+                if coming.message or not isinstance(way, TakeOver):
+                    return way
+                data.preload(coming.told["feeds"])
+                say_arrived(coming.link, epoch=coming.plan.epoch)
+                coming.follower = StateFollower(
+                    coming.link, self._state, epoch=coming.plan.epoch, patience_s=_PATIENCE_S
+                )
+                message, received = coming.follower.follow(
+                    meanwhile=partial(self._keep_up, coming, data)
+                )
+                coming.nbytes += received.nbytes
+            else:
+                message, _ = receive_tree(
+                    coming.link, epoch=coming.plan.epoch, live={}, first_timeout_s=_PATIENCE_S
+                )
+            coming.told = message
+            if message["kind"] != "place":
+                coming.message = message
+
+    def _keep_up(self, coming: Coming, data: Data) -> None:
+        """Load what the leaver will need next, as far as it has shown where it is."""
+        seen, place = self._runtime.places.seen(), coming.told["place"]
+        if seen is None or seen["place"]["committed"] <= place["committed"]:
+            return
+        calls = [ordinal for ordinal, _ in place["open"]]
+        if [ordinal for ordinal, _ in seen["place"]["open"]] == calls:
+            data.preload(seen["position"]["feeds"])
+
+    def _take_over(self, coming: Coming) -> Moment:
+        plan, runtime = coming.plan, self._runtime
+        planned = plan.kind == "planned"
+        moment = self._take_from_leaver(coming) if planned else self._inherit(coming)
+        runtime.reach("join.state")
+        committed = moment.place.committed
+        copied = "the leaver is dead"
+        phases = {"join": time.perf_counter() - coming.started}
+        if planned:
+            copied = "" if self._follower is not None else "following was not possible"
+            phases = {}
+        self._reports.switched(plan, phases, step=committed, nbytes=coming.nbytes, copied=copied)
+        if planned:
+            runtime.rewatch()
+        log.info(
+            "joined",
+            migration=plan.id,
+            epoch=plan.epoch,
+            committed=committed,
+            state_bytes=coming.nbytes,
+            copied=copied,
+        )
+        self._coming = None
+        runtime.promote()
+        between = coming.told["between"]
+        runtime.role.take(Joined(plan, committed, between, moment.votes_at_end))
+        runtime.reach("join.done")
+        return moment
+
+    def _take_from_leaver(self, coming: Coming) -> Moment:
+        message, follower = coming.message, coming.follower
+        assert follower is not None  # noqa: S101 - it received the message
+        if coming.arrived is not None:
+            coming.arrived.restore()
+        self._capsules.keep(message["capsules"], step=message["committed"])
+        self._following.adopt(message["followed"])
+        self._state.drop_gradients()
+        if message["gradients"] is not None:
+            self._state.load_gradients(message["gradients"])
+        if not follower.copied:
+            follower.begin_proof()
+            self._follower = follower
+        voted = Position.from_tree(message["voted"])
+        return Moment.from_trees(message, message["position"], voted=voted)
+
+    def _keep(self, coming: Coming) -> None:
+        coming.arrived = StepStart(self._state)
+        coming.arrived.capture(self.committed, whole=True)
+
+    def _receive(self, coming: Coming) -> None:
+        """Take the state from a replica."""
+        assert coming.link is not None  # noqa: S101 - _begin made it
+        say_arrived(coming.link, epoch=coming.plan.epoch)
+        tree, received = receive_tree(
+            coming.link,
+            epoch=coming.plan.epoch,
+            live=live_tensors({"state": self._state.tree()}),
+            first_timeout_s=HAND_OVER_TIMEOUT_S,
+        )
+        self._state.load(tree["state"])
+        if "since" in tree["state"]:
+            steps = take_again(self._state, tree["state"]["since"])
+            log.info("took the steps since a snapshot again", steps=steps)
+        coming.rest = {name: tree[name] for name in ("followed", "gradients")}
+        coming.nbytes += received.nbytes
+
+    def _inherit(self, coming: Coming) -> Moment:
+        """Stand where the job stands, with what only the dead rank knew from its capsule."""
+        if coming.arrived is None:
+            self._receive(coming)
+        else:
+            coming.put_state_back()
+        tree, told = coming.rest, coming.told
+        self._state.drop_gradients()
+        self._following.adopt(tree["followed"])
+        if tree["gradients"] is not None:
+            self._state.load_gradients(tree["gradients"])
+            if coming.voted is not None and self._state.gradient_print() != coming.voted.gradients:
+                self._refuse(coming, _GRADIENTS_LOST.format(rank=self._runtime.rank))
+        position = coming.position(issued=self._runtime.latch.issued).to_tree()
+        return Moment.from_trees(told, position, voted=coming.voted or NOWHERE)
+
+    def _refuse(self, coming: Coming, reason: str) -> NoReturn:
+        self._reports.refuse(coming.plan, reason)
+
+    def _could_not(self, error: Exception) -> None:
+        coming, self._coming = self._coming, None
+        if coming is None:
+            raise error
+        log.warning("could not join", migration=coming.plan.id, error=str(error))
+        broke = not isinstance(error, StateCorruptError)
+        self._runtime.role.take(CouldNotJoin(coming.plan, str(error), links_broke=broke))
+
+    def _receive_capsule(self, plan: Plan) -> dict[str, Any]:
+        runtime = self._runtime
+        try:
+            holder = giver_of(plan, runtime.rank)
+        except CapsuleLostError as error:
+            self._reports.refuse(plan, str(error))
+        link = runtime.book.link(CAPSULE_GROUP, holder, timeout_s=HAND_OVER_TIMEOUT_S)
+        tree, _ = receive_tree(link, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S)
+        return open_capsule(tree["capsule"])
+
+
+def _same_place(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two portable places are the same point of the program."""
+    return all(one[name] == other[name] for name in ("open", "committed", "between"))

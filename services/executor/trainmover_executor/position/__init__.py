@@ -1,0 +1,1 @@
+"""Where a rank is: in its program, in its data, between which votes."""

@@ -1,0 +1,60 @@
+"""What a rank knows of a point between two steps: enough for another process to go on from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainmover_executor.position.placement import Placement
+from trainmover_executor.position.position import Place, Position
+
+__all__ = ["Moment"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A point between two steps.
+
+    Attributes:
+        position: What only this rank knows.
+        place: Where all ranks stand.
+        placement: What was seen that decides where votes are.
+        votes_at_end: Whether the next one is at the end of the body.
+        accumulates: Gradients are part of the state: bodies since the last step of an optimizer
+            accumulated them.
+        voted: The same at the last vote, from where a joiner runs the code behind it.
+    """
+
+    position: Position
+    place: Place
+    placement: Placement
+    votes_at_end: bool
+    accumulates: bool
+    voted: Position
+
+    def common(self) -> dict[str, Any]:
+        """What is the same at all ranks, as a portable tree."""
+        return {
+            "place": self.place.to_tree(),
+            "placement": self.placement.to_tree(),
+            "votes_at_end": self.votes_at_end,
+            "accumulates": self.accumulates,
+        }
+
+    def to_tree(self) -> dict[str, Any]:
+        """All of it, as a portable tree that nobody changes."""
+        position = self.position.to_tree()
+        position["buffers"] = [[index, value.clone()] for index, value in self.position.buffers]
+        return {**self.common(), "position": position}
+
+    @staticmethod
+    def from_trees(common: dict[str, Any], position: dict[str, Any], *, voted: Position) -> Moment:
+        """From what ``common`` and ``Position.to_tree`` returned."""
+        return Moment(
+            position=Position.from_tree(position),
+            place=Place.from_tree(common["place"]),
+            placement=Placement.from_tree(common["placement"]),
+            votes_at_end=common["votes_at_end"],
+            accumulates=common["accumulates"],
+            voted=voted,
+        )

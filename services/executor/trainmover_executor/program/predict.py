@@ -1,0 +1,41 @@
+"""What became of a dead rank's variables between its last vote and where the job stands now.
+
+Code behind the vote changes them: it counts steps, and averages losses. Ranks run one program, so a
+variable that was the same at the rank that gives the state is what that rank has now. One that
+differs from rank to rank is known by running that code only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainmover_executor.program.values import equal
+
+__all__ = ["predicted"]
+
+
+def predicted(
+    theirs: Mapping[str, Any], *, then: Mapping[str, Any], now: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """The dead rank's variables where the job stands.
+
+    Args:
+        theirs: At its last vote.
+        then: Another rank's at that vote.
+        now: That rank's now.
+
+    Returns:
+        Those that are certain, and the paths of those that are not. A variable that differs and did
+        not change at the other rank is in neither: it may have changed at this one, behind a
+        condition on what is its own.
+    """
+    certain: dict[str, Any] = {}
+    unknown = []
+    for path, value in now.items():
+        known = path in theirs and path in then
+        if (known and equal(theirs[path], then[path])) or not (path in theirs or path in then):
+            certain[path] = value
+        elif not (known and equal(then[path], value)):
+            unknown.append(path)
+    return certain, unknown

@@ -1,0 +1,286 @@
+"""The variables of the training loop: found by looking, and carried to a joiner.
+
+Scripts count steps, average losses and remember the best score in plain variables, which no session
+was told of. All of them that hold plain values (``values``) are looked at between steps: the local
+variables of the running functions of the program, the globals of their modules, and attributes of
+the program's own objects that these hold. What has changed since the first step belongs to the
+state of the rank. What never changes is left alone, since a joiner set it for itself: the name of
+its host, a path, a process id.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from types import FrameType
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from trainmover_executor.program.frames import is_program, program_frames, write_locals
+from trainmover_executor.program.liveness import live_names
+from trainmover_executor.program.values import (
+    CONTAINERS,
+    equal,
+    is_plain,
+    portable,
+    restored,
+)
+
+__all__ = ["LoopVariables"]
+
+_DEPTH: Final = 3
+_MEMBERS: Final = 64
+_SCALARS: Final = frozenset({type(None), bool, int, float, complex})
+_UNSEEN: Final = object()
+_NOT_LOOKED_AT: Final = (
+    torch.Tensor,
+    nn.Module,
+    torch.optim.Optimizer,
+    torch.optim.lr_scheduler.LRScheduler,
+    torch.amp.GradScaler,
+    Dataset,
+    DataLoader,
+    Sampler,
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    type,
+)
+"""Known to the session, part of the data, or code."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Variable:
+    """One variable: where it is, and what it holds.
+
+    Attributes:
+        path: Its name for people and for the joiner: ``main.global_step``, ``train.meter.sum``.
+        value: What it holds.
+        put: Has it hold something else.
+    """
+
+    path: str
+    value: Any
+    put: Callable[[Any], None]
+
+
+class LoopVariables:
+    """Looks at the variables of the program.
+
+    Args:
+        known: Objects that the session carries already.
+    """
+
+    def __init__(self, known: Collection[object]) -> None:
+        self._known = {id(each) for each in known}
+        self._first: dict[str, Any] | None = None
+        self._changing: set[str] = set()
+        self._kept: dict[str, Any] = {}
+        self._holders: dict[str, Any] = {}
+        self._passed_over: list[tuple[str, Any]] | None = None
+
+    def passed_over(self, frame: FrameType | None) -> list[tuple[str, Any]]:
+        """(path, value) of what is needed on from ``frame`` and cannot be carried as a value."""
+        self._passed_over = []
+        for _ in self._all(frame):
+            pass
+        found, self._passed_over = self._passed_over, None
+        return found
+
+    def changed(self, frame: FrameType | None) -> dict[str, Any]:
+        """What changed since the first call, as a portable tree by path.
+
+        Args:
+            frame: The innermost frame to look at.
+        """
+        now = {one.path: portable(one.value) for one in self._all(frame)}
+        if self._first is None:
+            self._first = now
+        for path, value in now.items():
+            first = self._first.get(path, _UNSEEN)
+            if path not in self._changing and (first is _UNSEEN or not equal(first, value)):
+                self._changing.add(path)
+        return {path: value for path, value in now.items() if path in self._changing}
+
+    def roots(self, frame: FrameType | None) -> frozenset[str]:
+        """How the paths begin of all variables that can be seen from ``frame``."""
+        return frozenset(root for root, _, _ in self._roots(frame, live=False))
+
+    def load(self, values: Mapping[str, Any], frame: FrameType | None) -> list[str]:
+        """Take over what ``changed`` returned at another process.
+
+        Args:
+            values: By path.
+            frame: The innermost frame, at the same place of the program.
+
+        Returns:
+            Paths that do not exist here.
+        """
+        self._changing.update(values)
+        return self._put(values, frame)
+
+    def keep(self, frame: FrameType | None) -> None:
+        """Remember all values, for a step that may be done again."""
+        found = list(self._all(frame))
+        self._kept = {one.path: portable(one.value) for one in found}
+        self._holders = {one.path: one.value for one in found}
+
+    def put_back(self, frame: FrameType | None) -> None:
+        """Have all variables hold what they held at the last ``keep``.
+
+        In the same objects: a name may stand for another one by now, the batch of the step.
+        """
+        self._put(self._kept, frame, holders=self._holders)
+
+    def put(self, values: Mapping[str, Any], frame: FrameType | None) -> None:
+        """Have variables hold what ``kept`` said at another time."""
+        self._put(values, frame)
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """What the last ``keep`` remembered."""
+        return self._kept
+
+    def _put(
+        self,
+        values: Mapping[str, Any],
+        frame: FrameType | None,
+        *,
+        holders: Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        missing = dict(values)
+        held = {} if holders is None else holders
+        for one in self._all(frame, live=False):
+            if one.path in missing:
+                tree = missing.pop(one.path)
+                like = held.get(one.path, one.value)
+                if not equal(portable(like), tree):
+                    one.put(restored(tree, like))
+                elif like is not one.value:
+                    one.put(like)
+        for root, _, put in self._roots(frame, live=False):
+            for path in [path for path in missing if path.rpartition(".")[0] == root]:
+                put(path.rpartition(".")[2], restored(missing.pop(path), held.get(path)))
+        return sorted(missing)
+
+    # -- where they are --------------------------------------------------------------------------
+
+    def _all(self, frame: FrameType | None, *, live: bool = True) -> Iterator[_Variable]:
+        """Every variable that holds a plain value; only those still needed, with ``live``."""
+        seen = set(self._known)
+        for root, holder, put in self._roots(frame, live=live):
+            for name, value in list(holder.items()):
+                if not name.startswith("__"):
+                    yield from self._visit(value, f"{root}.{name}", partial(put, name), seen, 0)
+
+    def _roots(
+        self, frame: FrameType | None, *, live: bool
+    ) -> Iterator[tuple[str, dict[str, Any], Callable[[str, Any], None]]]:
+        """Where variables live: (path, names and values, how to set one)."""
+        modules: set[int] = set()
+        frames = program_frames(frame)
+        scripts = {id(each.f_globals): each for each in frames if _is_module(each)}
+        for each in frames:
+            names = each.f_globals
+            if id(names) not in modules:
+                modules.add(id(names))
+                script = scripts.get(id(names))
+                wanted = names if script is None else _needed(names, script, live=live)
+                yield names.get("__name__", "?").strip("_"), wanted, names.__setitem__
+        for depth, each in enumerate(frames):
+            if not _is_module(each):
+                root = f"{each.f_code.co_qualname}@{depth}".replace(".", ":")
+                yield root, _needed(each.f_locals, each, live=live), _local_setter(each)
+
+    def _visit(
+        self, value: Any, path: str, put: Callable[[Any], None], seen: set[int], depth: int
+    ) -> Iterator[_Variable]:
+        kind = type(value)
+        passed_over = _is_passed_over(kind)  # type: ignore[arg-type] # classes are hashable
+        if kind in _SCALARS or (not passed_over and is_plain(value)):
+            yield _Variable(path, value, put)
+            return
+        if passed_over:
+            self._pass_over(path, value)
+            return
+        if depth == _DEPTH or id(value) in seen:
+            return
+        if kind in CONTAINERS and len(value) <= _MEMBERS:
+            seen.add(id(value))
+            yield from self._visit_items(value, path, seen, depth)
+        elif hasattr(value, "__dict__") and _is_own(kind):  # type: ignore[arg-type]
+            seen.add(id(value))
+            for name, member in list(vars(value).items()):
+                setter = partial(setattr, value, name)
+                yield from self._visit(member, f"{path}.{name}", setter, seen, depth + 1)
+        else:
+            self._pass_over(path, value)
+
+    def _pass_over(self, path: str, value: Any) -> None:
+        if self._passed_over is not None:
+            self._passed_over.append((path, value))
+
+    def _visit_items(
+        self, value: Any, path: str, seen: set[int], depth: int
+    ) -> Iterator[_Variable]:
+        if isinstance(value, dict):
+            entries: list[tuple[Any, Any]] = list(value.items())
+        elif isinstance(value, list | tuple):
+            entries = list(enumerate(value))
+        else:
+            return
+        for key, member in entries:
+            if isinstance(value, tuple):
+                if is_plain(member):
+                    continue  # a tuple cannot be written
+                put: Callable[[Any], None] = _nowhere
+            else:
+                put = partial(value.__setitem__, key)
+            yield from self._visit(member, f"{path}[{key!r}]", put, seen, depth + 1)
+
+
+def _is_module(frame: FrameType) -> bool:
+    return frame.f_locals is frame.f_globals
+
+
+def _needed(names: dict[str, Any], frame: FrameType, *, live: bool) -> dict[str, Any]:
+    """Those of ``names`` that ``frame`` reads before it sets them again."""
+    if not live:
+        return dict(names)
+    wanted = live_names(frame)
+    return {name: value for name, value in names.items() if name in wanted}
+
+
+@lru_cache(maxsize=4096)
+def _is_passed_over(kind: type[Any]) -> bool:
+    """Whether objects of a class are known to the session, part of the data, or code."""
+    return issubclass(kind, _NOT_LOOKED_AT) and not issubclass(kind, torch.Tensor)
+
+
+@lru_cache(maxsize=4096)
+def _is_own(kind: type[Any]) -> bool:
+    """Whether a class is the program's own, or a bag of values."""
+    if issubclass(kind, types.SimpleNamespace | argparse.Namespace):
+        return True
+    module = inspect.getmodule(kind)
+    return is_program(kind.__module__, getattr(module, "__file__", None) or "<frozen")
+
+
+def _local_setter(frame: FrameType) -> Callable[[str, Any], None]:
+    def put(name: str, value: Any) -> None:
+        write_locals(frame, {name: value})
+
+    return put
+
+
+def _nowhere(value: Any) -> None:
+    """What cannot be replaced can be overwritten only."""
+    del value

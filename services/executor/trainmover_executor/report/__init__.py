@@ -1,0 +1,1 @@
+"""What is noted of each step: metrics, timing, costs."""

@@ -1,0 +1,1 @@
+"""State on its way to another rank: at once, or while training goes on."""

@@ -1,0 +1,1 @@
+"""State as bytes: portable trees, checksums."""

@@ -1,0 +1,99 @@
+"""Views of tensors as flat elements and raw bytes; what lives on a device is staged on the host.
+
+Links carry host memory. A CUDA tensor is copied into a pinned buffer (of torch's caching host
+allocator), worked on there, and copied back: several ranks may share one GPU, and the order in
+which values are added is the one of the CPU path, so the bits are too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from trainmover_executor.links.exchange import PIECE_BYTES
+
+__all__ = ["PieceBuffer", "Scratch", "bytes_of", "fence", "flat_of", "on_host", "write_back"]
+
+
+def on_host(tensor: torch.Tensor) -> bool:
+    """Whether links can read and write the memory of ``tensor``."""
+    return tensor.device.type == "cpu"
+
+
+def fence(tensors: Sequence[torch.Tensor]) -> Callable[[], None] | None:
+    """Marks what the current CUDA stream was asked to do so far.
+
+    Returns:
+        Waits until that is done, from any thread; None where all of ``tensors`` are on the host.
+    """
+    devices = {tensor.device for tensor in tensors if not on_host(tensor)}
+    events = []
+    for device in devices:
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(device))
+        events.append(event)
+    return partial(_wait_for, events) if events else None
+
+
+def _wait_for(events: Sequence[torch.cuda.Event]) -> None:
+    for event in events:
+        event.synchronize()
+
+
+def flat_of(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` as one dimension on the host: a view where it can be one, else a copy."""
+    plain = tensor.detach()
+    if not on_host(plain):
+        staged = torch.empty(plain.numel(), dtype=plain.dtype, pin_memory=torch.cuda.is_available())
+        staged.view(plain.shape).copy_(plain)  # waits: the bytes are read next
+        return staged
+    return plain.view(-1) if plain.is_contiguous() else plain.contiguous().view(-1)
+
+
+def write_back(tensor: torch.Tensor, flat: torch.Tensor) -> None:
+    """Copy ``flat`` into ``tensor`` where ``flat_of`` had to make a copy."""
+    plain = tensor.detach()
+    if not (on_host(plain) and plain.is_contiguous()):
+        plain.copy_(flat.view(plain.shape))
+
+
+def bytes_of(flat: torch.Tensor) -> memoryview:
+    """The bytes of a flat contiguous tensor, writable, without a copy."""
+    if flat.numel() == 0:
+        return memoryview(b"")
+    raw: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy()
+    return raw.data
+
+
+class PieceBuffer:
+    """The one piece of memory that a communicator receives into before it reduces."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self) -> None:
+        self._bytes = bytes_of(torch.empty(PIECE_BYTES, dtype=torch.uint8))
+
+    @property
+    def bytes(self) -> memoryview:
+        """All of it as bytes."""
+        return self._bytes
+
+
+class Scratch:
+    """Memory that is kept for the next time; it grows to the largest tensor it was asked for."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self) -> None:
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    def like(self, flat: torch.Tensor, *, times: int = 1) -> torch.Tensor:
+        """A flat tensor of the type and device of ``flat``, ``times`` as long; any content."""
+        size = times * flat.numel() * flat.element_size()
+        if self._bytes.numel() < size or self._bytes.device != flat.device:
+            self._bytes = torch.empty(size, dtype=torch.uint8, device=flat.device)
+        return self._bytes[:size].view(flat.dtype)

@@ -1,0 +1,442 @@
+"""The loop inside ``session.steps``: steps, attempts, and what happens between them.
+
+The standby's part, until it takes over, is in ``shadow``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import structlog
+
+from trainmover.errors import ConfigError
+from trainmover.telemetry.records import Phase
+from trainmover_executor.checks.determinism import DeterminismCheck
+from trainmover_executor.checks.lookout import Lookout
+from trainmover_executor.decisions.effects import FirstVote, Starts
+from trainmover_executor.moves.handover import Handover
+from trainmover_executor.position.course import Course
+from trainmover_executor.position.moment import Moment
+from trainmover_executor.position.placement import Placement
+from trainmover_executor.position.position import Position
+from trainmover_executor.program.frames import signature_of
+from trainmover_executor.program.variables import LoopVariables
+from trainmover_executor.redundancy.service import FollowerService
+from trainmover_executor.report.costs import Costs
+from trainmover_executor.report.journal import Journal
+from trainmover_executor.report.metrics import StepLog
+from trainmover_executor.report.step_timing import StepVitals
+from trainmover_executor.state.redo import StepStart
+from trainmover_executor.state.rng import capture_rng
+from trainmover_executor.state.training import TrainingState
+from trainmover_executor.training.attempt import Attempt
+from trainmover_executor.training.between import BetweenSteps, told_of
+from trainmover_executor.training.calls import Call, StepIterator
+from trainmover_executor.training.step import Step
+from trainmover_executor.training.vote import Ballot
+from trainmover_executor.worker.runtime import Runtime
+
+if TYPE_CHECKING:
+    from trainmover_executor.training.shadow import Shadow
+
+__all__ = ["SHADOW_ITERATIONS", "TrainingLoop"]
+
+log = structlog.get_logger(__name__)
+
+SHADOW_ITERATIONS: Final = 3
+"""Allocators settle after the first iteration, compilers trace again in the second."""
+
+_Result = TypeVar("_Result")
+
+
+class TrainingLoop:
+    """Draws batches and gives steps to the program, each until it is committed.
+
+    Args:
+        runtime: This rank's.
+        state: All mutable training state.
+        start: What an aborted step is taken back to.
+        handover: Changes of the membership, at step boundaries.
+        following: How the state survives this machine.
+        ballot: The vote.
+        journal: What is noted once a step is complete.
+        log: Metrics.
+        vitals: Timing of the parts of a step.
+        variables: The program's own.
+        at_end: Whether the program asked for votes at the end of bodies.
+
+    Attributes:
+        course: Where this process is in its program.
+        calls: The calls of ``session.steps`` that have begun and not ended, outermost first.
+        step: The step that was given last.
+        attempt: Where in its body the running step is.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        state: TrainingState,
+        *,
+        start: StepStart,
+        handover: Handover,
+        following: FollowerService,
+        ballot: Ballot,
+        journal: Journal,
+        log: StepLog,
+        vitals: StepVitals,
+        variables: LoopVariables,
+        at_end: bool = False,
+    ) -> None:
+        self._runtime = runtime
+        self._state = state
+        self._start = start
+        self._handover = handover
+        self._following = following
+        self._ballot = ballot
+        self._journal = journal
+        self._log = log
+        self._vitals = vitals
+        self.variables = variables
+        self._determinism = DeterminismCheck(runtime, state)
+        self._lookout = Lookout(state, variables)
+        self.costs = Costs(runtime)
+        self.course = Course()
+        self.calls: list[Call] = []
+        self.step: Step | None = None
+        self._sites: dict[Any, int] = {}
+        self._site: Any = None
+        self._voted = Position([], {}, [], {})
+        self._moment: Moment | None = None
+        self.attempt = Attempt(
+            runtime,
+            state,
+            placement=Placement(settled=at_end),
+        )
+        # Several optimizers are taken to alternate, until some steps were seen.
+        runtime.role.take(FirstVote(at_end or len(state.optimizers) > 1))
+        self._shadow: Shadow
+        self._between = BetweenSteps(runtime, state, handover=handover, variables=variables)
+        self._started = False
+        self._owner: Call | None = None
+
+    def shadowed_by(self, shadow: Shadow) -> None:
+        """The standby's part."""
+        self._shadow = shadow
+
+    # -- calls of session.steps ------------------------------------------------------------------
+
+    def next(self, call: Call, iterator: StepIterator, frame: FrameType) -> Step | None:
+        """The next step of ``call``; None when it is over.
+
+        Args:
+            call: Which call.
+            iterator: What the program asks.
+            frame: The program's frame that asks.
+
+        Raises:
+            ConfigError: The body did not use ``with step``, or a wrapper cannot be carried.
+        """
+        self._runtime.raise_fatal()
+        if call.over:
+            return None
+        if (again := self._unfinished(call, iterator)) is not None:
+            return again
+        if call.level is None:
+            self._begin(call)
+        self._site = signature_of(frame)
+        if self._runtime.sandboxed:
+            step = self._shadow.next(call, iterator, frame, site=self._site)
+            if self._runtime.sandboxed:
+                return step
+        return self._draw(call, frame)
+
+    def _unfinished(self, call: Call, iterator: StepIterator) -> Step | None:
+        """The step given last, where it has to be done again and no jump led back to it."""
+        step = self.step
+        if step is None or step.committed or call not in self.calls:
+            return None
+        if self._owner is not call:
+            return None
+        if not step.entered:
+            raise ConfigError(
+                "the body of the loop did not enter the step: use 'with step as batch:'"
+            )
+        if self._runtime.sandboxed:
+            return None
+        log.warning("the code behind the body of an aborted step ran", step=step.index)
+        try:
+            iterator.bring_wrappers_along(by=-1)
+        except ConfigError as error:
+            log.warning("a count is off by one", step=step.index, error=str(error))
+        return step
+
+    def _begin(self, call: Call) -> None:
+        if call.start_step:
+            self._start_from(call.start_step)
+        call.level = self.course.begin()
+        call.feed = call.open_feed()
+        self.calls.append(call)
+        self._owner = None
+
+    def _start_from(self, step: int) -> None:
+        """The program has loaded a checkpoint of ``step`` steps."""
+        if self.course.levels[0].ended or len(self.course.levels) > 1:
+            raise ConfigError(
+                f"session.steps(start_step={step}) comes after an earlier call of session.steps(): "
+                "start_step belongs to the first"
+            )
+        self._runtime.role.take(Starts(step))
+
+    def _draw(self, call: Call, frame: FrameType) -> Step | None:
+        assert call.feed is not None and call.level is not None  # noqa: S101, PT018 - begun
+        if not self._started:
+            self.start()
+        self._runtime.reach("step.next")
+        self._look(frame, between=False)
+        self._lookout.look(frame, committed=self._handover.committed)
+        self._settle()
+        if call.max_steps is not None and self._handover.committed >= call.max_steps:
+            self._end(call, frame)
+            return None
+        assert self._moment is not None  # noqa: S101 - looked
+        self._handover.leaver.look_after(self._moment)
+        more, batch = self._vitals.draw(call.feed.draw)
+        if not more:
+            self._settle()
+            self._end(call, frame)
+            return None
+        self.course.draw(call.level)
+        self._owner = call
+        self.step = Step(
+            index=self._handover.committed,
+            epoch=call.feed.epoch,
+            batch=batch,
+            attempts=self,
+            loop=frame,
+        )
+        return self.step
+
+    def _end(self, call: Call, frame: FrameType) -> None:
+        """The data of ``call`` is used up."""
+        self._close(call, left=False, variables=self.variables.changed(frame))
+        self._write_final()
+
+    def leave(self, call: Call) -> None:
+        """The program let go of the iterator of ``call``: by ``break``, ``return`` or an error."""
+        if call.level is None or call.over:
+            return
+        if self._runtime.sandboxed:
+            self._close(call, left=True, variables={})
+            return
+        step = self.step
+        aborted = self._owner is call and step is not None and step.entered and not step.committed
+        if aborted and step is not None and sys.exc_info()[0] is None and not step.running:
+            self._runtime.fatal = (
+                f"step {step.index} has to be done again because communication broke, but the "
+                "program left the loop inside of its body. Put 'break' and 'return' behind "
+                "'with step'."
+            )
+        self._close(call, left=True, variables=self._voted.variables, at_end=self._voted.at_end)
+        if step is not None and step.committed:
+            self._write_final()
+
+    def _close(
+        self, call: Call, *, left: bool, variables: dict[str, Any], at_end: bool = False
+    ) -> None:
+        assert call.level is not None  # noqa: S101 - it has begun
+        call.over = True
+        committed = self._handover.committed
+        self.course.end(
+            call.level, committed=committed, left=left, variables=variables, at_end=at_end
+        )
+        if call in self.calls:
+            del self.calls[self.calls.index(call) :]
+        if self._owner is call:
+            self.step = self._owner = None
+        self._handover.leaver.pause()
+
+    def close_shadow(self, call: Call) -> None:
+        """At a standby: ``call`` is over."""
+        self._close(call, left=False, variables={})
+
+    def gave(self, call: Call, step: Step) -> None:
+        """At a standby: ``step`` goes to the program."""
+        self._owner, self.step = call, step
+
+    def _write_final(self) -> None:
+        if self._log.wanted:
+            self._log.final(steps=self._handover.committed, digest=self._state.digest())
+
+    # -- between two steps -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """This rank takes part in training from now on."""
+        self._started = True
+        self._state.forget_passes()
+        self._following.protect()
+        self._journal.begin()
+
+    def _look(self, frame: FrameType, *, between: bool) -> None:
+        """Note where the job stands, before anything is drawn."""
+        self._moment = Moment(
+            position=self.here(frame),
+            place=self.course.place(committed=self._handover.committed, between=between),
+            placement=self.attempt.placement,
+            votes_at_end=self.attempt.keeps_all,
+            accumulates=self.attempt.accumulates,
+            voted=self._voted,
+        )
+        places = self._runtime.places
+        if places.listeners:
+            places.show(self._moment.to_tree())
+
+    def here(self, frame: FrameType) -> Position:
+        """Where this rank is in its data, random numbers and variables."""
+        return Position(
+            feeds=[call.feed.position() for call in self.calls if call.feed is not None],
+            rng=capture_rng(),
+            buffers=self._start.private_buffers(),
+            variables=self.variables.changed(frame),
+            gradients=self._state.gradient_print() if self.attempt.accumulating else None,
+        )
+
+    def _settle(self) -> None:
+        """At a step boundary: finish whatever changes the membership."""
+        self._state.forget_passes()
+        while self._runtime.latch.is_set or self._handover.pending:
+            assert self._moment is not None  # noqa: S101 - somebody looked
+            self._vitals.enter(Phase.MOVING)
+            self._handover.settle(self._moment)
+
+    # -- attempts, called by the step ------------------------------------------------------------
+
+    def begin(self, step: Step, frame: FrameType) -> None:
+        """See ``Attempts.begin``."""
+        if self._runtime.sandboxed:
+            self._shadow.begin(step, frame)
+            return
+        self._ballot.begin_step()
+        redone = self.attempt.is_redone(step)
+        self._determinism.begin(redone=redone)
+        if redone:
+            self._take_back(step, frame)
+        else:
+            self._start.capture(
+                self._handover.committed,
+                whole=self.attempt.keeps_all or self._determinism.rehearses,
+                accumulates=self.attempt.accumulates,
+            )
+            if self._determinism.rehearses:
+                self._start.restore()  # the second attempt begins with what this leaves
+            self.variables.keep(frame)
+            self._runtime.clock.step = self._handover.committed
+            self._runtime.begin_step()
+        done = self._sites.get(self._site, 0)
+        catches_up = self._handover.unconfirmed and done < SHADOW_ITERATIONS
+        self.attempt.begin(step, catches_up=catches_up)
+        self._runtime.reach("step.begin")
+        self._vitals.attempt()
+
+    def _take_back(self, step: Step, frame: FrameType) -> None:
+        self._start.restore()
+        self.variables.put_back(frame)
+        step.check_batch()
+        if self.attempt.was_in_sandbox:
+            return
+        self._following.void()
+        if self._determinism.rehearsed:
+            return
+        self._settle()
+        self._handover.steps_redone += 1
+
+    def is_broken(self) -> bool:
+        """See ``Attempts.is_broken``."""
+        return self._runtime.latch.is_set or self.attempt.was_in_sandbox
+
+    def before_optimizer(self) -> None:
+        """In front of an optimizer's step: vote if this is the place; leave an aborted body."""
+        step = self.step
+        if step is None or not step.running:
+            return
+        if not self._runtime.sandboxed:
+            self.attempt.before_optimizer(step)
+        elif not self._shadow.votes_at_end:
+            step.cast_vote()
+
+    def vote(self, step: Step) -> bool:
+        """See ``Attempts.vote``."""
+        if self._runtime.sandboxed:
+            return self._shadow.vote(step, sys._getframe(1))  # noqa: SLF001
+        if self.attempt.in_sandbox:
+            return False
+        if self._determinism.rehearses:
+            self._determinism.keep()
+            return False
+        self._determinism.compare()
+        call = self._owner
+        limit = None if call is None else call.max_steps
+        last = limit is not None and self._handover.committed + 1 >= limit
+        warm = self._sites.get(self._site, 0) + 1 >= SHADOW_ITERATIONS
+        frame = sys._getframe(1)  # noqa: SLF001 - the documented way
+        return self._ballot.vote(
+            may_switch=warm and not last and not self._runtime.saves.under_way,
+            at_end=self.attempt.voting(),
+            here=partial(self._here_at_vote, frame),
+            step_s=lambda: self._journal.step_s,
+        )
+
+    def _here_at_vote(self, frame: FrameType) -> Position:
+        self._voted = replace(
+            self.here(frame),
+            at_end=self.attempt.votes_at_end,
+            settings=self._state.settings(),
+            open=self.course.open,
+        )
+        return self._voted
+
+    def end(self, step: Step) -> bool:
+        """See ``Attempts.end``."""
+        if self._runtime.sandboxed:
+            return self._shadow.end(step)
+        self._sites[self._site] = self._sites.get(self._site, 0) + 1
+        self.attempt.end(step, kept=self._start.keeps_all)
+        if not step.committed:
+            return True
+        self._journal.committed(epoch=step.epoch)
+        feeds = [call.feed for call in self.calls if call.feed is not None]
+        attempt = self.attempt
+        self.costs.committed(self._start, feeds, at_end=attempt.keeps_all, because=attempt.because)
+        self._vitals.left()
+        return False
+
+    def joined(self, moment: Moment, *, sites: dict[Any, int]) -> None:
+        """A standby took over: it is as warm as the others, and votes where they do."""
+        self._sites = dict(sites)
+        self._voted = moment.voted
+        self._lookout.joined()
+        self.attempt.adopt(moment)
+        self.start()
+
+    # -- work between steps ----------------------------------------------------------------------
+
+    def between(self, work: Callable[[], _Result], frame: FrameType) -> _Result | None:
+        """See ``Session.between_steps``."""
+        self._runtime.raise_fatal()
+        if self.step is not None and self.step.running:
+            raise ConfigError("session.between_steps() was called inside 'with step'")
+        if self._runtime.sandboxed:
+            result = self._shadow.between(work, frame)
+            if self._runtime.sandboxed:
+                return result  # type: ignore[no-any-return]
+        while True:
+            self._look(frame, between=True)
+            self._settle()
+            complete, result = self._between.attempt(work, frame)
+            if complete:
+                self.course.results.append(told_of(result))
+                return result  # type: ignore[no-any-return]

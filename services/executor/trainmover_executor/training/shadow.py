@@ -1,0 +1,293 @@
+"""A standby's part of the training loop: shadow iterations, and the way to where the job stands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from trainmover_executor.decisions.effects import Warm
+from trainmover_executor.feed import Feed
+from trainmover_executor.messages.worker import Warmed
+from trainmover_executor.moves.handover import Handover
+from trainmover_executor.position.course import EndCall, OneMoreStep, Stay, TakeOver
+from trainmover_executor.position.moment import Moment
+from trainmover_executor.position.position import EndedCall, Position
+from trainmover_executor.state.rng import restore_rng
+from trainmover_executor.state.training import TrainingState
+from trainmover_executor.training.calls import Call, StepIterator
+from trainmover_executor.training.step import Step
+from trainmover_executor.worker.runtime import Runtime
+
+if TYPE_CHECKING:
+    from trainmover_executor.training.loop import TrainingLoop
+
+__all__ = ["Shadow"]
+
+log = structlog.get_logger(__name__)
+
+_BUDGET_S: Final = 0.05
+"""How long a waiting standby draws batches before it looks for a plan again."""
+
+
+class Shadow:
+    """What the loop does while this process is a standby.
+
+    At each place from which the program asks for steps for the first time, its body runs a few
+    times in the sandbox. Then the program waits there until a plan needs this rank.
+
+    Attributes:
+        completed: Steps that the program is told the job has completed.
+        votes_at_end: Whether the running body votes at its end, as that of the dead rank did.
+
+    Args:
+        runtime: This rank's.
+        state: All mutable training state.
+        handover: The joiner's part of it.
+        loop: Gives the steps to the program.
+        iterations: How often a body runs.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        state: TrainingState,
+        *,
+        handover: Handover,
+        loop: TrainingLoop,
+        iterations: int,
+    ) -> None:
+        self._runtime = runtime
+        self._state = state
+        self._handover = handover
+        self._joiner = handover.joiner
+        self._loop = loop
+        self._iterations = iterations
+        self._sites: dict[Any, int] = {}
+        self._site: Any = None
+        self._began_s: float | None = None
+        self._is_warm = False
+        self._beginning: Position | None = None
+        self._load: dict[str, Any] | None = None
+        self._voted: Position | None = None
+        self._before_site: dict[str, Any] | None = None
+        self._asked: frozenset[str] = frozenset()
+        self._leaving: EndedCall | None = None
+        self._one_more = False
+        self.completed = 0
+        self.votes_at_end = False
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def next(
+        self, call: Call, iterator: StepIterator, frame: FrameType, *, site: Any
+    ) -> Step | None:
+        """A step in the sandbox; None to end the call, or once this process has taken over."""
+        assert call.level is not None and call.feed is not None  # noqa: S101, PT018 - begun
+        self._site = site
+        if call.level.drawn == 0:
+            self._begin(call, frame)
+        if self._leaving is not None and call.level.drawn >= self._leaving.drawn:
+            self._leaving = None  # the job's program left this call here; this one did not
+            self._end(call, variables=None, frame=frame)
+            return None
+        if self._sites.get(site, 0) < self._iterations and not self._joiner.replaces_the_dead:
+            step = self._step(call, iterator, drawn=call.level.drawn + 1, index=call.start_step)
+            if step is not None:
+                return step
+            if call.level.drawn == 0:
+                self._end(call, variables=None, frame=frame)
+                return None
+        elif self._before_site is not None:
+            self._loop.variables.put(self._before_site, frame)
+            self._before_site = None
+        self._announce()
+        return self._go(call, iterator, frame)
+
+    def _go(self, call: Call, iterator: StepIterator, frame: FrameType) -> Step | None:
+        """Where the job is, or nearer to it."""
+        way, moment = self._joiner.way(self._loop.course, between=False, data=self)
+        match way:
+            case EndCall(ended=ended):
+                return self._leave(call, iterator, ended, frame)
+            case OneMoreStep(drawn=drawn):
+                self._voted = voted = self._joiner.voted
+                if voted is None:
+                    self._load = self._joiner.variables_now
+                else:
+                    self._load, self.votes_at_end = voted.variables, voted.at_end
+                self._one_more = True
+                self._asked = self._loop.variables.roots(frame)
+                committed = self._joiner.committed
+                return self._step(call, iterator, drawn=drawn, index=committed - 1)
+            case TakeOver():
+                assert moment is not None  # noqa: S101 - it comes with it
+                self._take_over(moment, frame, iterator)
+                return None
+            case _:
+                raise AssertionError(way)
+
+    def _begin(self, call: Call, frame: FrameType) -> None:
+        """A call begins: what shadow iterations do to its data and to variables does not count."""
+        assert call.feed is not None  # noqa: S101 - begun
+        call.beginning = call.feed.position()
+        self._loop.variables.keep(frame)
+        self._before_site = self._loop.variables.kept
+        if self._began_s is None:
+            self._began_s = time.monotonic()
+            self._runtime.await_compiled()
+        if not self._is_warm and self._beginning is None:
+            self._beginning = self._loop.here(frame)
+
+    def _step(self, call: Call, iterator: StepIterator, *, drawn: int, index: int) -> Step | None:
+        """A step of the sandbox, as the ``drawn``-th of its call; None where there is no data."""
+        assert call.level is not None and call.feed is not None  # noqa: S101, PT018 - begun
+        more, batch = call.feed.draw()
+        if not more:
+            call.feed.rewind()
+            more, batch = call.feed.draw()
+        if not more:
+            return None
+        iterator.bring_wrappers_along(by=drawn - 1 - call.level.drawn)
+        self._loop.course.draw(call.level)
+        call.level.drawn = drawn
+        step = Step(index=index, epoch=call.feed.epoch, batch=batch, attempts=self._loop, loop=None)
+        self._loop.gave(call, step)
+        return step
+
+    def _leave(
+        self, call: Call, iterator: StepIterator, ended: EndedCall, frame: FrameType
+    ) -> Step | None:
+        """End ``call`` as the job's ended."""
+        assert call.level is not None  # noqa: S101 - begun
+        if ended.left and ended.drawn > call.level.drawn:
+            # It left the loop behind the body of its last step: run that code.
+            self._leaving, self._load = ended, ended.variables
+            self.votes_at_end = ended.at_end
+            self._one_more = True
+            step = self._step(call, iterator, drawn=ended.drawn, index=ended.committed - 1)
+            if step is not None:
+                return step
+        keeps = ended.left or self._joiner.ran_the_rest
+        self._end(call, variables=None if keeps else ended.variables, frame=frame)
+        return None
+
+    def _end(self, call: Call, *, variables: dict[str, Any] | None, frame: FrameType) -> None:
+        if variables is not None:
+            self._loop.variables.load(variables, frame)
+        self._loop.close_shadow(call)
+
+    def _announce(self) -> None:
+        """Say once that this standby is warm."""
+        if self._is_warm:
+            return
+        self._is_warm = True
+        runtime = self._runtime
+        took_s = time.monotonic() - (self._began_s or time.monotonic())
+        runtime.report(Warmed(rank=runtime.rank, shadow_iterations=self._iterations, warm_s=took_s))
+        runtime.role.take(Warm())
+        runtime.open_endpoint()
+
+    # -- the data of open calls --------------------------------------------------------------------
+
+    def approach(self, feeds: Sequence[dict[str, Any] | None]) -> bool:
+        """See ``Data.approach``."""
+        pairs = self._with(feeds)
+        arrived = [feed.approach(position, budget_s=_BUDGET_S) for feed, position in pairs]
+        if all(arrived):
+            self._loop.costs.followed([feed for feed, _ in pairs])
+        return all(arrived)
+
+    def preload(self, feeds: Sequence[dict[str, Any] | None]) -> None:
+        """See ``Data.preload``."""
+        for feed, position in self._with(feeds):
+            feed.preload(position)
+
+    def _with(self, feeds: Sequence[dict[str, Any] | None]) -> list[tuple[Feed, dict[str, Any]]]:
+        pairs = zip(self._loop.calls, feeds, strict=False)
+        return [
+            (call.feed, feed) for call, feed in pairs if call.feed is not None and feed is not None
+        ]
+
+    # -- attempts ----------------------------------------------------------------------------------
+
+    def begin(self, step: Step, frame: FrameType) -> None:
+        """The body of a step begins in the sandbox."""
+        del step, frame
+        self._runtime.begin_step()
+        self._state.forget_passes()
+
+    def vote(self, step: Step, frame: FrameType) -> bool:
+        """Every step is committed here; on its way, the program gets the job's variables."""
+        del step
+        if self._load is not None:
+            self._loop.variables.load(self._load, frame)
+            self._load = None
+        if self._voted is not None:
+            self._seek(self._voted)  # which may draw random numbers, as loading does
+            restore_rng(self._voted.rng)
+            self._state.load_settings(self._voted.settings)
+            # A generator that gives steps on cannot be seen from their bodies.
+            seen = self._loop.variables.roots(frame)
+            self._joiner.runs_the_rest(hidden=self._asked - seen)
+            self._voted = None
+        return True
+
+    def end(self, step: Step) -> bool:
+        """Whether the body has to run again."""
+        self.completed = step.index + 1
+        self.votes_at_end = False
+        if self._one_more:
+            self._one_more = False
+            settings = self._state.settings()  # the code behind the vote is about to move them on
+            self._joiner.put_state_back()
+            self._state.load_settings(settings)
+            return False
+        self._sites[self._site] = self._sites.get(self._site, 0) + 1
+        return self._sites[self._site] < self._iterations
+
+    # -- work between steps ------------------------------------------------------------------------
+
+    def between(self, work: Callable[[], Any], frame: FrameType) -> Any:
+        """Work between steps in the sandbox, or what it returned in the job."""
+        course = self._loop.course
+        if not self._is_warm or not self._joiner.knows_the_place:
+            result = None if self._is_warm else work()
+            course.results.append(None)
+            return result
+        way, moment = self._joiner.way(course, between=True, data=self)
+        if isinstance(way, TakeOver):
+            assert moment is not None  # noqa: S101 - it comes with it
+            self._take_over(moment, frame, None)
+            return None
+        result = way.result if isinstance(way, Stay) else None
+        course.results.append(result)
+        return result
+
+    # -- the end of being a standby ----------------------------------------------------------------
+
+    def _take_over(self, moment: Moment, frame: FrameType, iterator: StepIterator | None) -> None:
+        """Stand where the job stands, with the position of the rank that is replaced."""
+        loop, place, position = self._loop, moment.place, moment.position
+        if iterator is not None and place.open:
+            mine = loop.course.levels[-1].drawn
+            iterator.bring_wrappers_along(by=place.open[-1][1] - mine)
+        if not position.feeds and place.open and self._beginning is not None:
+            position = self._beginning
+        loop.variables.load(position.variables, frame)
+        loop.course.adopt(place)
+        self._state.forget_passes()
+        self._seek(position)
+        restore_rng(position.rng)
+        self._state.load_buffers(position.buffers)
+        self._handover.is_joiner = True
+        loop.joined(moment, sites=self._sites)
+
+    def _seek(self, position: Position) -> None:
+        """Have the data of all open calls stand as in ``position``."""
+        for call, feed in zip(self._loop.calls, position.feeds, strict=True):
+            assert call.feed is not None  # noqa: S101 - it has begun
+            call.feed.seek(call.beginning if feed is None else feed)

@@ -1,0 +1,148 @@
+"""One optimizer step: ``with step as batch``, aborted or committed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FrameType, TracebackType
+from typing import Any, Protocol
+
+import torch
+
+from trainmover.errors import ConfigError, TrainMoverError
+from trainmover_executor.feed.microbatches import split
+from trainmover_executor.program.jump import go_back
+
+__all__ = ["Attempts", "BatchChangedError", "Step", "VoidStep"]
+
+
+class VoidStep(BaseException):
+    """Leaves the body of a step whose vote failed; ``with step`` swallows it.
+
+    A BaseException, so that no ``except Exception`` in user code can catch it.
+    """
+
+
+class BatchChangedError(TrainMoverError):
+    """An aborted step cannot be redone because its batch was modified in place."""
+
+
+class Attempts(Protocol):
+    """What a step asks of its loop."""
+
+    def begin(self, step: Step, frame: FrameType) -> None:
+        """An attempt at ``step`` begins, for the first time or again."""
+
+    def vote(self, step: Step) -> bool:
+        """Whether the step is committed."""
+
+    def is_broken(self) -> bool:
+        """Whether communication broke: what a body raises then is a consequence."""
+
+    def end(self, step: Step) -> bool:
+        """The attempt is over; whether the body has to run again."""
+
+
+class Step:
+    """One optimizer step, attempted until it is committed.
+
+    Attributes:
+        index: Number of this step, from 0; equal on all ranks.
+        epoch: Pass over the data the batch belongs to.
+    """
+
+    def __init__(
+        self,
+        *,
+        index: int,
+        epoch: int,
+        batch: Any,
+        attempts: Attempts,
+        loop: FrameType | None = None,
+    ) -> None:
+        self.index = index
+        self.epoch = epoch
+        self._batch = batch
+        self._versions = [(t, t._version) for t in _tensors(batch)]  # noqa: SLF001 - no public name
+        self._attempts = attempts
+        self._loop = loop
+        self._frame: FrameType | None = None
+        self._line = 0
+        self.entered = False
+        self.running = False
+        self.voted = False
+        self.committed = False
+
+    def __enter__(self) -> Any:
+        if self.running or self.committed:
+            raise ConfigError(f"step {self.index} was entered twice: use one 'with step' for each")
+        self._frame = sys._getframe(1)  # noqa: SLF001 - the documented way
+        self._line = self._frame.f_lineno
+        self.voted = False
+        self._attempts.begin(self, self._frame)
+        self.entered = self.running = True
+        return self._batch
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        self.running = False
+        frame, self._frame = self._frame, None
+        if not self._leave(kind):
+            return False
+        if self._attempts.end(self) and frame is not None:
+            self.committed = False
+            go_back(frame, self._line, loop=self._loop)
+        return True
+
+    def _leave(self, kind: type[BaseException] | None) -> bool:
+        """Whether the body was left in an orderly way."""
+        if kind is VoidStep:
+            return True
+        if kind is not None:
+            # Whatever the body raises after communication broke is a consequence, not a bug.
+            broken = self._attempts.is_broken() and not self.committed
+            return broken and issubclass(kind, Exception)
+        self.cast_vote()
+        return True
+
+    def cast_vote(self) -> bool:
+        """Vote once in each attempt; the result is kept."""
+        if not self.voted:
+            self.voted = True
+            self.committed = self._attempts.vote(self)
+        return self.committed
+
+    def microbatches(self, count: int) -> Iterator[Any]:
+        """The batch in ``count`` parts as equal as possible, for accumulation.
+
+        See ``microbatches.split`` for what is cut and what is passed whole.
+        """
+        return split(self._batch, count)
+
+    def check_batch(self) -> None:
+        """Make sure that the batch is what it was before the aborted attempt.
+
+        Raises:
+            BatchChangedError: The body changed it in place.
+        """
+        for tensor, version in self._versions:
+            if tensor._version != version:  # noqa: SLF001 - no public name
+                raise BatchChangedError(
+                    f"step {self.index} broke and must be redone, but its body changed the batch "
+                    f"in place (a tensor of shape {tuple(tensor.shape)}). Use an out-of-place "
+                    "operation on the batch."
+                )
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [tensor for item in value.values() for tensor in _tensors(item)]
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in _tensors(item)]
+    return []

@@ -1,0 +1,118 @@
+"""Carries a recording from an active rank to the standby process of the same rank."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Final
+
+import structlog
+import torch
+
+from trainmover.errors import ProtocolError, TrainMoverError
+from trainmover_executor.collectives.sandbox.recording import Entry, Mark, Recording
+from trainmover_executor.links.dialling.endpoint import dial
+from trainmover_executor.links.dialling.frames import next_frame, send_frame
+from trainmover_executor.links.dialling.handshake import ANY_EPOCH, RECORD_GROUP, Hail
+from trainmover_executor.links.dialling.secret import LinkSecret
+from trainmover_executor.state.packing.codec import is_portable
+from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
+
+__all__ = ["entry_of", "fetch_recording", "serve_recording", "take_in"]
+
+log = structlog.get_logger(__name__)
+
+_FRAME_LIMIT_BYTES: Final = 1024 * 1024
+_FIRST_STEP_S: Final = 3600.0
+"""An active rank keeps a connection no longer than that; a first step may compile for long."""
+_STALLED_S: Final = 30.0
+"""Whoever takes nothing for so long, with something to take, has gone."""
+_ENTRIES: Final = 1_000_000
+"""Operations of the first step; more are no recording of ours."""
+
+
+async def serve_recording(sock: socket.socket, recording: Recording) -> None:
+    """Send everything, what is to come included; ends when the recording does."""
+    loop = asyncio.get_running_loop()
+    more = asyncio.Event()
+    recording.listen(lambda: loop.call_soon_threadsafe(more.set))
+    sent = 0
+    try:
+        while True:
+            more.clear()
+            complete = recording.complete
+            news = recording.since(sent)
+            for item in news:
+                async with asyncio.timeout(_STALLED_S):
+                    await send_frame(sock, _pack(item))
+            sent += len(news)
+            if complete and not news:
+                return
+            if not complete:
+                async with asyncio.timeout(_FIRST_STEP_S):
+                    await more.wait()
+    except (OSError, TrainMoverError) as error:  # a timeout is an OSError
+        log.debug("the recording was not sent", error=repr(error))  # the standby has gone
+    finally:
+        sock.close()
+
+
+async def fetch_recording(
+    recording: Recording, *, job: str, rank: int, endpoint: str, secret: LinkSecret
+) -> None:
+    """Fill ``recording`` with what the active rank at ``endpoint`` has; closes it at the end."""
+    try:
+        hail = Hail(job=job, epoch=ANY_EPOCH, group=RECORD_GROUP, source=rank, target=rank)
+        sock = await dial(endpoint, hail, secret=secret)
+        try:
+            await take_in(sock, recording)
+        finally:
+            sock.close()
+    except (OSError, TrainMoverError) as error:
+        # Most programs warm up without; one that does not will say what it misses.
+        log.warning("no recording of the first step", rank=rank, of=endpoint, error=str(error))
+    finally:
+        recording.close()
+        log.debug("recording", kept_bytes=recording.nbytes, too_large=recording.dropped)
+
+
+async def take_in(sock: socket.socket, recording: Recording) -> None:
+    """Fill ``recording`` with what ``serve_recording`` sends, until the other side closes.
+
+    Raises:
+        ProtocolError: It does not parse.
+    """
+    for _ in range(_ENTRIES):
+        async with asyncio.timeout(_FIRST_STEP_S):
+            data = await next_frame(sock, limit_bytes=_FRAME_LIMIT_BYTES)
+        if data is None:
+            return
+        recording.add(entry_of(data))
+
+
+def _pack(item: Entry | Mark) -> bytes:
+    if isinstance(item, Mark):
+        return pack_tree({"mark": str(item)})
+    tensors = None
+    if item.tensors is not None and all(map(is_portable, item.tensors)):
+        tensors = list(item.tensors)
+    return pack_tree({"key": item.key, "tensors": tensors})
+
+
+def entry_of(data: bytes) -> Entry | Mark:
+    """One entry of a recording.
+
+    Raises:
+        ProtocolError: It is none.
+    """
+    try:
+        tree = unpack_tree(data)
+        if "mark" in tree:
+            return Mark(tree["mark"])
+        key, tensors = tree["key"], tree["tensors"]
+        known = None if tensors is None else tuple(tensors)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ProtocolError(f"an entry of a recording does not parse: {error}") from error
+    if known is not None and not all(isinstance(each, torch.Tensor) for each in known):
+        raise ProtocolError("an entry of a recording holds something else than tensors")
+    return Entry(str(key), known)

@@ -1,0 +1,1 @@
+"""What other systems use: webhooks out, notices of departures in."""

@@ -1,0 +1,1 @@
+"""A job on one host: its processes, started, watched and ended."""

@@ -1,0 +1,1 @@
+"""Machines: which there are, what speaks against one, who holds which slot."""

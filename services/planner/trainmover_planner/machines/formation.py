@@ -1,0 +1,222 @@
+"""How a job forms, and what becomes of machines that come later."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from trainmover.commands import Start, Stop, Warm
+from trainmover.events.machine import MachineLost
+from trainmover.events.migration import JobFormed
+from trainmover.job.tables import Table
+from trainmover.job.topology import Layout, Member, Membership
+from trainmover_planner.machines.forgetting import forget_machines
+from trainmover_planner.state.inventory import Host, Life
+from trainmover_planner.state.state import Shape, State, seat_of
+from trainmover_planner.state.turn import Turn
+
+__all__ = [
+    "adopt",
+    "form",
+    "forms_at_s",
+    "refuse",
+    "refuse_misfits",
+    "start_members",
+    "warm_standbys",
+]
+
+
+def refuse_misfits(turn: Turn) -> None:
+    """Turn away machines that were told another shape of the job than the first one."""
+    state = turn.state
+    if not state.newcomers:
+        return
+    shape = _shape(state)
+    if shape is None:
+        turn.set(newcomers=Table())
+        return
+    # A shape that was not known before is one that nobody was held against yet.
+    names = state.newcomers if state.shape == shape or state.membership else state.inventory.hosts
+    turn.set(shape=shape, newcomers=Table())
+    for host in turn.state.inventory.sorted(names):
+        if not state.inventory.usable(host, dead=state.deaths):
+            continue
+        mine = len(host.machine.endpoints)
+        if host.nnodes == shape.nnodes and mine == shape.ranks:
+            turn.set(arrived_s=max(turn.state.arrived_s, host.registered_s))
+            continue
+        by = "the job" if state.membership is not None else shape.life[0]
+        refuse(
+            turn,
+            host,
+            f"machine {host.machine.name} does not fit: it says --nnodes {_words(host.nnodes)} "
+            f"with {mine} ranks, {by} says {_words(shape.nnodes)} with {shape.ranks}. "
+            "Start it with the same flags as the others.",
+        )
+    forget_machines(turn)
+
+
+def _words(nnodes: tuple[int, int]) -> str:
+    return f"{nnodes[0]}:{nnodes[1]}"
+
+
+def refuse(turn: Turn, host: Host, reason: str) -> None:
+    """Never use this life of a machine; it is told so."""
+    name, generation = host.life
+    turn.set(inventory=turn.state.inventory.refuse(host.life))
+    lost = MachineLost(machine=name, reason=reason, generation=generation)
+    turn.publish(lost, id=f"{name}.{generation}.refused")
+    stop = Stop(reason=reason)
+    turn.send(name, stop, id=f"{turn.state.job}:{name}:{generation}:refused")
+
+
+def _shape(state: State) -> Shape | None:
+    """What machines must have been told; None while there are none."""
+    if state.membership is not None:
+        members = (state.inventory.get(m.machine) for m in state.membership.members)
+        known = next((host for host in members if host is not None), None)
+        if known is None:
+            return None
+        return Shape(known.life, known.nnodes, state.membership.layout.ranks_per_slot)
+    if state.shape is not None:
+        host = state.inventory.get(state.shape.life[0])
+        same = host is not None and host.life == state.shape.life
+        if host is not None and same and state.inventory.usable(host, dead=state.deaths):
+            return state.shape
+    hosts = _registered(state)
+    if not hosts:
+        return None
+    first = min(hosts, key=lambda host: host.registered_s)
+    return Shape(first.life, first.nnodes, len(first.machine.endpoints))
+
+
+def _registered(state: State) -> list[Host]:
+    usable = state.inventory.usable
+    return [h for h in state.inventory.sorted() if usable(h, dead=state.deaths)]
+
+
+def forms_at_s(state: State) -> float | None:
+    """When the job forms if nobody else registers, in seconds; None while machines are missing."""
+    if state.phase != "forming" or state.shape is None:
+        return None
+    fewest, most = state.shape.nnodes
+    if len(state.inventory.hosts) < fewest:
+        return None
+    count = state.inventory.count(dead=state.deaths)
+    if count < fewest:
+        return None
+    return state.arrived_s if count >= most else state.arrived_s + state.settings.form_quiet_s
+
+
+def form(turn: Turn) -> None:
+    """Form the job when enough machines are there."""
+    state = turn.state
+    at_s = forms_at_s(state)
+    if at_s is None or turn.now_s < at_s:
+        return
+    hosts = _registered(state)
+    slots = hosts[0].nnodes[0]
+    chosen, spare = hosts[:slots], hosts[slots:]
+    membership = Membership(
+        epoch=state.issued + 1,
+        layout=Layout(slots=slots, ranks_per_slot=len(hosts[0].machine.endpoints)),
+        members=tuple(
+            Member(
+                machine=host.machine.name,
+                generation=host.machine.generation,
+                endpoints=host.machine.endpoints,
+            )
+            for host in chosen
+        ),
+    )
+    adopt(turn, membership)
+    names = tuple(host.machine.name for host in spare)
+    turn.publish(JobFormed(membership=membership, standbys=names), id="job.formed")
+    start_members(turn)
+
+
+def adopt(turn: Turn, membership: Membership) -> None:
+    """The first membership exists, or the first one that is known."""
+    state = turn.state
+    hosts = (state.inventory.get(member.machine) for member in membership.members)
+    seated = {h.machine.name for h in hosts if h and seat_of(membership, h.life) is not None}
+    turn.set(
+        phase="running",
+        membership=membership,
+        memberships=MappingProxyType({membership.epoch: membership}),
+        issued=max(state.issued, membership.epoch),
+        spare=Table.of(name for name in state.spare if name not in seated),
+        cold=Table.of(name for name in state.cold if name not in seated),
+    )
+
+
+def start_members(turn: Turn) -> None:
+    """Tell the first members to start; a repeated start changes nothing at the machine."""
+    membership = turn.state.membership
+    if membership is None:
+        return
+    for slot, member in enumerate(membership.members):
+        start = Start(generation=member.generation, slot=slot, membership=membership)
+        id = f"{turn.state.job}:{member.machine}:{member.generation}:start"
+        turn.send(member.machine, start, id=id)
+
+
+def warm_standbys(turn: Turn) -> None:
+    """Make a standby of every machine that has no slot, and tell it who fills the slots.
+
+    A process that a standby starts later learns from the rank that fills the slot then.
+    """
+    state = turn.state
+    membership = state.membership
+    if membership is None or state.over:
+        return
+    if membership.epoch > state.warm_epoch:
+        turn.set(warm_epoch=membership.epoch)
+        _tell_standbys(turn, membership)
+    if not state.cold:
+        return
+    seats = state.seats
+    left: dict[str, None] = {}
+    covered: int | None = None
+    for host in state.inventory.sorted(state.cold):
+        name = host.life[0]
+        if any(seat_of(one, host.life) is not None for one in seats):
+            continue  # whoever leaves a slot starts a new life first
+        if not state.inventory.usable(host, dead=state.deaths):
+            # Only what an operator may let out again is worth another look.
+            if name in state.inventory.quarantined and host.life not in state.deaths:
+                left[name] = None
+            continue
+        if covered is None:
+            covered = _covered(state)
+        slots = _in_turn(membership.layout.slots, after=covered if host.warm_limit else 0)
+        covered += host.warm_limit or 0
+        _warm(turn, host.life, membership, slots=slots)
+    turn.set(cold=Table(left))
+
+
+def _tell_standbys(turn: Turn, membership: Membership) -> None:
+    """Who fills the slots now, for the processes that warm standbys start later."""
+    state = turn.state
+    for name in state.spare:
+        host = state.inventory.get(name)
+        if name not in state.cold and host is not None and host.warming:
+            _warm(turn, host.life, membership, slots=tuple(range(membership.layout.slots)))
+
+
+def _warm(turn: Turn, life: Life, membership: Membership, *, slots: tuple[int, ...]) -> None:
+    name, generation = life
+    warm = Warm(generation=generation, slots=slots, membership=membership)
+    turn.send(name, warm, id=f"{turn.state.job}:{name}:{generation}:warm:{membership.epoch}")
+
+
+def _covered(state: State) -> int:
+    """Slots that the standbys which were told so keep processes for."""
+    hosts = (state.inventory.get(name) for name in state.spare if name not in state.cold)
+    usable = state.inventory.usable
+    return sum(host.warm_limit or 0 for host in hosts if host and usable(host, dead=state.deaths))
+
+
+def _in_turn(slots: int, *, after: int) -> tuple[int, ...]:
+    """The order to warm up in: a standby that keeps few slots begins where the others ended."""
+    first = after % slots
+    return (*range(first, slots), *range(first))

@@ -1,0 +1,1 @@
+"""Migrations: requested, decided by policy, steered by operators."""

@@ -1,0 +1,303 @@
+"""Drives migrations through the protocol and does what each of their ends implies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from trainmover.commands import Prepare
+from trainmover.events.machine import MachineQuarantined
+from trainmover.job.plan import MigrationKind, Move, Plan
+from trainmover.job.topology import Membership
+from trainmover.protocol import migration as protocol
+from trainmover.protocol.migration import Migration, MigrationEvent
+from trainmover.protocol.table import Phase, Signal, allows
+from trainmover_planner.machines.forgetting import bury
+from trainmover_planner.state.effects import SaveMigration
+from trainmover_planner.state.inventory import Life, life_of
+from trainmover_planner.state.state import Crashes, State, seat_of
+from trainmover_planner.state.turn import Turn
+
+__all__ = [
+    "advance",
+    "base_of",
+    "forget",
+    "give_up",
+    "propose",
+    "resend",
+    "spend_failed_joiners",
+    "start",
+]
+
+
+_REMEMBERED: Final = 32
+"""So many closed migrations and memberships are known; facts tell of all."""
+
+
+def propose(
+    turn: Turn,
+    *,
+    kind: MigrationKind,
+    moves: Sequence[Move],
+    cause: str,
+    incident: str | None = None,
+    requested_by: str = "policy",
+    trace: Mapping[str, str] | None = None,
+) -> Migration:
+    """Give a migration its id and say that it was proposed.
+
+    Args:
+        turn: The step under construction.
+        kind: Planned or after a failure.
+        moves: Who is to leave which slot; none when only the links are formed again.
+        cause: One sentence for people.
+        incident: The incident behind it, if any.
+        requested_by: Who asked.
+        trace: W3C trace headers; the incident's when omitted.
+    """
+    number = turn.state.sequence + 1
+    fresh = Migration(
+        id=f"m-{number:04d}",
+        job=turn.state.job,
+        kind=kind,
+        slot=moves[0].slot if moves else 0,
+        leaver=moves[0].leaver if moves else "",
+        asked=tuple(move.model_copy(update={"joiner": ""}) for move in moves),
+        cause=cause,
+        incident=incident,
+        requested_by=requested_by,
+        trace=trace or turn.state.traces.get(incident or "", {}),
+    )
+    turn.set(sequence=number)
+    proposed, effects = protocol.propose(fresh, turn.now_s)
+    forget(turn)
+    turn.keep(proposed)
+    _emit(turn, proposed, effects)
+    return proposed
+
+
+def forget(turn: Turn) -> None:
+    """Drop closed migrations that are long over, so that a job may go on for ever."""
+    state = turn.state
+    if len(state.migrations) < 2 * _REMEMBERED:
+        return
+    every = list(state.migrations.values())
+    kept = [one for one in every[:-_REMEMBERED] if one.open] + every[-_REMEMBERED:]
+    turn.set(migrations=MappingProxyType({one.id: one for one in kept}))
+
+
+def start(
+    turn: Turn, id: str, plan: Plan, before: Membership, *, by: str = "policy", why: str = ""
+) -> None:
+    """Approve a plan and send its commands; ``by`` agreed."""
+    epochs = {**turn.state.memberships, plan.epoch: plan.membership}
+    for epoch in sorted(epochs)[:-_REMEMBERED]:
+        if turn.state.membership is None or epoch < turn.state.membership.epoch:
+            del epochs[epoch]
+    turn.set(issued=max(turn.state.issued, plan.epoch), memberships=MappingProxyType(epochs))
+    advance(turn, id, protocol.Approve(plan, before, by, why))
+    advance(turn, id, protocol.Begin())
+
+
+def advance(turn: Turn, id: str, event: MigrationEvent) -> None:
+    """Give one migration one event.
+
+    Raises:
+        ProtocolError: The event is a decision that its phase does not allow.
+    """
+    old = turn.state.migrations[id]
+    new, effects = protocol.step(old, event, turn.now_s, deadlines=turn.state.settings.deadlines)
+    if new is old:
+        return
+    # One report among many decides nothing: the phases count them.
+    turn.keep(new, looked_at=new.phase is not old.phase or new.failures != old.failures)
+    _emit(turn, new, effects)
+    if new.failures != old.failures and (new.kind == "failure" or new.phase is Phase.SWITCHING):
+        spend_failed_joiners(turn, new)
+    if new.phase is old.phase:
+        return
+    turn.touched.add("phases")
+    if not new.open and new.kind == "planned":
+        for slot in {move.slot for move in new.moves} or {new.slot}:
+            turn.put("cooldown", slot, turn.now_s + turn.state.settings.cooldown_s)
+    if new.phase is Phase.COMMITTED:
+        _committed(turn, new)
+
+
+def give_up(turn: Turn, id: str, reason: str) -> None:
+    """End a migration: by an abort while that is possible, as failed afterwards."""
+    one = turn.state.migrations[id]
+    abort = allows(kind=one.kind, phase=one.phase, signal=Signal.ABORT)
+    advance(turn, id, protocol.Abort(reason) if abort else protocol.Fail(reason))
+
+
+def resend(turn: Turn) -> None:
+    """Send what the present phase of the latest migrations implies once more."""
+    for one in list(turn.state.migrations.values())[-2:]:
+        for send in protocol.standing_commands(one):
+            turn.send(send.machine, send.command, id=send.id, urgent=True)
+        if one.phase is Phase.COMMITTED and one.plan == _latest_plan(turn.state):
+            _release(turn, one, turn.state.membership)
+
+
+def base_of(state: State) -> Membership:
+    """The membership whose machines hold the state of the job.
+
+    The latest committed one, unless a rank was seen at the epoch of a planned move after it: the
+    ranks decide when, and they had switched.
+    """
+    assert state.membership is not None  # noqa: S101 - callers hold a formed job
+    base = state.membership
+    for one in state.migrations.values():
+        if one.kind != "planned" or one.plan is None or one.plan.epoch <= base.epoch:
+            continue
+        if one.switched or one.plan.epoch in state.seen:
+            base = one.plan.membership
+    return base
+
+
+def _emit(turn: Turn, one: Migration, effects: tuple[protocol.Effect, ...]) -> None:
+    for effect in effects:
+        if isinstance(effect, protocol.Send):
+            urgent = not isinstance(effect.command, Prepare)
+            turn.send(effect.machine, effect.command, id=effect.id, urgent=urgent, trace=one.trace)
+        else:
+            phase = type(effect.payload).__name__.removeprefix("Migration").lower()
+            turn.publish(effect.payload, id=f"{one.id}.{phase}", trace=one.trace)
+            if not turn.replay:
+                turn.commands.append(SaveMigration(one))
+
+
+def spend_failed_joiners(turn: Turn, one: Migration, *, doubt: bool = False) -> None:
+    """Joiners that said they cannot take part in a recovery start a new life.
+
+    Args:
+        turn: The step under construction.
+        one: The recovery.
+        doubt: Those, too, that only lost links to others. Without a death that explains it they
+            are not asked again.
+    """
+    assert one.plan is not None  # noqa: S101 - nobody fails to carry out what has no plan
+    failed = {failure.machine for failure in one.failures if doubt or not failure.links_broke}
+    for move in one.plan.moves:
+        life = life_of(one.plan.membership.members[move.slot])
+        if move.joiner not in failed or life in turn.state.spent:
+            continue
+        turn.set(
+            spent=turn.state.spent.put(life, None), inventory=turn.state.inventory.spent([life])
+        )
+        send = protocol.release(one.plan, life[0], generation=life[1], stop=False)
+        turn.send(send.machine, send.command, id=send.id, urgent=True)
+
+
+def _latest_plan(state: State) -> Plan | None:
+    plans = [m.plan for m in state.migrations.values() if m.plan is not None]
+    return max(plans, key=lambda plan: plan.epoch, default=None)
+
+
+def _committed(turn: Turn, one: Migration) -> None:
+    assert one.plan is not None  # noqa: S101 - a committed migration has a plan
+    state, after = turn.state, one.plan.membership
+    old = state.membership
+    slots = range(after.layout.slots) if old is None else sorted(old.changed_slots(after))
+    turn.set(
+        membership=after,
+        # The ranks may end with the step that commits it, and some say that they ended first.
+        phase=state.phase if state.over else "running",
+        reason=state.reason if state.over else "",
+        held=(),
+        held_s=None,
+        crashes=Crashes(),
+        attempts=0,
+        retry_s=None,
+        inventory=state.inventory.spent(life_of(after.members[slot]) for slot in slots),
+        broken=MappingProxyType({e: at for e, at in state.broken.items() if e >= after.epoch}),
+        seen=frozenset({after.epoch, *(e for e in state.seen if e > after.epoch)}),
+        told_break=frozenset(e for e in state.told_break if e >= after.epoch),
+        told_save=frozenset(e for e in state.told_save if e >= after.epoch),
+    )
+    if old is not None:
+        _reseat(turn, old, after, slots)
+    for other in turn.state.migrations.values():
+        if other.open and other.plan is not None and other.plan.epoch < after.epoch:
+            give_up(turn, other.id, f"the job is at epoch {after.epoch} by {one.id}")
+    _release(turn, one, old)
+    bury(turn)
+
+
+def _reseat(turn: Turn, old: Membership, after: Membership, slots: Sequence[int]) -> None:
+    """Which machines have no slot: those that left are spare, those that joined no longer."""
+    spare, inventory = turn.state.spare, turn.state.inventory
+    for slot in slots:
+        for member in (old.members[slot], after.members[slot]):
+            host = inventory.get(member.machine)
+            if host is None:
+                continue
+            if seat_of(after, host.life) is None:
+                spare = spare.put(member.machine, None)
+            else:
+                spare = spare.drop(member.machine)
+    turn.set(spare=spare)
+
+
+def _blamed(one: Migration) -> dict[str, Migration]:
+    """Machines that an incident, not an operator, has taken out by plan."""
+    if one.kind != "planned" or not one.incident:
+        return {}
+    return {move.leaver: one for move in one.moves} or {one.leaver: one}
+
+
+def _involved(
+    state: State, plan: Plan, *, since: int
+) -> tuple[dict[Life, None], dict[str, Migration]]:
+    """Lives that filled a slot, or were told to, by this plan or by earlier ones after ``since``.
+
+    Returns:
+        The lives, and whose fault it was that some machines lost their slot.
+    """
+    lives: dict[Life, None] = {}
+    blamed: dict[str, Migration] = {}
+    for other in state.migrations.values():
+        if other.plan is None or not since < other.plan.epoch <= plan.epoch:
+            continue
+        if other.phase not in (Phase.FAILED, Phase.COMMITTED):
+            continue
+        blamed |= _blamed(other)
+        for move in other.plan.moves:
+            seats = [other.plan.membership, *([other.before] if other.before else [])]
+            lives |= dict.fromkeys(life_of(one.members[move.slot]) for one in seats)
+    return lives, blamed
+
+
+def _release(turn: Turn, one: Migration, old: Membership | None) -> None:
+    """End the ranks of everybody who filled a slot, or was told to, and has none now."""
+    assert one.plan is not None  # noqa: S101 - only called for committed migrations
+    plan, state = one.plan, turn.state
+    since = 0 if old is None or old.epoch == plan.epoch else old.epoch
+    involved, blamed = _involved(state, plan, since=since)
+    blamed = _blamed(one) | blamed
+    for machine, generation in involved:
+        host = state.inventory.get(machine)
+        if host is None or host.life != (machine, generation):
+            continue
+        if seat_of(plan.membership, host.life) is not None:
+            continue
+        if host.life not in turn.state.spent:
+            turn.set(
+                inventory=turn.state.inventory.spent([host.life]),
+                spent=turn.state.spent.put(host.life, None),
+            )
+        elsewhere = plan.membership.slot_of_machine(machine) is not None
+        why = None if elsewhere else blamed.get(machine)
+        known = machine in state.inventory.quarantined or host.life in state.control.pardoned
+        if why is not None and not known:
+            turn.set(inventory=turn.state.inventory.quarantine(machine, why.cause))
+            turn.publish(
+                MachineQuarantined(machine=machine, reason=why.cause),
+                id=f"{machine}.{generation}.quarantined",
+                trace=one.trace,
+            )
+        if host.life not in state.deaths:
+            send = protocol.release(plan, machine, generation=generation, stop=why is not None)
+            turn.send(send.machine, send.command, id=send.id, urgent=True)

@@ -1,0 +1,208 @@
+"""Answers operators. A refusal changes nothing and says what to do; see also ``steering``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Final
+
+from pydantic import ValidationError
+
+from trainmover.commands import MigrateRequest, Refusal, RequestAccepted
+from trainmover.errors import RequestRefusedError
+from trainmover.job.topology import Frozen
+from trainmover.protocol import migration as protocol
+from trainmover.protocol.migration import Migration
+from trainmover.protocol.requests import (
+    AbortRequest,
+    AutomationStatus,
+    JobStatus,
+    MachineStatus,
+    MigrationStatus,
+)
+from trainmover.protocol.table import Signal, allows
+from trainmover_planner.machines.assignment import standbys
+from trainmover_planner.machines.survival import describe
+from trainmover_planner.migrations import steering
+from trainmover_planner.migrations.migrations import advance, propose, start
+from trainmover_planner.migrations.policy import check_moves, planned
+from trainmover_planner.state.effects import Request
+from trainmover_planner.state.inventory import Host, life_of
+from trainmover_planner.state.state import State
+from trainmover_planner.state.turn import Turn
+
+__all__ = ["answer", "migration_status", "snapshot"]
+
+_LATEST: Final = 32
+"""How many migrations a status tells of besides the open ones."""
+
+
+def answer(turn: Turn, request: Request) -> None:
+    """Carry a request out, or refuse it; either way reply."""
+    handler = _HANDLERS.get(request.verb, _unknown)
+    try:
+        body = handler(turn, request)
+    except RequestRefusedError as refusal:
+        reason = str(refusal).removesuffix(refusal.next_step).strip()
+        body = Refusal(code=refusal.code, reason=reason, next_step=refusal.next_step)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "body"
+        body = Refusal(
+            code="malformed",
+            reason=f"The request does not parse: {where}: {first['msg']}",
+            next_step="Is the caller of the same version as the planner?",
+        )
+    turn.reply(request.id, body)
+
+
+def snapshot(state: State) -> JobStatus:
+    """How the job stands."""
+    membership = state.membership
+    return JobStatus(
+        job=state.job,
+        phase=state.phase,
+        reason=state.reason,
+        epoch=None if membership is None else membership.epoch,
+        step=state.step,
+        membership=membership,
+        machines=tuple(_machine_status(state, host) for host in state.inventory.sorted()),
+        standbys=()
+        if membership is None
+        else tuple(host.machine.name for host in standbys(state) if host.warming),
+        migrations=tuple(migration_status(one) for one in _told(state)),
+        incidents=tuple(state.incidents),
+        redundancy=describe(state, membership),
+        automation=AutomationStatus(
+            mode=state.control.mode,
+            reason=state.control.reason,
+            requested_by=state.control.requested_by,
+        ),
+    )
+
+
+def _told(state: State) -> list[Migration]:
+    """The open migrations and the latest others: a status must fit into one message for ever."""
+    every = list(state.migrations.values())
+    return [one for one in every[:-_LATEST] if one.open] + every[-_LATEST:]
+
+
+def migration_status(one: Migration) -> MigrationStatus:
+    """A migration for readers."""
+    return MigrationStatus(
+        migration=one.id,
+        kind=one.kind,
+        phase=one.phase.value,
+        slot=one.slot,
+        leaver=one.leaver,
+        joiner=one.joiner,
+        moves=one.moves,
+        epoch=None if one.plan is None else one.plan.epoch,
+        cause=one.cause,
+        incident=one.incident,
+        reason=one.reason,
+        history=tuple((phase.value, at_s) for phase, at_s in one.history),
+    )
+
+
+def _migrate(turn: Turn, request: Request) -> Frozen:
+    wish = MigrateRequest.model_validate_json(request.body)
+    state = turn.state
+    proposal = check_moves(state, wish.machines, to=wish.to)
+    if wish.dry_run:
+        return RequestAccepted(migration=None, plan=planned(state, proposal, id="dry-run"))
+    one = propose(
+        turn,
+        kind="planned",
+        moves=proposal.moves,
+        cause=wish.reason,
+        requested_by=wish.requested_by,
+        trace=request.trace,
+    )
+    plan = planned(turn.state, proposal, id=one.id)
+    start(turn, one.id, plan, proposal.membership, by=wish.requested_by)
+    return RequestAccepted(migration=one.id, plan=plan)
+
+
+def _abort(turn: Turn, request: Request) -> Frozen:
+    wish = AbortRequest.model_validate_json(request.body)
+    one = turn.state.migrations.get(wish.migration)
+    if one is None:
+        raise RequestRefusedError(
+            f"There is no migration {wish.migration!r}.",
+            code="unknown_migration",
+            next_step="List them with `trainmover migrations ls`.",
+        )
+    if not allows(kind=one.kind, phase=one.phase, signal=Signal.ABORT):
+        raise RequestRefusedError(
+            f"{one.kind.capitalize()} migration {one.id} is {one.phase}; "
+            "only a planned one that has not begun to switch can be given up.",
+            code="too_late",
+            next_step="Nothing is left to do."
+            if not one.open
+            else "Wait for it to end, then move the machine back if need be.",
+        )
+    advance(turn, one.id, protocol.Abort(wish.reason, wish.requested_by))
+    return RequestAccepted(migration=one.id)
+
+
+def _status(turn: Turn, request: Request) -> Frozen:
+    del request
+    return snapshot(turn.state)
+
+
+def _unknown(turn: Turn, request: Request) -> Frozen:
+    del turn
+    raise RequestRefusedError(
+        f"The planner does not know the request {request.verb!r}.",
+        code="unknown_request",
+        next_step=f"It knows {', '.join(_HANDLERS)}.",
+    )
+
+
+_HANDLERS: MappingProxyType[str, Callable[[Turn, Request], Frozen]] = MappingProxyType(
+    {
+        "migrate": _migrate,
+        "abort": _abort,
+        "approve": steering.approve,
+        "reject": steering.reject,
+        "automation": steering.automation,
+        "quarantine": steering.quarantine,
+        "release": steering.release,
+        "status": _status,
+    }
+)
+
+
+def _machine_status(state: State, host: Host) -> MachineStatus:
+    role, slot = _role(state, host)
+    return MachineStatus(
+        machine=host.machine.name,
+        generation=host.machine.generation,
+        role=role,
+        slot=slot,
+        warming=tuple(sorted(slot for slot in host.warming if slot not in host.ready)),
+        ready=tuple(sorted(host.ready)),
+        labels=host.machine.labels,
+    )
+
+
+def _role(state: State, host: Host) -> tuple[str, int | None]:
+    name = host.machine.name
+    membership, flight = state.membership, state.flight
+    slot = None if membership is None else membership.slot_of_machine(name)
+    after = None if flight is None or flight.plan is None else flight.plan.membership
+    target = None if after is None else after.slot_of_machine(name)
+    if name in state.inventory.quarantined:
+        role = "quarantined"
+    elif host.life in state.deaths or host.life in state.inventory.refused:
+        role, slot = "lost", None
+    elif membership is not None and slot is not None:
+        role = "member" if life_of(membership.members[slot]) == host.life else "registered"
+    elif target is not None:
+        role, slot = "joining", target
+    elif host.warming:
+        role = "standby"
+    else:
+        role = "registered"
+    return role, slot

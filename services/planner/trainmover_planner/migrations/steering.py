@@ -1,0 +1,196 @@
+"""What operators steer besides moves: automation, approvals, quarantine.
+
+Each request that is accepted becomes a fact with who and why, so a planner that starts over, and
+everybody who reads the stream, knows it too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trainmover.commands import RequestAccepted
+from trainmover.errors import RequestRefusedError
+from trainmover.events.machine import MachineQuarantined
+from trainmover.events.operator import AutomationChanged, MachineReleased
+from trainmover.protocol import migration as protocol
+from trainmover.protocol.migration import Migration
+from trainmover.protocol.requests import (
+    ApproveRequest,
+    AutomationRequest,
+    QuarantineRequest,
+    RejectRequest,
+    ReleaseRequest,
+)
+from trainmover.protocol.table import Phase
+from trainmover_planner.migrations.migrations import advance, start
+from trainmover_planner.migrations.policy import OPERATOR_REJECTED, check_moves, planned
+from trainmover_planner.state.effects import Request
+from trainmover_planner.state.inventory import Host
+from trainmover_planner.state.state import State
+from trainmover_planner.state.turn import Turn
+
+__all__ = ["apply", "approve", "automation", "quarantine", "reject", "release"]
+
+Steered = AutomationChanged | MachineQuarantined | MachineReleased
+
+_WORDS = {
+    "automatic": "stragglers are moved without asking",
+    "approval": "moves of stragglers wait for `trainmover approve`",
+    "paused": "stragglers are left where they are",
+}
+
+
+def apply(turn: Turn, fact: Steered) -> None:
+    """Make a fact true, whether it was just decided or is read again."""
+    state = turn.state
+    control = replace(state.control, acts=state.control.acts + 1)
+    match fact:
+        case AutomationChanged(mode=mode, reason=reason, requested_by=who):
+            control = replace(control, mode=mode, reason=reason, requested_by=who)
+        case MachineQuarantined(machine=name, reason=reason):
+            turn.set(inventory=state.inventory.quarantine(name, reason))
+        case MachineReleased(machine=name):
+            turn.set(inventory=state.inventory.release(name))
+            host = state.inventory.get(name)
+            if host is not None:
+                control = replace(control, pardoned=control.pardoned | {host.life})
+    turn.set(control=control)
+
+
+def automation(turn: Turn, request: Request) -> RequestAccepted:
+    """Verb ``automation``."""
+    wish = AutomationRequest.model_validate_json(request.body)
+    now = turn.state.control
+    if now.mode == wish.mode:
+        who = f" (by {now.requested_by}: {now.reason})" if now.requested_by else ""
+        raise RequestRefusedError(
+            f"Automation is {wish.mode} already{who}.",
+            code="no_change",
+            next_step="Nothing is left to do.",
+        )
+    fact = AutomationChanged(mode=wish.mode, reason=wish.reason, requested_by=wish.requested_by)
+    if not wish.dry_run:
+        _say(turn, fact, f"automation.{wish.mode}", request)
+    return RequestAccepted(migration=None, words=f"automation {wish.mode}: {_WORDS[wish.mode]}")
+
+
+def approve(turn: Turn, request: Request) -> RequestAccepted:
+    """Verb ``approve``."""
+    wish = ApproveRequest.model_validate_json(request.body)
+    one = _waiting(turn.state, wish.migration)
+    proposal = check_moves(turn.state, [move.leaver for move in one.moves], to=wish.to)
+    plan = planned(turn.state, proposal, id=one.id)
+    words = ", ".join(map(str, plan.moves))
+    if not wish.dry_run:
+        start(turn, one.id, plan, proposal.membership, by=wish.requested_by, why=wish.reason)
+    return RequestAccepted(migration=None if wish.dry_run else one.id, plan=plan, words=words)
+
+
+def reject(turn: Turn, request: Request) -> RequestAccepted:
+    """Verb ``reject``."""
+    wish = RejectRequest.model_validate_json(request.body)
+    one = _waiting(turn.state, wish.migration)
+    words = f"{', '.join(move.leaver for move in one.moves)} stays for this incident"
+    if not wish.dry_run:
+        if one.incident is not None:
+            turn.put("said", (one.incident, OPERATOR_REJECTED), None)
+        advance(turn, one.id, protocol.Reject(OPERATOR_REJECTED, wish.reason, wish.requested_by))
+    return RequestAccepted(migration=one.id, words=words)
+
+
+def quarantine(turn: Turn, request: Request) -> RequestAccepted:
+    """Verb ``quarantine``."""
+    wish = QuarantineRequest.model_validate_json(request.body)
+    host = _host(turn.state, wish.machine)
+    _check_free(turn.state, wish.machine)
+    if wish.machine in turn.state.inventory.quarantined:
+        why = turn.state.inventory.quarantined[wish.machine]
+        raise RequestRefusedError(
+            f"Machine {wish.machine} is in quarantine already: {why}.",
+            code="no_change",
+            next_step=f"Let it out with `trainmover release {wish.machine}`.",
+        )
+    if not wish.dry_run:
+        fact = MachineQuarantined(
+            machine=wish.machine, reason=wish.reason, requested_by=wish.requested_by
+        )
+        _say(turn, fact, f"{wish.machine}.{host.machine.generation}.quarantined", request)
+    return RequestAccepted(migration=None, words=f"{wish.machine} is given no slot any more")
+
+
+def release(turn: Turn, request: Request) -> RequestAccepted:
+    """Verb ``release``."""
+    wish = ReleaseRequest.model_validate_json(request.body)
+    host = _host(turn.state, wish.machine)
+    held = turn.state.inventory.quarantined
+    if wish.machine not in held:
+        raise RequestRefusedError(
+            f"Machine {wish.machine} is not in quarantine.",
+            code="not_quarantined",
+            next_step=f"In quarantine: {', '.join(sorted(held)) or 'none'}.",
+        )
+    alive = host.life not in turn.state.deaths and host.life not in turn.state.spent
+    fact = MachineReleased(
+        machine=wish.machine,
+        reason=wish.reason,
+        requested_by=wish.requested_by,
+        ready_slots=tuple(sorted(host.ready)) if alive else (),
+    )
+    if not wish.dry_run:
+        _say(turn, fact, f"{wish.machine}.{host.machine.generation}.released", request)
+    what = "may be used again" if alive else "may be used again once its agent is started anew"
+    return RequestAccepted(migration=None, words=f"{wish.machine} {what}")
+
+
+def _say(turn: Turn, fact: Steered, name: str, request: Request) -> None:
+    apply(turn, fact)
+    # Numbered: the same may be asked for again later, and is another fact then.
+    turn.publish(fact, id=f"{name}.{turn.state.control.acts}", trace=request.trace)
+
+
+def _waiting(state: State, id: str) -> Migration:
+    one = state.migrations.get(id)
+    if one is None:
+        raise RequestRefusedError(
+            f"There is no migration {id!r}.",
+            code="unknown_migration",
+            next_step="List them with `trainmover migrations ls`.",
+        )
+    if one.phase is not Phase.PROPOSED:
+        waiting = ", ".join(each.id for each in state.waiting) or "none"
+        stop = f"Give it up with `trainmover abort {id}`. " if one.open else ""
+        raise RequestRefusedError(
+            f"Migration {id} is {one.phase} and waits for nobody.",
+            code="not_waiting",
+            next_step=f"{stop}Waiting for approval: {waiting}.",
+        )
+    return one
+
+
+def _host(state: State, machine: str) -> Host:
+    host = state.inventory.get(machine)
+    if host is None:
+        raise RequestRefusedError(
+            f"No machine {machine!r} has registered.",
+            code="unknown_machine",
+            next_step="List the machines with `trainmover machines`.",
+        )
+    return host
+
+
+def _check_free(state: State, machine: str) -> None:
+    flight = state.flight
+    after = None if flight is None or flight.plan is None else flight.plan.membership
+    if state.membership is not None and state.membership.slot_of_machine(machine) is not None:
+        slot = state.membership.slot_of_machine(machine)
+        raise RequestRefusedError(
+            f"Machine {machine} fills slot {slot}.",
+            code="in_slot",
+            next_step=f"Move it away first: `trainmover migrate {machine}`.",
+        )
+    if flight is not None and after is not None and after.slot_of_machine(machine) is not None:
+        raise RequestRefusedError(
+            f"Machine {machine} is about to take a slot by migration {flight.id}.",
+            code="joining",
+            next_step=f"Wait for it, or give it up with `trainmover abort {flight.id}`.",
+        )

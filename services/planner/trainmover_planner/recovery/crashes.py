@@ -1,0 +1,118 @@
+"""Programs that crash on healthy machines: restart in place, or the program's own fault?
+
+Moving a job away from its own bug helps nobody: each standby would run into it in turn. So an error
+that comes again where another machine redoes the same step, or that every rank raises, ends the
+job with its traceback.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from trainmover.events.machine import WorkerExited
+from trainmover_planner.state.inventory import life_of
+from trainmover_planner.state.state import Crash, State
+from trainmover_planner.state.turn import Turn
+
+__all__ = ["bug_of", "note", "restarts", "restarts_until_s", "signature"]
+
+_FROM_OUTSIDE: Final = frozenset({9, 15})
+"""Signals that somebody sends: the out-of-memory killer, an operator. They prove no bug."""
+
+_ERROR: Final = re.compile(r"(?:\[rank\d+\]: *)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b.*)")
+_NUMBER: Final = re.compile(r"0x[0-9a-f]+|\d+")
+_REASON: Final = 1500
+_KEPT: Final = 4000
+"""Characters of a process's last words that are remembered."""
+
+
+def note(turn: Turn, fact: WorkerExited) -> None:
+    """Remember a crash until the next commit: then its step has been passed."""
+    life, known = (fact.machine, fact.generation), turn.state.crashes
+    if (life, fact.rank) in known.every:
+        return
+    crash = Crash(
+        life=life,
+        rank=fact.rank,
+        exit_code=fact.exit_code,
+        signal=fact.signal,
+        last_words=fact.last_words[-_KEPT:],
+        at_s=turn.now_s,
+    )
+    crash = replace(crash, error=signature(crash))
+    crashes = replace(known, every=known.every.put((life, fact.rank), crash))
+    if crash.error:
+        where = (crash.rank, crash.error)
+        lives = crashes.lives.get(where, ())
+        count = crashes.ranks.get(crash.error, 0)
+        crashes = replace(
+            crashes,
+            lives=crashes.lives.put(where, (*lives, life)),
+            ranks=crashes.ranks if lives else crashes.ranks.put(crash.error, count + 1),
+            again=crashes.again or (crash if lives else None),
+        )
+    turn.set(crashes=crashes)
+
+
+def signature(crash: Crash) -> str:
+    """What two crashes have in common when they are the same bug; empty for no bug of a program."""
+    if crash.signal is not None:
+        return "" if crash.signal in _FROM_OUTSIDE else f"signal {crash.signal}"
+    if not crash.exit_code:
+        return ""
+    for line in reversed(crash.last_words.splitlines()):
+        found = _ERROR.match(line.strip())
+        if found is not None:
+            # What we raise ourselves is a consequence of something else.
+            return "" if found[1].startswith("trainmover") else _NUMBER.sub("#", found[1])[:_REASON]
+    return ""
+
+
+def bug_of(state: State) -> str:
+    """Why the job ends although machines are there: the traceback; empty when it goes on."""
+    crashes = state.crashes
+    if crashes.again is not None:
+        crash = crashes.again
+        lives = sorted(crashes.lives[crash.rank, crash.error])
+        machines = " and then on ".join(machine for machine, _ in lives)
+        return _told(crash, f"rank {crash.rank} failed in the same step on {machines}")
+    world = 0 if state.membership is None else state.membership.layout.world_size
+    for error, count in crashes.ranks.items():
+        if count == world > 1:
+            shown = next(one for one in crashes.every.values() if one.error == error)
+            return _told(shown, "every rank failed in the same way")
+    return ""
+
+
+def _told(crash: Crash, what: str) -> str:
+    how = f"signal {crash.signal}" if crash.signal is not None else f"exit code {crash.exit_code}"
+    words = crash.last_words.strip()[-_REASON:]
+    return f"The program is at fault: {what} ({how})" + (f":\n{words}" if words else ".")
+
+
+def restarts(state: State, slots: Iterable[int], now_s: float) -> Mapping[int, str]:
+    """Slots that wait for the machine whose program crashed there to start over, and its name."""
+    seats = state.membership
+    if state.settings.on_worker_crash != "restart" or seats is None:
+        return {}
+    waiting = {}
+    for slot in slots:
+        member = seats.members[slot]
+        ranks = seats.layout.ranks_of(slot)
+        ended = (state.crashes.every.get((life_of(member), rank)) for rank in ranks)
+        crash = next((one for one in ended if one is not None), None)
+        if crash is None or member.machine in state.inventory.quarantined:
+            continue
+        if now_s < crash.at_s + state.settings.restart_within_s:
+            waiting[slot] = member.machine
+    return waiting
+
+
+def restarts_until_s(state: State) -> list[float]:
+    """When to stop waiting for machines to start over, in seconds."""
+    if state.settings.on_worker_crash != "restart":
+        return []
+    return [crash.at_s + state.settings.restart_within_s for crash in state.crashes.every.values()]

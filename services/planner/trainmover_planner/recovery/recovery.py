@@ -1,0 +1,174 @@
+"""What happens when machines die: who is replaced, from which truth, and when to hold or give up.
+
+Every function looks at the state alone, so it makes no difference in which order evidence came,
+or whether the planner itself was restarted in between.
+"""
+
+from __future__ import annotations
+
+from trainmover.commands import BreakStep
+from trainmover.job.topology import Membership
+from trainmover.protocol import migration as protocol
+from trainmover.protocol.migration import Migration
+from trainmover.protocol.table import Phase
+from trainmover_planner.machines.evidence import deaths_of, stuck, why
+from trainmover_planner.migrations.migrations import advance, base_of, give_up, spend_failed_joiners
+from trainmover_planner.recovery import exhausted
+from trainmover_planner.recovery.crashes import bug_of, restarts_until_s
+from trainmover_planner.recovery.replan import fail_job, replan
+from trainmover_planner.state.state import State
+from trainmover_planner.state.turn import Turn
+
+__all__ = ["recover", "wakes_s"]
+
+
+def recover(turn: Turn) -> None:
+    """Do what dead machines and broken steps call for, if anything does."""
+    state = turn.state
+    if state.membership is None or state.over or _is_well(state):
+        return
+    bug = bug_of(turn.state)
+    if bug:
+        fail_job(turn, reason=bug, next_step="Fix the program.", code="program")
+        return
+    _break_steps(turn)
+    flight = turn.state.flight
+    if flight is not None and flight.kind == "planned":
+        _settle(turn, flight)
+    elif flight is not None:
+        _judge(turn, flight)
+    if turn.state.flight is None:
+        replan(turn)
+
+
+def _is_well(state: State) -> bool:
+    """Whether there is nothing to recover from: so it is nearly always."""
+    return not (state.open or state.deaths or state.spent or state.broken or state.held) and not (
+        state.crashes.every or state.migrations
+    )
+
+
+def wakes_s(state: State) -> list[float]:
+    """Times at which ``recover`` may decide something although nothing happened."""
+    if state.membership is None or state.over:
+        return []
+    settings = state.settings
+    times = [death.at_s + settings.truth_s for death in deaths_of(state, state.membership)]
+    times += exhausted.wakes_s(state) + restarts_until_s(state)
+    for breaks in state.broken.values():
+        times += [breaks.first_s + state.regroup_s, breaks.last_s + state.regroup_s]
+    if state.retry_s is not None:
+        times.append(state.retry_s)
+    return times
+
+
+def _break_steps(turn: Turn) -> None:
+    """The second route by which survivors learn that a peer cannot be waited for."""
+    state = turn.state
+    assert state.membership is not None  # noqa: S101 - checked by the caller
+    flight = state.flight
+    present = [state.membership, base_of(state)]
+    if flight is not None and flight.kind == "failure" and flight.plan is not None:
+        present.append(flight.plan.membership)
+    for membership in present:
+        epoch = membership.epoch
+        if epoch in turn.state.told_break or epoch < state.membership.epoch:
+            continue
+        dead = dict.fromkeys(state.dead_slots(membership))
+        found = stuck(state, membership, epochs=[epoch])
+        waited = found.some and turn.now_s >= found.first_s + state.settings.regroup_s
+        if not dead and not (waited and not found.all):
+            continue
+        turn.set(told_break=turn.state.told_break | {epoch})
+        names = [membership.members[slot].machine for slot in dead]
+        reason = f"machine {', '.join(names)} failed" if names else "a peer's step broke"
+        order = BreakStep(epoch=epoch, reason=reason)
+        for slot, member in enumerate(membership.members):
+            if slot not in dead:
+                id = f"{state.job}:{member.machine}:{epoch}:break"
+                turn.send(member.machine, order, id=id, urgent=True)
+
+
+def _settle(turn: Turn, one: Migration) -> None:
+    """A planned move is under way: end it if what happened cannot be reconciled with it."""
+    state, now_s = turn.state, turn.now_s
+    assert state.membership is not None  # noqa: S101 - checked by the caller
+    assert one.plan is not None  # noqa: S101 - proposals are approved in the same step
+    current, base = state.membership, base_of(state)
+    regroup_s, after = state.regroup_s, one.plan.membership
+    if base == after:
+        if one.phase is not Phase.SWITCHING:
+            advance(turn, one.id, protocol.SwitchSeen())
+        found = stuck(state, after, epochs=[current.epoch, after.epoch])
+        joiner_failed = _joiner_failed(one)
+        # A leaver that died while it handed over explains a joiner that could not: do not wait.
+        explained = one.before is not None and bool(state.dead_slots(one.before))
+        others_failed = bool(one.failures) and (explained or _waited(turn))
+        if joiner_failed or others_failed or state.dead_slots(after):
+            advance(turn, one.id, protocol.Fail(why(state, after) or "the joiner could not"))
+        elif found.all and now_s >= found.last_s + regroup_s:
+            advance(turn, one.id, protocol.Fail("the step after the switch broke on every rank"))
+        return
+    if one.before != base:
+        give_up(turn, one.id, f"the ranks are at epoch {base.epoch} by an earlier plan")
+        return
+    dead = state.dead_slots(current)
+    found = stuck(state, current, epochs=[current.epoch])
+    if dead:
+        known = _all_broken(state, current, but=dead)
+        first_s = min(death.at_s for death in deaths_of(state, current))
+        if known or now_s >= first_s + state.settings.truth_s:
+            give_up(turn, one.id, why(state, current))
+    elif state.dead_slots(after):
+        give_up(turn, one.id, why(state, after))
+    elif found.all and now_s >= found.last_s + regroup_s:
+        give_up(turn, one.id, "the step broke on every rank")
+
+
+def _all_broken(state: State, current: Membership, *, but: list[int]) -> bool:
+    """Whether every rank broke its step at this epoch or a later one, but for some slots'."""
+    late = [breaks for epoch, breaks in state.broken.items() if epoch >= current.epoch]
+    absent = [(current.members[s].machine, r) for s in but for r in current.layout.ranks_of(s)]
+    count = sum(current.holds(*who) for breaks in late for who in breaks.ranks)
+    count -= sum(who in breaks.ranks for breaks in late for who in absent)
+    return count == current.layout.world_size - len(absent)
+
+
+def _judge(turn: Turn, one: Migration) -> None:
+    """A recovery is under way: has its plan become impossible?"""
+    state = turn.state
+    assert one.plan is not None  # noqa: S101 - proposals are approved in the same step
+    assert one.before is not None  # noqa: S101 - a plan has a membership it starts from
+    after = one.plan.membership
+    found = stuck(state, after, epochs=[after.epoch])
+    reason = ""
+    if state.dead_slots(after):
+        reason = why(state, after)
+    elif _joiner_failed(one):
+        reason = "the joiner could not take the slot"
+    elif base_of(state).epoch > one.before.epoch:
+        reason = "a planned move had switched before the failure"
+    elif one.failures and _waited(turn):
+        spend_failed_joiners(turn, one, doubt=True)
+        reason = f"rank {one.failures[0].rank} could not: {one.failures[0].reason}"
+    elif found.all and turn.now_s >= found.last_s + state.regroup_s:
+        reason = "the step broke again on every rank"
+    if reason:
+        advance(turn, one.id, protocol.Fail(reason))
+
+
+def _joiner_failed(one: Migration) -> bool:
+    """Whether a joiner said that it cannot; it is not asked again in this life.
+
+    One that only lost its links is heard like a survivor: a second machine may have died.
+    """
+    joiners = {move.joiner for move in one.moves}
+    return any(fail.machine in joiners and not fail.links_broke for fail in one.failures)
+
+
+def _waited(turn: Turn) -> bool:
+    """A survivor could not: somebody may be dead, so give the evidence a moment."""
+    if turn.state.retry_s is None:
+        turn.set(retry_s=turn.now_s + turn.state.regroup_s)
+        return False
+    return turn.now_s >= turn.state.retry_s

@@ -1,0 +1,1 @@
+"""What the planner knows, and a turn of changing it."""

@@ -1,0 +1,331 @@
+"""The planner's whole state, and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+from trainmover.events.executor import CheckpointSaved
+from trainmover.events.incident import IncidentOpened
+from trainmover.events.operator import AutomationMode
+from trainmover.job.policies import OnWorkerCrash, WhenExhausted
+from trainmover.job.redundancy import Redundancy
+from trainmover.job.spans import Spans
+from trainmover.job.tables import Table
+from trainmover.job.topology import Membership
+from trainmover.protocol.migration import Migration, RankReport
+from trainmover.protocol.table import Deadlines, Phase
+from trainmover_planner.state.effects import PublishFact
+from trainmover_planner.state.inventory import Inventory, Life
+
+__all__ = [
+    "Breaks",
+    "Control",
+    "Crash",
+    "Crashes",
+    "Death",
+    "Holding",
+    "JobPhase",
+    "Settings",
+    "Shape",
+    "State",
+    "seat_of",
+]
+
+JobPhase = Literal["forming", "running", "held", "finished", "failed"]
+SOURCE = "/planner"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an operator can tune; durations in seconds.
+
+    Attributes:
+        automation: What policy may do about stragglers, until an operator says otherwise.
+        fence_budget: Machines ended within an hour because a detector advises it, where that is no
+            evidence of death.
+        fence_votes: Detectors that have to agree on it.
+        fence_confidence: How sure a claim has to be for it, 0 to 1.
+        form_quiet_s: The job forms when no machine registered for this long.
+        cooldown_s: Pause between automatic moves of the same slot.
+        keep_reserve: Standbys that an automatic planned move must leave for crashes.
+        truth_s: How long a recovery waits to learn whether a planned move had switched.
+        regroup_s: How long broken steps without a culprit are left alone.
+        max_attempts: Recovery plans in a row before the job is given up.
+        when_exhausted: What becomes of a job that no machine is left for.
+        exhausted_after_s: How long such a job is held before it ends, unless ``hold``.
+        checkpoint_s: How long its ranks may then take to save a checkpoint.
+        on_worker_crash: Whether a standby replaces a machine whose program crashed, or the same
+            machine starts over in its slot.
+        restart_within_s: How long to wait for it then, before a standby takes the slot.
+    """
+
+    automation: AutomationMode = "automatic"
+    fence_budget: int = 60
+    fence_votes: int = 1
+    fence_confidence: float = 0.8
+    form_quiet_s: float = 2.0
+    cooldown_s: float = 30.0
+    keep_reserve: int = 0
+    truth_s: float = 1.0
+    regroup_s: float = 1.5
+    max_attempts: int = 8
+    when_exhausted: WhenExhausted = "hold"
+    exhausted_after_s: float = 60.0
+    checkpoint_s: float = 60.0
+    on_worker_crash: OnWorkerCrash = "standby"
+    restart_within_s: float = 60.0
+    deadlines: Deadlines = field(default_factory=Deadlines)
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Why and when a life was given up."""
+
+    at_s: float
+    reason: str
+    incident: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What operators steered.
+
+    Attributes:
+        mode: What policy may do by itself.
+        acts: Number of facts that operators caused, for their ids.
+        pardoned: Lives that were let out of quarantine.
+    """
+
+    mode: AutomationMode = "automatic"
+    reason: str = ""
+    requested_by: str = ""
+    acts: int = 0
+    pardoned: frozenset[Life] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A worker process that ended by itself.
+
+    Attributes:
+        error: What it has in common with other crashes of the same bug; empty for no bug.
+    """
+
+    life: Life
+    rank: int
+    exit_code: int | None
+    signal: int | None
+    last_words: str
+    at_s: float
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Crashes:
+    """Worker processes that ended by themselves since the latest commit.
+
+    Attributes:
+        every: By life and rank.
+        lives: Lives in which a rank ended by the same error, by (rank, error).
+        ranks: How many ranks ended by an error.
+        again: The first crash that repeated another one of its rank on another machine.
+    """
+
+    every: Table[tuple[Life, int], Crash] = field(default_factory=Table)
+    lives: Table[tuple[int, str], tuple[Life, ...]] = field(default_factory=Table)
+    ranks: Table[str, int] = field(default_factory=Table)
+    again: Crash | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Breaks:
+    """Ranks whose step broke at one epoch.
+
+    Attributes:
+        ranks: (machine, rank) of each.
+        first_s: When the first of them was heard, in seconds.
+        last_s: When the last was.
+    """
+
+    ranks: Table[tuple[str, int], None]
+    first_s: float
+    last_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one rank says about its state.
+
+    Attributes:
+        replicas: The ranks that hold the same, itself included.
+        kind: Where it is to survive.
+        obstacle: Why it is no better kind.
+    """
+
+    replicas: Spans
+    kind: Redundancy
+    obstacle: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What all machines of a job that forms must have been told, and by whom it is known.
+
+    Attributes:
+        life: The first machine that registered, in the life that said so.
+    """
+
+    life: Life
+    nnodes: tuple[int, int]
+    ranks: int
+
+
+def _none() -> Mapping[Any, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything the planner knows.
+
+    What has an entry for each machine or rank is a ``Table``, which is not copied when it changes.
+
+    Attributes:
+        control: What operators steered.
+        membership: The latest committed membership.
+        memberships: The latest memberships that were issued, by epoch.
+        issued: The highest epoch ever issued or seen; the next one is higher.
+        sequence: Number of migrations ever proposed.
+        migrations: The open and the latest others, oldest first.
+        open: Ids of those that are open, oldest first.
+        incidents: Open incidents.
+        traces: W3C trace headers of each incident.
+        deaths: Lives that were given up, as far as they matter still.
+        unsaid: Those among them that nobody was told of yet.
+        fenced: When machines were ended on claims that are no evidence of death, within an hour.
+        spent: Lives that had a slot, or could not take one: they are of no use any more.
+        shape: What machines must have been told, before the job formed.
+        arrived_s: When the latest machine of that shape registered.
+        newcomers: Machines that registered and were not looked at yet.
+        spare: Machines whose life has no slot in the latest committed membership.
+        cold: Those among them that were not told to be standbys yet.
+        seen: Epochs at which a rank was seen, from the latest committed one on.
+        broken: Who broke a step, by epoch; each rank of a machine at its latest epoch alone.
+        holdings: What each rank says about its state.
+        followers: For each rank that is or was followed, its follower and the life it is in.
+        finished: (machine, rank) of each rank whose program ended normally.
+        early: Reports about migrations not heard of yet (only while facts are read again).
+        unannounced: Facts that follow from what was read again, but were never published.
+        told_break: Epochs at which all members were told to break their step.
+        warm_epoch: Epoch of the membership that standbys were told last.
+        held: Slots that no machine can fill at present.
+        held_s: Since when the job is held.
+        told_save: Epochs at which the survivors were asked to save a checkpoint.
+        saved: What each (machine, rank) answered latest.
+        crashes: Worker processes that ended by themselves since the latest commit.
+        cooldown: Slot and time until which it is not moved automatically.
+        said: (incident or life, code) of what is said only once.
+        attempts: Recovery plans since the latest commit.
+        retry_s: When the recovery may be planned again, after one failed without a culprit.
+        step: Completed steps of the furthest rank.
+        due_s: When something is due although nothing happens, in seconds; None: never.
+    """
+
+    job: str
+    settings: Settings = field(default_factory=Settings)
+    phase: JobPhase = "forming"
+    reason: str = ""
+    control: Control = field(default_factory=Control)
+    inventory: Inventory = field(default_factory=Inventory)
+    membership: Membership | None = None
+    memberships: Mapping[int, Membership] = field(default_factory=_none)
+    issued: int = 0
+    sequence: int = 0
+    migrations: Mapping[str, Migration] = field(default_factory=_none)
+    open: tuple[str, ...] = ()
+    incidents: Table[str, IncidentOpened] = field(default_factory=Table)
+    traces: Table[str, Mapping[str, str]] = field(default_factory=Table)
+    deaths: Table[Life, Death] = field(default_factory=Table)
+    unsaid: tuple[Life, ...] = ()
+    fenced: tuple[float, ...] = ()
+    spent: Table[Life, None] = field(default_factory=Table)
+    shape: Shape | None = None
+    arrived_s: float = 0.0
+    newcomers: Table[str, None] = field(default_factory=Table)
+    spare: Table[str, None] = field(default_factory=Table)
+    cold: Table[str, None] = field(default_factory=Table)
+    seen: frozenset[int] = frozenset()
+    broken: Mapping[int, Breaks] = field(default_factory=_none)
+    holdings: Table[int, Holding] = field(default_factory=Table)
+    followers: Table[int, tuple[int, Life]] = field(default_factory=Table)
+    finished: Table[tuple[str, int], None] = field(default_factory=Table)
+    early: Table[tuple[str, str, str, int], RankReport] = field(default_factory=Table)
+    unannounced: Mapping[str, PublishFact] = field(default_factory=_none)
+    told_break: frozenset[int] = frozenset()
+    warm_epoch: int = 0
+    held: tuple[int, ...] = ()
+    held_s: float | None = None
+    told_save: frozenset[int] = frozenset()
+    saved: Table[tuple[str, int], CheckpointSaved] = field(default_factory=Table)
+    crashes: Crashes = field(default_factory=Crashes)
+    cooldown: Mapping[int, float] = field(default_factory=_none)
+    said: Table[tuple[str, str], None] = field(default_factory=Table)
+    attempts: int = 0
+    retry_s: float | None = None
+    step: int = 0
+    due_s: float | None = None
+
+    @property
+    def regroup_s(self) -> float:
+        """Seconds that a break without a culprit is left alone, longer from the third plan on.
+
+        Plans in quick succession would use up all attempts before a detector that starts over has
+        found out who is dead.
+        """
+        doublings = min(max(self.attempts - 2, 0), 4)
+        return self.settings.regroup_s * 2.0**doublings
+
+    @property
+    def over(self) -> bool:
+        """Whether the job ended."""
+        return self.phase in ("finished", "failed")
+
+    @property
+    def flight(self) -> Migration | None:
+        """The migration under way; there is at most one. Proposals that wait do not count."""
+        for id in reversed(self.open):
+            if self.migrations[id].phase is not Phase.PROPOSED:
+                return self.migrations[id]
+        return None
+
+    @property
+    def waiting(self) -> list[Migration]:
+        """Proposals that wait for an operator."""
+        every = (self.migrations[id] for id in self.open)
+        return [one for one in every if one.phase is Phase.PROPOSED]
+
+    @property
+    def seats(self) -> list[Membership]:
+        """The committed membership, and that of the plan under way."""
+        if self.membership is None:
+            return []
+        flight = self.flight
+        if flight is None or flight.plan is None:
+            return [self.membership]
+        return [self.membership, flight.plan.membership]
+
+    def dead_slots(self, membership: Membership) -> list[int]:
+        """Slots of ``membership`` whose machine was given up, in order."""
+        slots = (seat_of(membership, life) for life in self.deaths)
+        return sorted(slot for slot in slots if slot is not None)
+
+
+def seat_of(membership: Membership, life: Life) -> int | None:
+    """The slot that a life fills, or None."""
+    slot = membership.slot_of_machine(life[0])
+    if slot is None or membership.members[slot].generation != life[1]:
+        return None
+    return slot

@@ -1,5 +1,0 @@
-"""``python -m trainmover.cli`` is the ``trainmover`` command."""
-
-from trainmover.cli import main
-
-main()

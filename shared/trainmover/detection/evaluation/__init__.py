@@ -1,0 +1,1 @@
+"""Detectors judged: recordings, replay, scores."""

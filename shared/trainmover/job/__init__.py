@@ -1,0 +1,1 @@
+"""The job: its slots, machines, plans and addresses."""

@@ -1,0 +1,1 @@
+"""What every service runs on: runner, lease, health file, fail-points."""

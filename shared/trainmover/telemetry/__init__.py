@@ -1,0 +1,1 @@
+"""Telemetry: records of ranks, and how late they were."""
