@@ -64,8 +64,8 @@ $(TOOLS)/.installed: deploy/tools.lock
 	@touch $@
 
 lock: $(TOOLS)/.installed ## Write what the images are made of, with hashes (ARGS=--upgrade for newer versions)
-	$(LOCK) pyproject.toml --extra dashboard --extra metrics -o deploy/services.lock
-	$(LOCK) pyproject.toml --extra dashboard --extra metrics --extra executor -o deploy/executor.lock
+	$(LOCK) pyproject.toml --extra console -o deploy/services.lock
+	$(LOCK) pyproject.toml --extra console --extra train -o deploy/executor.lock
 	$(LOCK) deploy/tools.in -o deploy/tools.lock
 
 dist: $(TOOLS)/.installed ## Build wheel and source archive in out/dist, and a bill of materials of each image

@@ -88,4 +88,4 @@ def test_it_has_the_extras_that_the_documentation_names() -> None:
     provided = metadata.metadata("trainmover").get_all("Provides-Extra")
     named = [re.search(r"trainmover\[([\w,]+)\]", command) for _, command in COMMANDS]
     extras = {extra for match in named if match for extra in match[1].split(",")}
-    assert {"executor", "local"} <= extras <= set(provided or ())
+    assert {"train", "server"} <= extras <= set(provided or ())

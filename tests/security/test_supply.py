@@ -16,8 +16,8 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 LOCKS = {
-    "services": ("dashboard", "metrics"),
-    "executor": ("dashboard", "metrics", "executor"),
+    "services": ("console",),
+    "executor": ("console", "train"),
     "tools": (),
 }
 SHA256 = re.compile(r"--hash=sha256:[0-9a-f]{64}")
