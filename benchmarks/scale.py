@@ -1,6 +1,6 @@
 """What planner, detector and bus take for a large job, and how late their decisions are.
 
-    python -m benchmarks.scale --json --ranks 1024 8192
+    python -m benchmarks.scale --json --ranks 1024 8192  # the latter wants more than two cores
 
 The three are real processes. The machines, of 8 ranks each, only speak (``benchmarks.speakers``):
 registration, progress once a second, telemetry, and whatever commands call for. Some are moved and

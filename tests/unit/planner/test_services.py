@@ -358,6 +358,33 @@ async def test_an_event_that_the_core_cannot_take_is_set_aside(cluster, monkeypa
     assert committed.leaver == "w-2"
 
 
+async def test_thousands_of_facts_do_not_keep_the_detector_from_hearing():
+    heard = 0
+
+    async def hear() -> None:
+        nonlocal heard
+        while True:
+            heard += 1
+            await asyncio.sleep(0)
+
+    async with MemoryBus(MemoryBroker()) as bus:
+        service = DetectorService(bus, job=JOB, detectors=[])
+        for rank in range(1000):
+            broken = executor.StepBroken(
+                machine="w-0", rank=rank, epoch=1, committed_step=1, reason="reset"
+            )
+            event = observe.new_event(job=JOB, source="/machine/w-0", payload=broken)
+            service._facts.put_nowait(event)
+        tasks = [asyncio.create_task(one) for one in (service._judge_facts(), hear())]
+        async with asyncio.timeout(10):
+            while not service._facts.empty():  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0)
+        assert heard >= 50
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class Stepping(datetime):
     """A clock that is an hour off, now ahead and now behind."""
 
