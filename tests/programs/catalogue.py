@@ -100,6 +100,10 @@ CATALOGUE = {
     "while_next": Program(100, ends=(30, 60, 90)),
     "averaged": Program(100),
     "last_loss": Program(90),
+    "moco": Program(90),
+    "curriculum": Program(90, ends=(25, 55)),
+    "replay": Program(90),
+    "callbacks": Program(90, ends=(30, 60)),
 }
 
 GAPS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -107,6 +107,24 @@ class TestStrangers:
         assert f"{__file__}:" in str(raised.value)
         assert training.committed == 1
 
+    @pytest.mark.parametrize(("at", "ends"), [(20, True), (1200, False)])
+    def test_what_changes_late_is_noticed_then(self, at: int, ends: bool) -> None:
+        training = Training()
+
+        def body(own: SimpleNamespace) -> None:
+            if training.committed == at:
+                own.target.load_state_dict(training.model.line.state_dict())
+
+        with structlog.testing.capture_logs() as logs:
+            if ends:
+                with pytest.raises(ConfigError, match=r"the Linear in .*target"):
+                    training.run(body, steps=at + 2, target=nn.Linear(2, 2))
+            else:
+                training.run(body, steps=at + 2, target=nn.Linear(2, 2))
+                [line] = logs
+                assert "the Linear in" in line["reason"]
+        assert training.committed == (at + 1 if ends else at + 2)
+
     def test_what_does_not_change_or_is_known_is_let_be(self) -> None:
         average = torch.optim.swa_utils.AveragedModel(nn.Linear(2, 2))
         training = Training(average=average)
@@ -194,6 +212,15 @@ class TestLeftBehind:
         loader: Any = DataLoader(range(9))
         [line] = self.said(lambda own: next(own.it), it=iter(loader))
         assert "_SingleProcessDataLoaderIter" in line["holds"]
+
+    def test_a_generator_is_said(self) -> None:
+        def endless() -> Iterator[int]:
+            number = 0
+            while True:
+                yield (number := number + 1)
+
+        [line] = self.said(lambda own: next(own.it), it=endless())
+        assert line["holds"] == "an iterator (generator)"
 
     def test_an_attribute_of_a_module_is_said(self) -> None:
         training = Training()

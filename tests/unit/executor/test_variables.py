@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 import types
@@ -114,6 +115,46 @@ def test_what_the_session_knows_is_not_looked_at():
     variables = LoopVariables([holder])
     variables.keep(sys._getframe())
     assert not any("holder" in path for path in variables.kept)
+
+
+class Config:
+    scale = 1.0
+
+
+def test_what_functions_close_over_and_classes_hold_is_found_and_set():
+    def counting():
+        count = 0
+
+        def step():
+            nonlocal count
+            count += 1
+            step.calls = count
+            return count
+
+        step.calls = 0
+        return step
+
+    def program(steps, *, take=None):
+        step, partly = counting(), functools.partial(counting())
+        method = random.Random(3).random
+        config = Config
+        Config.scale = 1.0
+        for _ in range(steps):
+            variables.changed(sys._getframe())
+            step(), partly(), method()
+            config.scale *= 0.5
+        if take is not None:
+            assert variables.load(take, sys._getframe()) == []
+        changed = variables.changed(sys._getframe())
+        return changed, (step(), partly(), step.calls, config.scale, method())
+
+    variables = LoopVariables([])
+    tree, theirs = program(5)
+    assert any(path.endswith("Config.scale") for path in tree)
+    assert {path.partition(".")[2] for path in tree} >= {"step.count", "step.calls"}
+    variables = LoopVariables([])
+    _, ours = program(2, take=unpack_tree(pack_tree(tree)))
+    assert ours == theirs
 
 
 class TestWriteLocals:

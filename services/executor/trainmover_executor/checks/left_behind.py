@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import types
 import zlib
 from collections.abc import Collection, Iterable, Iterator
 from types import FrameType
@@ -115,6 +116,8 @@ def _print(value: Any, memory: Collection[int]) -> Any:  # noqa: PLR0911 - one f
         return value.shape, zlib.crc32(np.ascontiguousarray(value.reshape(-1)[:_SAMPLE]).tobytes())
     if isinstance(value, _BaseDataLoaderIter):
         return value._num_yielded  # noqa: SLF001 - no public name
+    if isinstance(value, types.GeneratorType):
+        return _print_of_generator(value)
     if type(value) in CONTAINERS:
         return len(value), id(_last(value))
     if type(value) in {str, bytes, itertools.count}:
@@ -137,6 +140,14 @@ def _last(value: Any) -> Any:
     return next(reversed(value.values() if isinstance(value, dict) else value))
 
 
+def _print_of_generator(value: types.GeneratorType[Any, Any, Any]) -> Any:
+    """Where it stands, and which objects its variables are; None while it runs."""
+    frame = value.gi_frame
+    if frame is None or value.gi_running:
+        return None
+    return frame.f_lasti, [id(each) for each in frame.f_locals.values()]
+
+
 def _print_of_members(value: Any) -> Any:
     """Plain members of named tuples, and of objects of the program's own that have slots."""
     if isinstance(value, tuple):
@@ -154,7 +165,7 @@ def _holds(value: Any) -> str:
         return f"a tensor of shape {tuple(value.shape)}"
     if isinstance(value, _Value):
         return f"a {type(value.value).__name__}, an attribute of a module"
-    if isinstance(value, _BaseDataLoaderIter | itertools.count):
+    if isinstance(value, _BaseDataLoaderIter | itertools.count | types.GeneratorType):
         return f"an iterator ({type(value).__name__})"
     if hasattr(value, "__len__"):
         return f"a {type(value).__name__} of {len(value)} items"

@@ -1,7 +1,9 @@
 """What a program changes and nobody carries, looked for while its first steps are taken.
 
 The session knows what it was given. All that can be seen of the rest is compared from one step to
-the next: three times, and then now and again, since a list may outgrow what is carried.
+the next: three times, and then now and again, since a list may outgrow what is carried. A module
+that changes late, a target network that is brought up to date every hundred steps say, is noticed
+at once.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from types import FrameType
 from typing import Any, Final
 
+import structlog
 import torch
 
 from trainmover.errors import ConfigError
@@ -21,8 +24,12 @@ from trainmover_executor.state.training import TrainingState
 
 __all__ = ["Lookout"]
 
+log = structlog.get_logger(__name__)
+
 _EARLY_STEPS: Final = 3
 _EVERY: Final = 64
+_PATIENT_STEPS: Final = 1000
+"""So many steps may be lost by an error; behind them it is a warning."""
 _OWN_TO_TORCH: Final = frozenset({"_step_count", "_opt_called"})
 
 
@@ -62,19 +69,30 @@ class Lookout:
         if self._first is None:
             self._first = committed
         done = committed - self._first
-        if committed == self._last or (done > _EARLY_STEPS and done % _EVERY):
+        if committed == self._last:
+            return
+        moved = done > _EARLY_STEPS and self._strangers.moved()
+        if done > _EARLY_STEPS and done % _EVERY and not moved:
             return
         self._last = committed
         variables = self._variables.passed_over(frame)
-        if done <= _EARLY_STEPS and not self._joined:
-            self._look_early(variables, frame, done=done)
+        if (done <= _EARLY_STEPS or moved) and not self._joined:
+            self._look_closely(variables, frame, done=done)
         variables += attributes_of(self._state.models)
         self._left_behind.look(variables, frame, memory=memory_of(self._state))
 
-    def _look_early(self, variables: list[tuple[str, Any]], frame: FrameType, *, done: int) -> None:
+    def _look_closely(
+        self, variables: list[tuple[str, Any]], frame: FrameType, *, done: int
+    ) -> None:
         if done == 1:
             check_state(self._state)
-        self._strangers.look(variables, frame)
+        try:
+            self._strangers.look(variables, frame)
+        except ConfigError as error:
+            if done <= _PATIENT_STEPS:
+                raise
+            self._strangers = Strangers(self._state)  # it was looked at for the last time
+            log.warning("the session does not know all that changes", reason=str(error))
         hidden = [_hidden_in(optimizer) for optimizer in self._state.optimizers]
         for optimizer, before, now in zip(
             self._state.optimizers, self._hidden, hidden, strict=False

@@ -6,6 +6,7 @@ stay: a joiner made it for itself.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection, Iterable, Iterator
 from types import FrameType
 from typing import Any, Final
@@ -39,6 +40,16 @@ class Strangers:
     def __init__(self, state: TrainingState) -> None:
         self._state = state
         self._seen: dict[str, Any] = {}
+        self._watched: list[weakref.ref[torch.Tensor]] = []
+        self._versions = 0
+
+    def moved(self) -> bool:
+        """Whether a tensor of a module that was found has been written to; takes microseconds."""
+        return bool(self._watched) and self._count() != self._versions
+
+    def _count(self) -> int:
+        tensors = (found() for found in self._watched)
+        return sum(tensor._version for tensor in tensors if tensor is not None)  # noqa: SLF001
 
     def look(self, variables: Iterable[tuple[str, Any]], frame: FrameType) -> None:
         """Look at ``variables``, given as (path, value).
@@ -46,14 +57,18 @@ class Strangers:
         Raises:
             ConfigError: One of them changed since the last look.
         """
-        memory = memory_of(self._state)
+        memory, self._watched = memory_of(self._state), []
         known = {id(each) for each in _reachable([*self._state.others.values()], _DEPTH)}
         for path, value in variables:
             now = None if id(value) in known else self._print(value, memory)
             if now is None:
                 continue
+            if isinstance(value, nn.Module):
+                found = _not_in(memory, _tensors_of(value))
+                self._watched += [weakref.ref(tensor) for tensor in found]
             if self._seen.setdefault(path, now) != now:
                 raise ConfigError(_words(path, value, frame))
+        self._versions = self._count()
 
     def _print(self, value: Any, memory: Collection[int]) -> Any:
         """What differs when ``value`` has changed; None for what is known or of another kind."""
@@ -87,15 +102,19 @@ def _tensors_of(module: nn.Module) -> list[torch.Tensor]:
 def _tensors_print(tensors: Iterable[torch.Tensor], memory: Collection[int]) -> list[int]:
     """Versions, and a sample of each: what is set through ``.data`` keeps its version."""
     prints = []
+    for tensor in _not_in(memory, tensors):
+        sample = flat_of(local_of(tensor).reshape(-1)[:_SAMPLE])
+        prints.append(hash((tensor._version, sum_of_words(bytes_of(sample)))))  # noqa: SLF001
+    return prints
+
+
+def _not_in(memory: Collection[int], tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Those of ``tensors`` that can be looked at and are not in ``memory``."""
     for tensor in tensors:
         if is_lazy(tensor) or tensor.layout is not torch.strided:
             continue
-        local = local_of(tensor)
-        if local.untyped_storage().data_ptr() in memory:
-            continue
-        sample = flat_of(local.reshape(-1)[:_SAMPLE])
-        prints.append(hash((tensor._version, sum_of_words(bytes_of(sample)))))  # noqa: SLF001
-    return prints
+        if local_of(tensor).untyped_storage().data_ptr() not in memory:
+            yield tensor
 
 
 def _reachable(values: Iterable[Any], depth: int) -> Iterator[Any]:

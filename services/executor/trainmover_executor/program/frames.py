@@ -11,13 +11,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+import trainmover_executor
+
 __all__ = ["is_program", "place_in", "program_frames", "signature_of", "write_locals"]
 
 _STANDARD: Final = tuple(
     str(Path(sysconfig.get_path(kind))) + "/" for kind in ("stdlib", "platstdlib")
 )
 _SITE: Final = tuple(str(Path(sysconfig.get_path(kind))) + "/" for kind in ("purelib", "platlib"))
-_OWN: Final = str(Path(__file__).parent) + "/"
+_OWN: Final = str(Path(trainmover_executor.__file__).parent) + "/"
 _LIBRARIES: Final = frozenset({"torch", "numpy", "tqdm", "rich", "trainmover"})
 """Installed packages that a loop may run through, and whose variables are their own."""
 

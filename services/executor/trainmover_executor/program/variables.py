@@ -3,17 +3,19 @@
 Scripts count steps, average losses and remember the best score in plain variables, which no session
 was told of. All of them that hold plain values (``values``) are looked at between steps: the local
 variables of the running functions of the program, the globals of their modules, and attributes of
-the program's own objects that these hold. What has changed since the first step belongs to the
-state of the rank. What never changes is left alone, since a joiner set it for itself: the name of
-its host, a path, a process id.
+the program's own objects and classes that these hold, and what its functions close over. What has
+changed since the first step belongs to the state of the rank. What never changes is left alone,
+since a joiner set it for itself: the name of its host, a path, a process id.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import inspect
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import FrameType
@@ -49,12 +51,10 @@ _NOT_LOOKED_AT: Final = (
     DataLoader,
     Sampler,
     types.ModuleType,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-    type,
 )
-"""Known to the session, part of the data, or code."""
+"""Known to the session, part of the data, or nobody's."""
+
+_Part = tuple[str, Any, Callable[[Any], None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,14 +213,13 @@ class LoopVariables:
             return
         if depth == _DEPTH or id(value) in seen:
             return
+        seen.add(id(value))
         if kind in CONTAINERS and len(value) <= _MEMBERS:
-            seen.add(id(value))
             yield from self._visit_items(value, path, seen, depth)
-        elif hasattr(value, "__dict__") and _is_own(kind):  # type: ignore[arg-type]
-            seen.add(id(value))
-            for name, member in list(vars(value).items()):
-                setter = partial(setattr, value, name)
-                yield from self._visit(member, f"{path}.{name}", setter, seen, depth + 1)
+        elif (parts := _parts_of(value)) is not None:
+            for name, member, setter in parts:
+                if not name.startswith("__"):
+                    yield from self._visit(member, f"{path}.{name}", setter, seen, depth + 1)
         else:
             self._pass_over(path, value)
 
@@ -272,6 +271,40 @@ def _is_own(kind: type[Any]) -> bool:
         return True
     module = inspect.getmodule(kind)
     return is_program(kind.__module__, getattr(module, "__file__", None) or "<frozen")
+
+
+def _parts_of(value: Any) -> Iterable[_Part] | None:
+    """(name, value, how to set it) of what ``value`` holds; None for what is not the program's."""
+    if isinstance(value, types.FunctionType):
+        # Decorators give a wrapper the name of the module of what it wraps.
+        mine = is_program(value.__globals__.get("__name__", ""), value.__code__.co_filename)
+        return _parts_of_function(value) if mine else ()
+    if isinstance(value, types.MethodType | types.BuiltinMethodType):
+        return [("self", value.__self__, _nowhere)]
+    if isinstance(value, functools.partial):
+        given = enumerate(value.args)
+        return [
+            ("func", value.func, _nowhere),
+            *((f"args[{at}]", each, _nowhere) for at, each in given if not is_plain(each)),
+            *((k, each, _nowhere) for k, each in value.keywords.items() if not is_plain(each)),
+        ]
+    if isinstance(value, type):
+        return _members_of(value) if _is_own(value) else ()
+    if hasattr(value, "__dict__") and _is_own(type(value)):  # type: ignore[arg-type]
+        return _members_of(value)
+    return None
+
+
+def _members_of(value: Any) -> list[_Part]:
+    return [(name, each, partial(setattr, value, name)) for name, each in vars(value).items()]
+
+
+def _parts_of_function(function: types.FunctionType) -> Iterator[_Part]:
+    """Attributes of a function, and the variables of functions around it that it uses."""
+    yield from _members_of(function)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # not set yet
+            yield name, cell.cell_contents, partial(setattr, cell, "cell_contents")
 
 
 def _local_setter(frame: FrameType) -> Callable[[str, Any], None]:

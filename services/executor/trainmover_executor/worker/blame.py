@@ -11,6 +11,7 @@ from typing import Final
 import torch
 
 import trainmover
+import trainmover_executor
 
 __all__ = ["error_line", "place_of"]
 
@@ -18,7 +19,7 @@ _LONGEST: Final = 300
 _OURS: Final = (
     str(Path(torch.__file__).parent),
     str(Path(trainmover.__file__).parent),
-    str(Path(__file__).parent),
+    str(Path(trainmover_executor.__file__).parent),
     runpy.__file__,
     "<",  # <frozen runpy>, <string>
 )

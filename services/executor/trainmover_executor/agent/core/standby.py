@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 import trainmover
+import trainmover_executor
 from trainmover.commands import Warm
 from trainmover.events.machine import MachineReady, MachineWarming, MachineWarmingFailed
 from trainmover_executor.agent.core.effects import After, Bind, Exited, RetryBay
@@ -28,7 +28,7 @@ _DOUBLINGS: Final = 16  # beyond the longest by far, and no float overflows
 _LONGEST_LINE: Final = 300
 _FRAME: Final = re.compile(r'File "(.+)", line (\d+) in ')
 _LIBRARIES: Final = ("/site-packages/", "/lib/python", "<")
-_OURS: Final = (str(Path(trainmover.__file__).parent), str(Path(__file__).parents[1]))
+_OURS: Final = tuple(path for each in (trainmover, trainmover_executor) for path in each.__path__)
 _SIGNALS: Final = {int(one): one.name for one in signal.Signals}
 
 

@@ -1,0 +1,27 @@
+"""Our own code is no part of the user's program: its variables are not carried, nor blamed."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from trainmover_executor.agent.core import standby
+from trainmover_executor.program.frames import is_program
+from trainmover_executor.worker import blame
+
+OURS = [
+    "trainmover_executor.training.step",
+    "trainmover_executor.collectives.linked.ring",
+    "trainmover_executor.worker.to_standbys.places",
+    "trainmover_executor.worker.main",
+]
+
+
+@pytest.mark.parametrize("module", OURS)
+def test_a_module_of_the_executor_is_ours(module: str) -> None:
+    file = import_module(module).__file__
+    assert file is not None
+    assert not is_program(module, file)
+    for owners in (standby._OURS, blame._OURS):
+        assert any(file.startswith(one) for one in owners)
