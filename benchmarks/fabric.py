@@ -24,7 +24,7 @@ from trainmover_executor.collectives.linked.communicator import LinkCommunicator
 from trainmover_executor.links.dialling.endpoint import Endpoint, dial
 from trainmover_executor.links.dialling.handshake import Hail
 from trainmover_executor.links.dialling.secret import LinkSecret
-from trainmover_executor.links.table import LinkBook
+from trainmover_executor.links.table import LinkTable
 
 GROUP = "g"
 _JOB = "bench"
@@ -32,7 +32,7 @@ _TIMEOUT_S = 60.0
 
 
 class Seat:
-    """One process's part: a listening endpoint, a book of links, a communicator."""
+    """One process's part: a listening endpoint, a table of links, a communicator."""
 
     def __init__(self, fabric: Fabric, rank: int) -> None:
         self.rank = rank
@@ -45,11 +45,11 @@ class Seat:
 
     def join(self, membership: Membership) -> None:
         """Take the rank at ``membership`` and answer calls."""
-        self.book = LinkBook(
+        self.table = LinkTable(
             job=_JOB, rank=self.rank, membership=membership, dial=self._fabric.dial
         )
         links = LinkCommunicator(
-            self.book, group=GROUP, ranks=range(membership.layout.slots), timeout_s=_TIMEOUT_S
+            self.table, group=GROUP, ranks=range(membership.layout.slots), timeout_s=_TIMEOUT_S
         )
         self.communicator, self._counting = self._fabric.choice(links)
         self._serving = self._fabric.run(self._serve())
@@ -60,14 +60,14 @@ class Seat:
             job=_JOB,
             rank=self.rank,
             secret=LinkSecret(),
-            is_stale=lambda epoch: epoch < self.book.epoch,
+            is_stale=lambda epoch: epoch < self.table.epoch,
             accept=self._accept,
         )
         endpoint.open()
         await endpoint.serve()
 
     def _accept(self, hail: Hail, sock: socket.socket) -> None:
-        self.book.park(epoch=hail.epoch, group=hail.group, peer=hail.source, sock=sock)
+        self.table.park(epoch=hail.epoch, group=hail.group, peer=hail.source, sock=sock)
 
     def agree(self) -> None:
         """The first small collective of an epoch: what the vote is."""
@@ -81,8 +81,8 @@ class Seat:
 
     def leave(self) -> None:
         """End every link and the endpoint."""
-        self.book.break_off("the process ends")
-        self.book.reset(self.book.membership.replace({}, epoch=1 << 40))
+        self.table.break_off("the process ends")
+        self.table.reset(self.table.membership.replace({}, epoch=1 << 40))
         if self._serving is not None:
             self._serving.cancel()
             concurrent.futures.wait([self._serving])
@@ -164,12 +164,12 @@ class Fabric:
         joiner.join(self.membership)
         parked = {}
         for seat in self.seats:
-            edges = seat.book.edges_to([rank]) if seat is not leaver else []
+            edges = seat.table.edges_to([rank]) if seat is not leaver else []
             parked[seat.rank] = len(edges)
             for group, peer in edges:
                 hail = Hail(job=_JOB, epoch=epoch, group=group, source=seat.rank, target=peer)
                 sock = self.dial(joiner.address, hail).result(_TIMEOUT_S)
-                seat.book.park(epoch=epoch, group=group, peer=peer, sock=sock)
+                seat.table.park(epoch=epoch, group=group, peer=peer, sock=sock)
         self.seats[rank] = joiner
         return leaver, parked
 

@@ -282,7 +282,7 @@ def rebuilds(count: int) -> list[dict[str, Any]]:
         else:
             phase_two(fabric)
         if number + 1 in (early, count):
-            found = dict(sizes(fabric.seats[0].book, "links"))
+            found = dict(sizes(fabric.seats[0].table, "links"))
             counts.append(found | process())
             print(number + 1, file=sys.stderr, flush=True)
     fabric.close()

@@ -46,14 +46,14 @@ def phase_two(fabric: Fabric) -> tuple[float, float]:
     def switch(seat: Seat) -> None:
         if seat.rank != leaver.rank:
             began = time.perf_counter()
-            seat.book.switch(fabric.membership)
+            seat.table.switch(fabric.membership)
             seat.rewind()
             swaps.append(time.perf_counter() - began)
         seat.agree()
 
     total, _ = fabric.everywhere(switch)
     for seat in fabric.seats:
-        seat.book.retire()
+        seat.table.retire()
     leaver.leave()
     fabric.everywhere(Fabric.use)  # the joiner's links to ranks it did not need for the vote
     return total, max(swaps)
@@ -62,14 +62,14 @@ def phase_two(fabric: Fabric) -> tuple[float, float]:
 def full_rebuild(fabric: Fabric) -> float:
     """All ranks go to the next epoch with no link left; seconds."""
     ranks = range(len(fabric.seats))
-    edges = {seat.rank: seat.book.edges_to(ranks) for seat in fabric.seats}
+    edges = {seat.rank: seat.table.edges_to(ranks) for seat in fabric.seats}
     fabric.membership = fabric.membership.replace({})
 
     def rebuild(seat: Seat) -> None:
-        seat.book.reset(fabric.membership)
+        seat.table.reset(fabric.membership)
         seat.rewind()
         for group, peer in edges[seat.rank]:
-            seat.book.link(group, peer, timeout_s=60.0)
+            seat.table.link(group, peer, timeout_s=60.0)
         seat.agree()
 
     return fabric.everywhere(rebuild)[0]
@@ -120,7 +120,7 @@ def measure(world: int, repetitions: int, *, gloo_s: float) -> dict[str, Any]:
         moves, agrees = _moves(fabric, repetitions)
         full_rebuild(fabric)
         rebuilds = [full_rebuild(fabric) for _ in range(repetitions)]
-        links = sum(len(seat.book.edges_to(range(world))) for seat in fabric.seats)
+        links = sum(len(seat.table.edges_to(range(world))) for seat in fabric.seats)
     finally:
         fabric.close()
     pairs = Fabric(world, communicator="hierarchical-gloo")

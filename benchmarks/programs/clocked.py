@@ -25,7 +25,7 @@ from trainmover import Session
 from trainmover_executor.clock import writer as clock
 from trainmover_executor.collectives import engine
 from trainmover_executor.programs.gpt import VOCABULARY, Gpt, SourceText
-from trainmover_executor.report import step_timing as vitals
+from trainmover_executor.report import step_timing as timing
 from trainmover_executor.worker import control_thread
 from trainmover_executor.worker.runtime import current_runtime
 
@@ -39,7 +39,7 @@ TIMED = (
     (clock.CollectiveClock, "leave"),
     (clock.CollectiveClock, "committed"),
     (clock.CollectiveClock, "enter_phase"),
-    (vitals._BlockChecksums, "of"),
+    (timing._BlockChecksums, "of"),
     (engine, "nonfinite_in"),
     (clock.CollectiveClock, "beat"),
     (control_thread.ControlThread, "_report_links"),
@@ -97,7 +97,7 @@ class Switch:
             (clock.CollectiveClock, "enter", lambda *_, **__: -1),
             (clock.CollectiveClock, "committed", lambda *_, **__: None),
             (clock.CollectiveClock, "enter_phase", lambda *_: None),
-            (vitals._BlockChecksums, "of", lambda *_: None),
+            (timing._BlockChecksums, "of", lambda *_: None),
             (engine, "nonfinite_in", lambda *_: 0),
         ]
         self._real = [getattr(owner, name) for owner, name, _ in self._kept]

@@ -9,7 +9,7 @@ import workloads
 from trainmover_executor.state.handing_over import transfer
 from trainmover_executor.worker.runtime import current_runtime
 
-_honest = transfer.pump
+_honest = transfer.exchange
 _damaged = False
 
 
@@ -28,5 +28,5 @@ def _damage(*, watch: Any = None, **message: Any) -> None:
 
 if __name__ == "__main__":
     if current_runtime().sandboxed:
-        transfer.pump = _damage  # type: ignore[assignment]
+        transfer.exchange = _damage  # type: ignore[assignment]
     workloads.main()

@@ -120,11 +120,11 @@ class TestSection5DeltaGroups:
     def test_the_delta_is_the_links_to_the_leaver(self, fabric: Fabric) -> None:
         leaver, parked = fabric.prepare(2)
         stayers = [seat for seat in fabric.seats if seat.rank != 2]
-        links = {seat.rank: len(seat.book.edges_to(range(6))) for seat in stayers}
+        links = {seat.rank: len(seat.table.edges_to(range(6))) for seat in stayers}
         for seat in stayers:
-            assert seat.book.switch(fabric.membership) == parked[seat.rank]
+            assert seat.table.switch(fabric.membership) == parked[seat.rank]
             seat.rewind()
-        assert {seat.rank: len(seat.book.edges_to(range(6))) for seat in stayers} == links
+        assert {seat.rank: len(seat.table.edges_to(range(6))) for seat in stayers} == links
         assert sum(parked.values()) * 2 < sum(links.values())
         fabric.everywhere(fabric.use)
         leaver.leave()
@@ -140,7 +140,7 @@ class TestSection5DeltaGroups:
         leaver, parked = fabric.prepare(2)
         for seat in fabric.seats:
             if seat.rank != 2:
-                idle = len(seat.book.sockets()) - len(seat.book.edges_to(range(6)))
+                idle = len(seat.table.sockets()) - len(seat.table.edges_to(range(6)))
                 assert idle == parked[seat.rank]
         leaver.leave()
 

@@ -22,7 +22,7 @@ from trainmover_executor.worker.runtime import current_runtime
 write = filesystem._FileSystemWriter.write_data
 
 def slowly(self, plan, planner):
-    while self.path.name == "40" and current_runtime().role.state.committed < 52:
+    while self.path.name == "40" and current_runtime().decisions.state.committed < 52:
         time.sleep(0.01)
     return write(self, plan, planner)
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from tests.unit.executor.roles import active
+from tests.unit.executor.decisions import active
 
 from trainmover.errors import MalformedEventError, ProtocolError, TrainMoverError
 from trainmover.events import decode, encode
@@ -25,7 +25,7 @@ from trainmover.security.secret import SECRET_VARIABLE
 from trainmover.tracing.observe import new_event
 from trainmover_executor.clock.writer import CollectiveClock
 from trainmover_executor.collectives.latch import Latch
-from trainmover_executor.decisions.shell import WorkerRole
+from trainmover_executor.decisions.shell import RankDecisions
 from trainmover_executor.links.dialling.descriptors import raise_limit, room_for_strangers
 from trainmover_executor.links.dialling.endpoint import Endpoint, dial
 from trainmover_executor.links.dialling.handshake import (
@@ -208,7 +208,7 @@ class Rank:
 
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         self.said: list[Frozen] = []
-        self.book = SimpleNamespace(
+        self.table = SimpleNamespace(
             epoch=1, membership=seats(1, "127.0.0.2:9"), seated_at=lambda rank: 0
         )
         spec = WorkerSpec(
@@ -218,7 +218,7 @@ class Rank:
             rank=1,
             local_rank=0,
             role="active",
-            membership=self.book.membership,
+            membership=self.table.membership,
             control="",
             listen_fd=-1,
             clock_fd=-1,
@@ -227,8 +227,8 @@ class Rank:
         )
         self.neighbours = neighbours.Neighbours(
             spec,
-            book=self.book,  # type: ignore[arg-type]
-            latch=Latch(WorkerRole(active())),
+            table=self.table,  # type: ignore[arg-type]
+            latch=Latch(RankDecisions(active())),
             clock=CollectiveClock(rank=1),
             secret=LinkSecret(),
             post=self.said.append,
@@ -250,7 +250,7 @@ class Rank:
 
     def move_to(self, epoch: int, endpoint: str) -> None:
         """Rank 0 is at another machine from now on."""
-        self.book.epoch, self.book.membership = epoch, seats(epoch, endpoint)
+        self.table.epoch, self.table.membership = epoch, seats(epoch, endpoint)
         self.neighbours._watches[2, True] = SimpleNamespace(  # type: ignore[assignment]
             epoch=1, peer=2, socket=None, tell=lambda _: None, close=lambda: None
         )

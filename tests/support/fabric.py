@@ -14,7 +14,7 @@ from trainmover.job.topology import Layout, Member, Membership
 from trainmover_executor.collectives.linked.control import ControlCommunicator
 from trainmover_executor.links.dialling.handshake import Hail
 from trainmover_executor.links.shared_memory.slots import SharedMemory, SharedSocket
-from trainmover_executor.links.table import LinkBook
+from trainmover_executor.links.table import LinkTable
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ def shared_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class Fabric:
-    """``world`` link books whose calls reach each other by endpoint name.
+    """``world`` link tables whose calls reach each other by endpoint name.
 
     Args:
         world: Number of ranks.
@@ -88,28 +88,28 @@ class Fabric:
         hosts = named or range(world)
         self.shares: Callable[[int, int], bool] = lambda one, other: hosts[one] == hosts[other]
         self.start = membership(world, ranks_per_slot=ranks_per_slot, hosts=named)
-        self.books: dict[str, LinkBook] = {}
+        self.tables: dict[str, LinkTable] = {}
         for rank in range(world):
             self._add(self.start.endpoint_of(rank), rank)
 
-    def add(self, machine: str, rank: int) -> LinkBook:
+    def add(self, machine: str, rank: int) -> LinkTable:
         place = rank % self.start.layout.ranks_per_slot + 1
         return self._add(f"{machine}:{place}", rank)
 
-    def _add(self, endpoint: str, rank: int) -> LinkBook:
-        book = LinkBook(job="test", rank=rank, membership=self.start, dial=self.dial)
-        self.books[endpoint] = book
-        return book
+    def _add(self, endpoint: str, rank: int) -> LinkTable:
+        table = LinkTable(job="test", rank=rank, membership=self.start, dial=self.dial)
+        self.tables[endpoint] = table
+        return table
 
-    def book(self, rank: int) -> LinkBook:
-        return self.books[self.start.endpoint_of(rank)]
+    def table(self, rank: int) -> LinkTable:
+        return self.tables[self.start.endpoint_of(rank)]
 
     def dial(self, endpoint: str, hail: Hail) -> concurrent.futures.Future[socket.socket]:
         future: concurrent.futures.Future[socket.socket] = concurrent.futures.Future()
         shared = self.shares(hail.source, hail.target)
         mine, theirs = shared_pair() if shared else socket_pair()
         try:
-            self.books[endpoint].park(
+            self.tables[endpoint].park(
                 epoch=hail.epoch, group=hail.group, peer=hail.source, sock=theirs
             )
         except StaleEpochError as error:
@@ -124,14 +124,14 @@ class Fabric:
     ) -> list[ControlCommunicator]:
         ranks = range(self.world)
         return [
-            ControlCommunicator(self.book(rank), group=group, ranks=ranks, timeout_s=timeout_s)
+            ControlCommunicator(self.table(rank), group=group, ranks=ranks, timeout_s=timeout_s)
             for rank in ranks
         ]
 
     def close(self) -> None:
-        for book in self.books.values():
-            book.break_off("the test is over")
-            book.reset(self.start.replace({}, epoch=1_000_000))
+        for table in self.tables.values():
+            table.break_off("the test is over")
+            table.reset(self.start.replace({}, epoch=1_000_000))
 
 
 def everywhere(actors: Sequence[T], action: Callable[[int, T], Any]) -> list[Any]:

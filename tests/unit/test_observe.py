@@ -205,17 +205,17 @@ class TestTraces:
         assert "trainmover.nested" not in found.attributes
 
     def test_the_first_trace_of_something_is_kept_and_the_oldest_forgotten(self):
-        book = observe.TraceBook(limit=2)
+        table = observe.TraceBook(limit=2)
         for name in ("a", "b", "a", "c"):
-            book.keep(name, {"traceparent": f"{name}{len(book.of(name))}"})
-        book.keep(None, {"traceparent": "x"})
-        book.keep("d", {})
-        assert (book.of("a"), book.of("b"), book.of("c")) == (
+            table.keep(name, {"traceparent": f"{name}{len(table.of(name))}"})
+        table.keep(None, {"traceparent": "x"})
+        table.keep("d", {})
+        assert (table.of("a"), table.of("b"), table.of("c")) == (
             {},
             {"traceparent": "b0"},
             {"traceparent": "c0"},
         )
-        assert book.of("d") == book.of(None) == {}
+        assert table.of("d") == table.of(None) == {}
 
     def test_headers_are_read_in_any_case(self):
         header = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -142,7 +142,7 @@ class PlanFailed(Frozen):
 
 
 class StepBroken(Frozen):
-    """A rank's step was voided by a communication error; it waits in ``recovering``.
+    """A rank's step was aborted by a communication error; it waits in ``recovering``.
 
     Attributes:
         committed_step: Number of steps this rank knows to be completed.

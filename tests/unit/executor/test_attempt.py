@@ -11,7 +11,7 @@ from torch import nn
 from trainmover_executor.position.placement import Placement
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.training.attempt import Attempt, StepLostError
-from trainmover_executor.training.step import VoidStep
+from trainmover_executor.training.step import StepAborted
 
 
 class Body:
@@ -25,10 +25,10 @@ class Body:
             issued=0, stand_ins=0, is_set=False, protected=False, reason="rank 1 is gone"
         )
         self.sandboxed = False
-        self.role = SimpleNamespace(state=SimpleNamespace(votes_at_end=at_end))
+        self.decisions = SimpleNamespace(state=SimpleNamespace(votes_at_end=at_end))
         runtime = SimpleNamespace(
             latch=self.latch,
-            role=self.role,
+            decisions=self.decisions,
             enter_sandbox=lambda: setattr(self, "sandboxed", True),
             leave_sandbox=lambda: setattr(self, "sandboxed", False),
         )
@@ -77,7 +77,7 @@ def test_an_aborted_step_does_not_reach_the_optimizer():
     body.begin()
     body.backward()
     before = body.model.weight.clone()
-    with pytest.raises(VoidStep):
+    with pytest.raises(StepAborted):
         body.take_step()
     body.end()
     assert torch.equal(body.model.weight, before)
@@ -97,7 +97,7 @@ def test_at_the_end_a_broken_body_is_left_in_front_of_the_optimizer():
     body = Body(at_end=True)
     body.begin()
     body.latch.is_set = True
-    with pytest.raises(VoidStep):
+    with pytest.raises(StepAborted):
         body.take_step()
 
 
@@ -121,7 +121,7 @@ def test_a_break_behind_a_change_that_was_not_kept_is_an_error():
     body.begin()
     with torch.no_grad():
         body.model.weight.add_(1)
-    with pytest.raises(VoidStep):
+    with pytest.raises(StepAborted):
         body.take_step()
     with pytest.raises(StepLostError, match=r"step 7 broke \(rank 1 is gone\)"):
         body.end()

@@ -283,7 +283,7 @@ def test_breaking_off_unblocks_whoever_waits(shared):
         if rank == 0:
             first.barrier()
         else:
-            fabric.book(0).break_off("the operator said so")
+            fabric.table(0).break_off("the operator said so")
 
     with pytest.raises(LinkBrokenError, match=r"the operator said so|ended its link"):
         everywhere([0, 1], wait_or_break)
@@ -366,7 +366,7 @@ def test_the_end_of_a_peer_unblocks_a_message_half_way(shared):
         if rank == 0:
             sender.send(torch.ones(16_000_000), to=1, tag=0)
         else:
-            link = fabric.book(1).link("g/p2p", 0, timeout_s=5)
+            link = fabric.table(1).link("g/p2p", 0, timeout_s=5)
             link.close()
 
     with pytest.raises(LinkBrokenError, match=r"rank 1"):
@@ -376,13 +376,13 @@ def test_the_end_of_a_peer_unblocks_a_message_half_way(shared):
         if rank == 1:
             receiver.recv(torch.empty(16_000_000), source=0, tag=0)
         else:
-            link = fabric.book(0).link("g/p2p", 1, timeout_s=5)
+            link = fabric.table(0).link("g/p2p", 1, timeout_s=5)
             link.send_some(memoryview(struct.pack("<IIQQ", 2, 0, 0, 64_000_000)))
             link.close()
 
-    for book in (fabric.book(0), fabric.book(1)):
-        book.break_off("again")
-        book.reset(fabric.start.replace({}, epoch=2))
+    for table in (fabric.table(0), fabric.table(1)):
+        table.break_off("again")
+        table.reset(fabric.start.replace({}, epoch=2))
     with pytest.raises(LinkBrokenError, match=r"rank 0"):
         everywhere([0, 1], receive_or_die)
     fabric.close()
@@ -399,7 +399,7 @@ def test_the_first_messages_of_two_ranks_may_cross(shared):
         threading.Timer(0.1, lambda: answer.set_result(dial(endpoint, hail).result())).start()
         return answer
 
-    dial, fabric.book(0)._dial = fabric.dial, dial_slowly
+    dial, fabric.table(0)._dial = fabric.dial, dial_slowly
 
     def both(rank: int, communicator: LinkCommunicator) -> torch.Tensor:
         arrived = torch.empty(3)

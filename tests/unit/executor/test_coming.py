@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.executor.roles import plan
+from tests.unit.executor.decisions import plan
 
 from trainmover_executor.moves.coming import Coming
 from trainmover_executor.position.position import EndedCall, Place, Position

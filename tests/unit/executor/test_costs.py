@@ -28,10 +28,10 @@ class Rank:
         self.feeds = [Feed(iter([1, 2, 3]))]
 
     def steps(self, count: int, *, at_end: bool) -> None:
-        attempt: Any = SimpleNamespace(keeps_all=at_end, because="it communicates")
         for step in range(count):
             self.start.capture(step, whole=at_end)
-            self.costs.committed(attempt, self.start, self.feeds)
+            because = "it communicates"
+            self.costs.committed(self.start, self.feeds, at_end=at_end, because=because)
 
 
 def test_it_is_said_once_and_when_it_changes() -> None:

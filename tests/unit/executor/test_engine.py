@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from tests.unit.executor.roles import active, plan
+from tests.unit.executor.decisions import active, plan
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -22,7 +22,7 @@ from trainmover_executor.collectives.latch import Latch
 from trainmover_executor.collectives.process_group import TrainMoverProcessGroup
 from trainmover_executor.collectives.sandbox.stand_ins import SandboxCommunicator
 from trainmover_executor.decisions.effects import Agreed, HandedOut, Recovers, Stopped, VoteBroke
-from trainmover_executor.decisions.shell import WorkerRole
+from trainmover_executor.decisions.shell import RankDecisions
 
 
 class Peerless:
@@ -45,8 +45,8 @@ class Peerless:
 
 
 @pytest.fixture
-def role() -> WorkerRole:
-    return WorkerRole(active())
+def role() -> RankDecisions:
+    return RankDecisions(active())
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def communicator() -> Peerless:
 
 
 @pytest.fixture
-def group(role: WorkerRole, communicator: Peerless) -> TrainMoverProcessGroup:
+def group(role: RankDecisions, communicator: Peerless) -> TrainMoverProcessGroup:
     latch = Latch(role)
     latch.protected = True
     engine = GroupEngine(
@@ -89,7 +89,7 @@ def test_what_several_lanes_find_at_the_same_time_is_added_up(group, monkeypatch
         return len(tensors)
 
     monkeypatch.setattr("trainmover_executor.collectives.engine.nonfinite_in", found_by_both)
-    clock = group.engine._vitals
+    clock = group.engine._timing
     for lane in ("one", "other"):
         tensor = torch.zeros(2)
         reduces = [tensor] * 3

@@ -23,7 +23,7 @@ from trainmover_executor.collectives.linked.store import Meeting, hosting, visit
 from trainmover_executor.collectives.native.hierarchical import Grid, HierarchicalCommunicator
 from trainmover_executor.collectives.native.library import Gloo
 from trainmover_executor.links.link import LinkBrokenError
-from trainmover_executor.links.table import LinkBook
+from trainmover_executor.links.table import LinkTable
 
 SUM = reduction_of(ReduceOp.SUM)
 SHAPES = [(2, 2), (3, 2), (2, 3), (1, 3), (3, 1), (4, 1)]
@@ -44,11 +44,11 @@ class CountedGloo(Gloo):
 
 
 def hierarchy(
-    book: LinkBook, *, library: Gloo | None = None, timeout_s: float = 20
+    table: LinkTable, *, library: Gloo | None = None, timeout_s: float = 20
 ) -> HierarchicalCommunicator:
-    ranks = range(book.membership.layout.world_size)
-    links = LinkCommunicator(book, group="g", ranks=ranks, timeout_s=timeout_s)
-    grid = Grid.of(book.membership.layout, ranks)
+    ranks = range(table.membership.layout.world_size)
+    links = LinkCommunicator(table, group="g", ranks=ranks, timeout_s=timeout_s)
+    grid = Grid.of(table.membership.layout, ranks)
     assert grid is not None
     return HierarchicalCommunicator(links, library=library or Gloo(), grid=grid)
 
@@ -71,7 +71,7 @@ def members(
     request: pytest.FixtureRequest, fabric_of: Callable[[int, int], Fabric]
 ) -> list[HierarchicalCommunicator]:
     fabric = fabric_of(*request.param)
-    return [hierarchy(fabric.book(rank)) for rank in range(fabric.world)]
+    return [hierarchy(fabric.table(rank)) for rank in range(fabric.world)]
 
 
 def some(rank: int, count: int, seed: int = 0) -> torch.Tensor:
@@ -152,7 +152,7 @@ def test_a_library_that_does_not_carry_a_tensor_leaves_it_to_links(fabric_of, mo
     monkeypatch.setattr(Gloo, "carries", lambda _self, tensor: tensor.dtype != torch.int64)
     fabric = fabric_of(2, 2)
     libraries = [CountedGloo(rank) for rank in range(4)]
-    members = [hierarchy(fabric.book(rank), library=libraries[rank]) for rank in range(4)]
+    members = [hierarchy(fabric.table(rank), library=libraries[rank]) for rank in range(4)]
     tensors = [torch.tensor([rank]) for rank in range(4)]
     everywhere(members, lambda rank, c: c.allreduce(tensors[rank], SUM))
     assert [int(tensor) for tensor in tensors] == [6] * 4
@@ -162,20 +162,20 @@ def test_a_library_that_does_not_carry_a_tensor_leaves_it_to_links(fabric_of, mo
 def test_a_switch_builds_again_what_the_leaver_was_in_and_nothing_else(fabric_of):
     fabric = fabric_of(4, 2)
     libraries = [CountedGloo(rank) for rank in range(8)]
-    members = [hierarchy(fabric.book(rank), library=libraries[rank]) for rank in range(8)]
+    members = [hierarchy(fabric.table(rank), library=libraries[rank]) for rank in range(8)]
     before = [some(rank, 30_011) for rank in range(8)]
     everywhere(members, lambda rank, c: c.allreduce(before[rank], SUM))
     assert [sorted(library.built) for library in libraries] == [[2, 2, 2]] * 8
 
     later = membership(8, epoch=2, names=["m0", "m1", "spare", "m3"], ranks_per_slot=2)
     for rank in (4, 5):
-        book = fabric.add("spare", rank)
-        book.reset(later)
+        table = fabric.add("spare", rank)
+        table.reset(later)
         libraries[rank] = CountedGloo(rank)
-        members[rank] = hierarchy(book, library=libraries[rank])
+        members[rank] = hierarchy(table, library=libraries[rank])
     for rank in (0, 1, 2, 3, 6, 7):
         libraries[rank].built.clear()
-        fabric.book(rank).switch(later)
+        fabric.table(rank).switch(later)
         members[rank].rewind()
         members[rank].meeting.rewind()
     after = [some(rank, 30_011) for rank in range(8)]
@@ -188,7 +188,7 @@ def test_a_switch_builds_again_what_the_leaver_was_in_and_nothing_else(fabric_of
 
 def test_who_waits_for_a_lost_machine_is_freed_when_links_are_broken_off(fabric_of):
     fabric = fabric_of(3, 2)
-    members = [hierarchy(fabric.book(rank), timeout_s=600) for rank in range(6)]
+    members = [hierarchy(fabric.table(rank), timeout_s=600) for rank in range(6)]
     tensors = [some(rank, 30_011) for rank in range(6)]
     everywhere(members, lambda rank, c: c.allreduce(tensors[rank], SUM))
     failed: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -203,7 +203,7 @@ def test_who_waits_for_a_lost_machine_is_freed_when_links_are_broken_off(fabric_
     for member in members[:3]:
         threading.Thread(target=wait, args=(member,), daemon=True).start()
     for member in members:
-        member.book.break_off("machine m2 is lost")
+        member.table.break_off("machine m2 is lost")
 
     for _ in members[:3]:
         assert failed.get(timeout=30)  # a twentieth of the groups' own timeout
@@ -216,7 +216,7 @@ def test_who_waits_for_a_lost_machine_is_freed_when_links_are_broken_off(fabric_
 )
 def test_what_no_store_says_is_refused_before_memory_is_taken_for_it(fabric_of, header):
     fabric = fabric_of(2, 1)
-    stranger, host = (hierarchy(fabric.book(rank)).meeting for rank in range(2))
+    stranger, host = (hierarchy(fabric.table(rank)).meeting for rank in range(2))
 
     def talk(rank: int, meeting: Meeting) -> None:
         if rank == 0:
@@ -230,12 +230,12 @@ def test_what_no_store_says_is_refused_before_memory_is_taken_for_it(fabric_of, 
 
 def test_a_guest_that_is_lost_frees_whoever_waits_for_what_it_would_set(fabric_of):
     fabric = fabric_of(2, 1)
-    members = [hierarchy(fabric.book(rank), timeout_s=600) for rank in range(2)]
+    members = [hierarchy(fabric.table(rank), timeout_s=600) for rank in range(2)]
 
     def visit(member: HierarchicalCommunicator) -> None:
         with visiting(member.meeting, 0) as store:
             store.set("name of rank 1", b"guest")
-            member.book.break_off("the guest dies")
+            member.table.break_off("the guest dies")
 
     def host(member: HierarchicalCommunicator) -> None:
         with hosting(member.meeting, [1]) as store:
@@ -281,7 +281,7 @@ def test_a_type_that_the_library_does_not_add_is_no_broken_link(fabric_of):
         with pytest.raises(CollectiveError, match=r"gloo cannot reduce torch\.int16"):
             communicator.allreduce(torch.ones(3, dtype=torch.int16), SUM)
 
-    everywhere([hierarchy(fabric.book(rank)) for rank in range(2)], add)
+    everywhere([hierarchy(fabric.table(rank)) for rank in range(2)], add)
 
 
 @pytest.mark.parametrize("dtype", [torch.int16, torch.complex64, torch.float8_e4m3fn])
@@ -295,7 +295,7 @@ def test_every_type_is_moved(fabric_of, dtype):
         communicator.all_gather(outs[rank], values[rank])
         communicator.broadcast(copies[rank], root=1)
 
-    everywhere([hierarchy(fabric.book(rank)) for rank in range(2)], move)
+    everywhere([hierarchy(fabric.table(rank)) for rank in range(2)], move)
     for rank in range(2):
         assert [one.tolist() for one in outs[rank]] == [one.tolist() for one in values]
         assert copies[rank].tolist() == values[1].tolist()
@@ -305,7 +305,7 @@ def test_a_sum_of_booleans_is_one(fabric_of):
     fabric = fabric_of(1, 2)
     both = [torch.tensor([True, False]) for _ in range(2)]
     everywhere(
-        [hierarchy(fabric.book(rank)) for rank in range(2)],
+        [hierarchy(fabric.table(rank)) for rank in range(2)],
         lambda rank, communicator: communicator.allreduce(both[rank], SUM),
     )
     assert [one.view(torch.uint8).tolist() for one in both] == [[1, 0]] * 2

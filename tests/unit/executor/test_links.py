@@ -1,4 +1,4 @@
-"""Handshakes, the book of links and watch links: who is let in, and what is kept when."""
+"""Handshakes, the table of links and watch links: who is let in, and what is kept when."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from trainmover_executor.links.dialling.handshake import (
     Reply,
 )
 from trainmover_executor.links.dialling.secret import LinkSecret, proof
-from trainmover_executor.links.exchange import pump
+from trainmover_executor.links.exchange import exchange
 from trainmover_executor.links.link import COUNTERS, Link, LinkBrokenError
-from trainmover_executor.links.table import LinkBook
+from trainmover_executor.links.table import LinkTable
 from trainmover_executor.links.watch import Notice, NoticeKind, WatchLink
 
 
@@ -249,55 +249,55 @@ class TestBook:
         everywhere(
             [0, 1, 2],
             lambda rank, _: [
-                fabric.book(rank).link("g", peer, timeout_s=5) for peer in range(3) if peer != rank
+                fabric.table(rank).link("g", peer, timeout_s=5) for peer in range(3) if peer != rank
             ],
         )
 
     def test_a_switch_replaces_links_to_the_leaver_only(self, fabric):
         self.link_all(fabric)
-        book = fabric.book(0)
-        kept, old = (book.link("g", peer, timeout_s=1) for peer in (1, 2))
-        assert book.edges_to([2]) == [("g", 2)]
+        table = fabric.table(0)
+        kept, old = (table.link("g", peer, timeout_s=1) for peer in (1, 2))
+        assert table.edges_to([2]) == [("g", 2)]
         later = membership(3, epoch=2, names=["m0", "m1", "spare"])
         mine, theirs = socket_pair()
-        book.park(epoch=2, group="g", peer=2, sock=mine)
+        table.park(epoch=2, group="g", peer=2, sock=mine)
 
-        assert book.switch(later) == 1
+        assert table.switch(later) == 1
 
-        assert book.link("g", 1, timeout_s=1) is kept
-        new = book.link("g", 2, timeout_s=1)
+        assert table.link("g", 1, timeout_s=1) is kept
+        new = table.link("g", 2, timeout_s=1)
         assert new is not old
         assert old.socket.fileno() != -1  # the way back is open until the first vote
-        book.retire()
+        table.retire()
         assert old.socket.fileno() == -1
         theirs.close()
 
     def test_an_aborted_epoch_leaves_nothing(self, fabric):
         mine, theirs = socket_pair()
-        fabric.book(0).park(epoch=2, group="g", peer=1, sock=mine)
-        fabric.book(0).drop_parked(2)
+        fabric.table(0).park(epoch=2, group="g", peer=1, sock=mine)
+        fabric.table(0).drop_parked(2)
         assert theirs.recv(1) == b""
         theirs.close()
 
     def test_parking_for_a_past_epoch_is_refused(self, fabric):
-        fabric.book(0).reset(membership(3, epoch=3))
+        fabric.table(0).reset(membership(3, epoch=3))
         mine, theirs = socket_pair()
         with pytest.raises(StaleEpochError, match="link of epoch 2 from rank 1"):
-            fabric.book(0).park(epoch=2, group="g", peer=1, sock=mine)
+            fabric.table(0).park(epoch=2, group="g", peer=1, sock=mine)
         assert theirs.recv(1) == b""
         theirs.close()
 
     def test_an_epoch_that_is_over_breaks_off_nothing(self, fabric):
         self.link_all(fabric)
-        book = fabric.book(0)
-        book.reset(membership(3, epoch=4))
-        book.break_off("a rank of epoch 1 is gone", epoch=1)
-        assert book.broken is None
+        table = fabric.table(0)
+        table.reset(membership(3, epoch=4))
+        table.break_off("a rank of epoch 1 is gone", epoch=1)
+        assert table.broken is None
 
     def test_a_call_ahead_is_the_link_that_is_asked_for_later(self, fabric):
         calls = []
         dial = fabric.dial
-        caller, callee = fabric.book(0), fabric.book(2)
+        caller, callee = fabric.table(0), fabric.table(2)
         caller._dial = lambda endpoint, hail: calls.append(hail) or dial(endpoint, hail)
         for _ in range(2):
             caller.call_ahead("state", 2)
@@ -308,7 +308,7 @@ class TestBook:
         assert other.socket.getpeername() == link.socket.getsockname()
 
     def test_a_call_ahead_that_nobody_needed_is_hung_up(self, fabric):
-        caller, callee = fabric.book(0), fabric.book(2)
+        caller, callee = fabric.table(0), fabric.table(2)
         caller.call_ahead("state", 2)
         there = callee.take_parked(epoch=1, group="state", peer=0)
         caller.reset(fabric.start.replace({}, epoch=2))
@@ -319,16 +319,16 @@ class TestBook:
 
     def test_a_reset_closes_the_past_and_keeps_the_future(self, fabric):
         self.link_all(fabric)
-        book = fabric.book(0)
-        old = book.link("g", 1, timeout_s=1)
+        table = fabric.table(0)
+        old = table.link("g", 1, timeout_s=1)
         mine, theirs = socket_pair()
-        book.park(epoch=4, group="g", peer=1, sock=mine)
-        book.break_off("test")
+        table.park(epoch=4, group="g", peer=1, sock=mine)
+        table.break_off("test")
         with pytest.raises(LinkBrokenError, match="test"):
-            book.link("g", 1, timeout_s=1)
-        book.reset(membership(3, epoch=4))
+            table.link("g", 1, timeout_s=1)
+        table.reset(membership(3, epoch=4))
         assert old.socket.fileno() == -1
-        assert book.link("g", 1, timeout_s=1).socket is mine
+        assert table.link("g", 1, timeout_s=1).socket is mine
         theirs.close()
 
     @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ class TestBook:
         server = await asyncio.start_server(stranger, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         loop = asyncio.get_running_loop()
-        book = LinkBook(
+        table = LinkTable(
             job="test",
             rank=0,
             membership=membership(2),
@@ -367,16 +367,16 @@ class TestBook:
         )
         async with server:
             with pytest.raises(LinkBrokenError, match=match):
-                await asyncio.to_thread(book.link, "g", 1, timeout_s=20)
+                await asyncio.to_thread(table.link, "g", 1, timeout_s=20)
 
 
 class TestFrames:
     def test_a_message_of_another_epoch_is_never_taken_for_ours(self):
         one, other = socket_pair()
         links = [Link(one, peer=1, group="g"), Link(other, peer=0, group="g")]
-        pump(frame=(1, 0, 1), out=(links[0], memoryview(b"old")), stall_timeout_s=1)
+        exchange(frame=(1, 0, 1), out=(links[0], memoryview(b"old")), stall_timeout_s=1)
         with pytest.raises(StaleEpochError, match="message of epoch 1 in epoch 2"):
-            pump(
+            exchange(
                 frame=(2, 0, 1),
                 into=(links[1], 3, memoryview(bytearray(3))),
                 stall_timeout_s=1,
@@ -388,7 +388,9 @@ class TestFrames:
         one, other = socket_pair()
         link = Link(one, peer=1, group="g")
         with pytest.raises(LinkBrokenError, match=r"nothing moved on the links to ranks \[1\]"):
-            pump(frame=(1, 0, 1), into=(link, 3, memoryview(bytearray(3))), stall_timeout_s=0.05)
+            exchange(
+                frame=(1, 0, 1), into=(link, 3, memoryview(bytearray(3))), stall_timeout_s=0.05
+            )
         assert link.counters[COUNTERS.index("wait_ns")] > 0
         link.close()
         other.close()

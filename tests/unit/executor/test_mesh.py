@@ -25,7 +25,7 @@ from trainmover_executor.links.link import (
     Link,
     LinkBrokenError,
 )
-from trainmover_executor.links.shared_memory.lane import Lane, cut, wait_for
+from trainmover_executor.links.shared_memory.channel import SlotChannel, cut, wait_for
 from trainmover_executor.links.shared_memory.slots import SLOT_BYTES
 
 SUM = reduction_of(ReduceOp.SUM)
@@ -33,7 +33,7 @@ LARGE = SMALL_BYTES // 4 + 1
 
 
 def peers_of(fabric: Fabric, rank: int) -> list[int]:
-    return sorted(peer for _, peer in fabric.book(rank).edges_to(range(fabric.world)))
+    return sorted(peer for _, peer in fabric.table(rank).edges_to(range(fabric.world)))
 
 
 def sum_everywhere(fabric: Fabric, count: int = LARGE) -> None:
@@ -69,7 +69,7 @@ class TestWhoTakesPart:
         fabric = Fabric(5, shared=True)
         fabric.shares = lambda one, other: {one, other} != {1, 3}
         sum_everywhere(fabric)
-        counters = fabric.book(0).link("g", 2, timeout_s=1).counters
+        counters = fabric.table(0).link("g", 2, timeout_s=1).counters
         assert counters[SENT_BYTES] < LARGE  # what they agreed by, and nothing large
         fabric.close()
 
@@ -81,12 +81,12 @@ class TestWhoTakesPart:
         moved = fabric.start.members[3].model_copy(
             update={"machine": "spare", "endpoints": ("elsewhere:1",)}
         )
-        fabric.books["elsewhere:1"] = fabric.book(3)
+        fabric.tables["elsewhere:1"] = fabric.table(3)
         fabric.start = fabric.start.replace({3: moved}, epoch=2)
         fabric.shares = lambda one, other: 3 not in {one, other}
         for rank in range(4):
-            fabric.book(rank).break_off("a new epoch")
-            fabric.book(rank).reset(fabric.start)
+            fabric.table(rank).break_off("a new epoch")
+            fabric.table(rank).reset(fabric.start)
             communicators[rank].rewind()
         everywhere(communicators, lambda rank, c: c.allreduce(tensors[rank], SUM))
         assert all(bool(tensor.eq(16.0).all()) for tensor in tensors)
@@ -126,8 +126,8 @@ def test_both_ends_of_a_link_count_the_same(collective):
 
     everywhere(fabric.communicators(), work)
     for one, other in combinations(range(4), 2):
-        here = fabric.book(one).link("g", other, timeout_s=1).counters
-        there = fabric.book(other).link("g", one, timeout_s=1).counters
+        here = fabric.table(one).link("g", other, timeout_s=1).counters
+        there = fabric.table(other).link("g", one, timeout_s=1).counters
         assert here[SENT_MESSAGES] == there[RECEIVED_MESSAGES] == here[RECEIVED_MESSAGES]
         assert here[SENT_BYTES] == there[RECEIVED_BYTES]
         assert here[SENT_BYTES] >= 4 * size
@@ -147,7 +147,7 @@ def test_the_end_of_a_rank_unblocks_all_others(others_run):
             for _ in range(3 if others_run else 0):
                 came.acquire()
             for peer in (0, 1, 3):
-                fabric.book(2).link("g", peer, timeout_s=1).close()
+                fabric.table(2).link("g", peer, timeout_s=1).close()
             return
         came.release()
         with pytest.raises(LinkBrokenError) as error:
@@ -163,7 +163,7 @@ def test_the_end_of_a_rank_unblocks_all_others(others_run):
 def test_a_rank_that_never_comes_is_named_after_the_timeout():
     fabric = Fabric(3, shared=True)
     everywhere(fabric.communicators(), lambda _, c: c.allreduce(torch.ones(LARGE), SUM))
-    first = LinkCommunicator(fabric.book(0), group="g", ranks=range(3), timeout_s=0.1)
+    first = LinkCommunicator(fabric.table(0), group="g", ranks=range(3), timeout_s=0.1)
     first._meshed = (1, True)  # it agreed on that with the others before
 
     with pytest.raises(LinkBrokenError, match=r"nothing moved on the links to ranks \[1, 2\]"):
@@ -188,10 +188,10 @@ class TestLane:
 
     def pair(
         self, links: tuple[Link, Link], *, ready: int = 2, frame: tuple[int, int, int] = (1, 2, 3)
-    ) -> tuple[Lane, Lane]:
+    ) -> tuple[SlotChannel, SlotChannel]:
         sizes = [len(piece) for piece in PIECES]
-        mine = Lane(links[0], (1, 2, 3), out=PIECES, ready=ready, sizes=sizes)
-        return mine, Lane(links[1], frame, out=PIECES, ready=2, sizes=sizes)
+        mine = SlotChannel(links[0], (1, 2, 3), out=PIECES, ready=ready, sizes=sizes)
+        return mine, SlotChannel(links[1], frame, out=PIECES, ready=2, sizes=sizes)
 
     def test_pieces_lie_there_until_they_are_given_back(self, links):
         mine, theirs = self.pair(links)
@@ -221,7 +221,7 @@ class TestLane:
     def test_what_came_after_the_last_look_wakes(self, links):
         """Looking again would silence the bell, and nobody would ring it a second time."""
         mine, theirs = self.pair(links, ready=0)
-        theirs_first = Lane(links[1], (1, 2, 3), out=PIECES, ready=0, sizes=[SLOT_BYTES, 4])
+        theirs_first = SlotChannel(links[1], (1, 2, 3), out=PIECES, ready=0, sizes=[SLOT_BYTES, 4])
         theirs_first.advance()
         mine.advance()
         assert mine.piece() is None

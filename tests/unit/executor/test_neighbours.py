@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 from tests.support.fabric import membership, socket_pair
-from tests.unit.executor.roles import active
+from tests.unit.executor.decisions import active
 
 from trainmover_executor.clock.writer import CollectiveClock
 from trainmover_executor.collectives.latch import Latch
-from trainmover_executor.decisions.shell import WorkerRole
+from trainmover_executor.decisions.shell import RankDecisions
 from trainmover_executor.links.dialling.handshake import Hail
 from trainmover_executor.links.dialling.secret import LinkSecret
 from trainmover_executor.links.watch import Notice, NoticeKind
@@ -25,11 +25,11 @@ async def test_a_call_that_is_answered_in_the_next_epoch_ends_with_a_goodbye(
 ) -> None:
     """The peer watches by it already: an end without a word would be taken for a death."""
     mine, theirs = socket_pair()
-    book = SimpleNamespace(epoch=1, membership=membership(3), seated_at=lambda rank: 0)
+    table = SimpleNamespace(epoch=1, membership=membership(3), seated_at=lambda rank: 0)
 
     async def dial(endpoint: str, hail: Hail, *, secret: bytes, here: str | None) -> socket.socket:
         assert (endpoint, hail.epoch) == ("m1:1", 1)
-        book.epoch = 2
+        table.epoch = 2
         return mine
 
     monkeypatch.setattr(neighbours, "dial", dial)
@@ -40,7 +40,7 @@ async def test_a_call_that_is_answered_in_the_next_epoch_ends_with_a_goodbye(
         rank=0,
         local_rank=0,
         role="active",
-        membership=book.membership,
+        membership=table.membership,
         control="",
         listen_fd=-1,
         clock_fd=-1,
@@ -50,8 +50,8 @@ async def test_a_call_that_is_answered_in_the_next_epoch_ends_with_a_goodbye(
     said: list[object] = []
     one = neighbours.Neighbours(
         spec,
-        book=book,  # type: ignore[arg-type]
-        latch=Latch(WorkerRole(active())),
+        table=table,  # type: ignore[arg-type]
+        latch=Latch(RankDecisions(active())),
         clock=CollectiveClock(rank=0),
         secret=LinkSecret(),
         post=said.append,

@@ -10,12 +10,12 @@ import timeit
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.unit.executor.roles import plan, standby
+from tests.unit.executor.decisions import plan, standby
 
 from trainmover.commands import Prepare
 from trainmover.job.topology import Layout, Member, Membership
 from trainmover_executor.decisions.effects import Heard
-from trainmover_executor.decisions.shell import WorkerRole
+from trainmover_executor.decisions.shell import RankDecisions
 from trainmover_executor.links.dialling.endpoint import Endpoint
 from trainmover_executor.links.dialling.secret import LinkSecret
 from trainmover_executor.worker.to_standbys.place import PlaceLinks, packed
@@ -156,7 +156,7 @@ class TestFollowing:
 
 class TestWaiting:
     def test_news_wake_a_standby_and_a_plan_does(self):
-        places, role = Places(), WorkerRole(standby())
+        places, role = Places(), RankDecisions(standby())
         places.on_news(role.wake)
         assert role.wait_to_join_or(lambda: places.fresh, timeout_s=0.01) is None
         threading.Timer(0.05, places.see, ["here"]).start()

@@ -53,7 +53,7 @@ class Owner:
         arrived = [t.clone().view(s.shape) for t, s in zip(apart, parted.apart, strict=True)]
         self.follower.receive(parted.join(arrived), own=small)
         if not passes:
-            self.follower.void()
+            self.follower.abort()
             return
         self.step += 1
         if stepping:

@@ -9,20 +9,20 @@ from types import FrameType
 import numpy as np
 import pytest
 import torch
-from tests.unit.executor.roles import active
+from tests.unit.executor.decisions import active
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainmover.errors import ConfigError
 from trainmover_executor.collectives.finite import nonfinite_in
 from trainmover_executor.collectives.latch import Latch
-from trainmover_executor.decisions.shell import WorkerRole
+from trainmover_executor.decisions.shell import RankDecisions
 from trainmover_executor.feed import Feed
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.report.metrics import StepLog
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.training import TrainingState
-from trainmover_executor.training.step import BatchChangedError, Step, VoidStep
+from trainmover_executor.training.step import BatchChangedError, Step, StepAborted
 
 
 class Attempts:
@@ -65,7 +65,7 @@ class TestStep:
         with one:
             try:
                 if not one.cast_vote():
-                    raise VoidStep  # noqa: TRY301 - where an optimizer's hook raises it
+                    raise StepAborted  # noqa: TRY301 - where an optimizer's hook raises it
             except Exception:  # noqa: BLE001 - that it is blind is the point
                 pytest.fail("no 'except Exception' of user code may catch it")
             pytest.fail("the optimizer's step must not be taken")
@@ -368,7 +368,7 @@ class TestFeed:
 
 class TestLatch:
     def test_outside_of_the_step_loop_the_error_is_raised(self):
-        latch = Latch(WorkerRole(active()))
+        latch = Latch(RankDecisions(active()))
         latch.trip("rank 2 is gone")
         with pytest.raises(LinkBrokenError, match=r"outside of 'with step': rank 2 is gone"):
             latch.check_protected()

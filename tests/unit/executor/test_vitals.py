@@ -9,25 +9,25 @@ from tests.unit.executor.test_clock import clock_and_reader
 from torch import nn
 
 from trainmover.telemetry.records import STEP, Flag, Phase
-from trainmover_executor.report.step_timing import StepVitals
+from trainmover_executor.report.step_timing import StepTiming
 
 
-def one_step(vitals: StepVitals, *, number: int, attempts: int = 1, moved: bool = False) -> None:
-    vitals.draw(lambda: (True, time.sleep(0.02)))
+def one_step(timing: StepTiming, *, number: int, attempts: int = 1, moved: bool = False) -> None:
+    timing.draw(lambda: (True, time.sleep(0.02)))
     for _ in range(attempts):
-        vitals.attempt()
-        vitals.enter(Phase.VOTE)
-        vitals.enter(Phase.BODY)
-        vitals.left()
-    vitals.committed(step=number, loss=0.5, moved=moved)
+        timing.attempt()
+        timing.enter(Phase.VOTE)
+        timing.enter(Phase.BODY)
+        timing.left()
+    timing.committed(step=number, loss=0.5, moved=moved)
 
 
 def test_a_step_tells_where_its_time_went() -> None:
     clock, reader = clock_and_reader(rank=2)
-    vitals = StepVitals(clock, [nn.Linear(4, 4)])
-    one_step(vitals, number=0)
+    timing = StepTiming(clock, [nn.Linear(4, 4)])
+    one_step(timing, number=0)
     time.sleep(0.03)
-    one_step(vitals, number=1)
+    one_step(timing, number=1)
     clock.beat()
     sections, _ = reader.read()
     first, second = sections.steps
@@ -41,10 +41,10 @@ def test_a_step_tells_where_its_time_went() -> None:
 
 def test_a_step_that_was_done_again_or_moved_says_so() -> None:
     clock, reader = clock_and_reader(rank=2)
-    vitals = StepVitals(clock, [nn.Linear(4, 4)])
-    one_step(vitals, number=0, attempts=2)
-    one_step(vitals, number=1, moved=True)
-    one_step(vitals, number=2)
+    timing = StepTiming(clock, [nn.Linear(4, 4)])
+    one_step(timing, number=0, attempts=2)
+    one_step(timing, number=1, moved=True)
+    one_step(timing, number=2)
     redone = reader.read()[0].steps["flags"] & Flag.REDONE
     assert redone.tolist() == [Flag.REDONE, Flag.REDONE, 0]
 
@@ -54,12 +54,12 @@ def test_what_ranks_do_between_steps_counts_to_the_coming_step() -> None:
     found = []
     for reads_between in (False, True):
         clock, reader = clock_and_reader()
-        vitals, group = StepVitals(clock, [nn.Linear(4, 4)]), clock.group("g", range(2))
+        timing, group = StepTiming(clock, [nn.Linear(4, 4)]), clock.group("g", range(2))
         steps = []
         for number in range(2):
             clock.step = number
             group.leave(group.enter("allreduce", size=64))
-            one_step(vitals, number=number)
+            one_step(timing, number=number)
             if reads_between:
                 steps += reader.read()[0].steps.tolist()
             group.leave(group.enter("barrier", size=0))  # an evaluation
@@ -75,15 +75,15 @@ def test_replicas_have_the_same_checksums_until_a_bit_flips() -> None:
     models[1].load_state_dict(models[0].state_dict())
     pairs = [clock_and_reader(rank=rank) for rank in range(2)]
     all_vitals = [
-        StepVitals(clock, [model]) for (clock, _), model in zip(pairs, models, strict=True)
+        StepTiming(clock, [model]) for (clock, _), model in zip(pairs, models, strict=True)
     ]
     blocks = 300 * 300 // 16_384 + 2
     for number in range(2 * blocks):
         if number == blocks:
             with torch.no_grad():
                 models[1].weight[299, 299] += 1e-3
-        for vitals in all_vitals:
-            one_step(vitals, number=number)
+        for timing in all_vitals:
+            one_step(timing, number=number)
     sums = [reader.read()[0].steps["checksum"].tolist() for _, reader in pairs]
     assert sums[0][:blocks] == sums[1][:blocks]
     differing = [a != b for a, b in zip(*sums, strict=True)][blocks:]

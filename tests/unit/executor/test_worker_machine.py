@@ -11,7 +11,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from tests.unit.executor.roles import LEAVER, STAYER, active, plan, standby
+from tests.unit.executor.decisions import LEAVER, STAYER, active, plan, standby
 
 from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover, SaveCheckpoint
 from trainmover.job.plan import Plan

@@ -32,12 +32,12 @@ from trainmover_executor.state.packing.memory import fence
 __all__ = ["COLLECTIVES", "GroupEngine", "Operation"]
 
 COLLECTIVES: Final = "collectives"
-"""Lane on which all collectives of a group run."""
+"""SlotChannel on which all collectives of a group run."""
 
 Operation = Callable[[Communicator], None]
 
 
-class _Lane:
+class _WorkQueue:
     """One thread and its queue; ends when it is told, or with the process."""
 
     def __init__(self, name: str) -> None:
@@ -88,9 +88,9 @@ class GroupEngine:
         self._sandbox = sandbox
         self._latch = latch
         self._ranks = tuple(ranks)
-        self._vitals = clock
+        self._timing = clock
         self._clock = clock.group(group, ranks)
-        self._lanes: dict[Hashable, _Lane] = {}
+        self._lanes: dict[Hashable, _WorkQueue] = {}
         self._idle = threading.Condition()
         self._pending = 0
         self._failed: BaseException | None = None
@@ -147,7 +147,7 @@ class GroupEngine:
                 if wait_for_device is not None:
                     wait_for_device()
                 if reduces:
-                    self._vitals.note_nonfinite(nonfinite_in(reduces))
+                    self._timing.note_nonfinite(nonfinite_in(reduces))
                 self._execute(operation)
             except BaseException as error:  # noqa: BLE001 - the program's: it is raised there
                 self._failed = self._failed or error
@@ -179,11 +179,11 @@ class GroupEngine:
             if self._pending == 0:
                 self._idle.notify_all()
 
-    def _lane(self, key: Hashable) -> _Lane:
+    def _lane(self, key: Hashable) -> _WorkQueue:
         with self._idle:  # forward and backward pass call from different threads
             lane = self._lanes.get(key)
             if lane is None:
-                lane = self._lanes[key] = _Lane(f"tm-{self._group}-{key}")
+                lane = self._lanes[key] = _WorkQueue(f"tm-{self._group}-{key}")
             return lane
 
     def _raise_failure(self) -> None:

@@ -2,7 +2,7 @@
 
 Raising in the middle of a backward pass would leave the state machines of DDP, FSDP or a pipeline
 schedule broken for the redo. So the first error is latched, every further collective of the step
-completes at once with a stand-in, the step runs through to the vote, and the vote is void.
+completes at once with a stand-in, the step runs through to the vote, and the step is aborted.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import contextlib
 from collections.abc import Iterator
 
 from trainmover_executor.decisions.effects import Broke
-from trainmover_executor.decisions.shell import WorkerRole
+from trainmover_executor.decisions.shell import RankDecisions
 from trainmover_executor.links.link import LinkBrokenError
 
 __all__ = ["Latch"]
 
 
 class Latch:
-    """What those who communicate see of the worker role.
+    """What those who communicate see of the core of decisions.
 
     Args:
-        role: Keeps the reason, and the epoch it belongs to.
+        decisions: Keeps the reason, and the epoch it belongs to.
 
     Attributes:
         surfaced: Whether its reason was raised into the program.
@@ -31,8 +31,8 @@ class Latch:
         stand_ins: How many of them completed with stand-ins.
     """
 
-    def __init__(self, role: WorkerRole) -> None:
-        self._role = role
+    def __init__(self, decisions: RankDecisions) -> None:
+        self._decisions = decisions
         self.protected = False
         self.surfaced = False
         self.issued = 0
@@ -50,7 +50,7 @@ class Latch:
     @property
     def is_set(self) -> bool:
         """Whether the running step is broken."""
-        return self._role.state.broken is not None
+        return self._decisions.state.broken is not None
 
     @property
     def uses_stand_ins(self) -> bool:
@@ -59,12 +59,12 @@ class Latch:
         The step is broken; or this rank learned only while it recovered that it is committed. Then
         the others broke further on, and the joiner begins with the next step: nobody would answer.
         """
-        return self.is_set or self._role.state.recovering is not None
+        return self.is_set or self._decisions.state.recovering is not None
 
     @property
     def reason(self) -> str:
         """Why it is set; empty while it is not."""
-        return self._role.state.broken or ""
+        return self._decisions.state.broken or ""
 
     def trip(self, reason: str, *, epoch: int | None = None) -> None:
         """Latch; only the first reason of an epoch counts.
@@ -77,7 +77,7 @@ class Latch:
             epoch: The epoch that it broke; nothing happens once that is over. None, for the thread
                 that changes epochs and those it waits for, is the epoch of now.
         """
-        self._role.take(Broke(reason, epoch))
+        self._decisions.take(Broke(reason, epoch))
 
     def check_protected(self) -> None:
         """Raise the latched error where nobody would do it again; else a stand-in is given.

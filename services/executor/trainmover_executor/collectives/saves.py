@@ -1,7 +1,7 @@
 """Checkpoints that are written in the background while training goes on.
 
 ``torch.distributed.checkpoint.async_save`` has a thread of its own, whose collectives coordinate
-what the ranks write. They belong to no step: a vote neither waits for them nor is voided by them,
+what the ranks write. They belong to no step: a vote neither waits for them nor is aborted by them,
 and one that breaks ends the save and nothing else.
 """
 

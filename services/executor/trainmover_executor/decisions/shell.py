@@ -1,4 +1,4 @@
-"""The worker role between two threads: what happens goes in from either, actions are performed."""
+"""The decisions of a rank, between two threads: events go in from either, actions come out."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trainmover_executor.decisions.core import step
 from trainmover_executor.decisions.effects import Action, Event
 from trainmover_executor.decisions.state import WorkerState
 
-__all__ = ["WorkerRole"]
+__all__ = ["RankDecisions"]
 
 
-class WorkerRole:
+class RankDecisions:
     """Holds the state of the core; every method may be called from any thread.
 
     Args:

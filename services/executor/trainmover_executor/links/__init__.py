@@ -1,1 +1,1 @@
-"""Direct links between ranks: handshake, the duplex byte pump, and the book that keeps them."""
+"""Direct links between ranks: handshake, the exchange of bytes, and the table that keeps them."""

@@ -34,7 +34,7 @@ from trainmover_executor.links.link import (
 )
 from trainmover_executor.links.shared_memory.slots import SLOT_BYTES, SlotRing, copy_bytes
 
-__all__ = ["PIECE_BYTES", "Consume", "Watch", "pump", "swap"]
+__all__ = ["PIECE_BYTES", "Consume", "Watch", "exchange", "swap"]
 
 PIECE_BYTES: Final = 512 * 1024
 """Largest staging piece; it stays in the cache (bigger pieces cost 20 % of the bandwidth)."""
@@ -242,7 +242,7 @@ def _from(begin: int, watch: Watch, count: int) -> None:
     watch(begin + count)
 
 
-def pump(
+def exchange(
     *,
     frame: Frame,
     out: tuple[Link, memoryview] | None = None,

@@ -1,8 +1,8 @@
-"""The book of links of one process: which are active, which are parked for the next epoch.
+"""The table of links of one process: which are active, which are parked for the next epoch.
 
 An active link carries the traffic of (group, peer) now. A parked link was accepted or dialled for
 a later epoch in phase 1 and holds no buffer until the switch adopts it (INV-BYTES). The training
-and communication threads read the book; the control thread parks and dials.
+and communication threads read the table; the control thread parks and dials.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainmover.telemetry.records import LINK
 from trainmover_executor.links.dialling.handshake import Hail
 from trainmover_executor.links.link import Link, LinkBrokenError
 
-__all__ = ["Dial", "LinkBook"]
+__all__ = ["Dial", "LinkTable"]
 
 Dial = Callable[[str, Hail], "concurrent.futures.Future[socket.socket]"]
 """Starts dialling ``host:port`` and says the hail; the future holds the accepted socket."""
@@ -30,7 +30,7 @@ Dial = Callable[[str, Hail], "concurrent.futures.Future[socket.socket]"]
 _PARKED_LIMIT: Final = 4096
 
 
-class LinkBook:
+class LinkTable:
     """All data links of one rank.
 
     Args:
@@ -228,12 +228,12 @@ class LinkBook:
             return (group, peer) in self._active or (self.epoch, group, peer) in self._parked
 
     def take_parked(self, *, epoch: int, group: str, peer: int) -> socket.socket | None:
-        """Take a parked socket out of the book, for use outside data groups."""
+        """Take a parked socket out of the table, for use outside data groups."""
         with self._changed:
             return self._parked.pop((epoch, group, peer), None)
 
     def parked_link(self, *, epoch: int, group: str, peer: int) -> Link:
-        """Take a parked socket out of the book as a link of its own.
+        """Take a parked socket out of the table as a link of its own.
 
         Raises:
             LinkBrokenError: Phase 1 parked none.
@@ -333,7 +333,7 @@ class LinkBook:
             calling.add_done_callback(_hang_up)
 
     def sockets(self) -> list[socket.socket]:
-        """Every socket in the book, without waiting for a lock: for a child just after a fork."""
+        """Every socket in the table, without waiting for a lock: for a child just after a fork."""
         links = [*self._active.values(), *self._retired]
         return [*(link.socket for link in links), *self._parked.values()]
 

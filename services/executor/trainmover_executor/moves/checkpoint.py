@@ -40,7 +40,7 @@ class CheckpointKeeper:
         self._start = start
 
     def save(self, order: SaveCheckpoint, *, committed: int) -> None:
-        """Save the state after ``committed`` steps, whatever the void step did since."""
+        """Save the state after ``committed`` steps, whatever the aborted step did since."""
         path, obstacle = "", _NO_HOOK
         if self._hook is not None:
             try:

@@ -60,5 +60,5 @@ class Reports:
         Raises:
             ProtocolError: Always.
         """
-        self._runtime.report(failure_of(self._runtime.role.state, plan, reason))
+        self._runtime.report(failure_of(self._runtime.decisions.state, plan, reason))
         raise ProtocolError(f"migration {plan.id} cannot be carried out here: {reason}")

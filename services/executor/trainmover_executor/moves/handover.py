@@ -61,7 +61,7 @@ class Handover:
     """See the module's docstring.
 
     Attributes:
-        steps_redone: Attempts that were void since the last membership change.
+        steps_redone: Attempts that were aborted since the last membership change.
         is_joiner: True until the first commit after this rank joined.
         leaver: This rank's part when it is the one to leave.
         joiner: Its part while it is a standby.
@@ -81,7 +81,7 @@ class Handover:
         self._state = state
         self._capsules = capsules
         self._following = following
-        self._role = runtime.role
+        self._decisions = runtime.decisions
         self._reports = Reports(runtime)
         self.joiner = Joiner(runtime, state, self._reports, capsules=capsules, following=following)
         self.leaver = Leaver(runtime, state, self._reports)
@@ -91,28 +91,28 @@ class Handover:
     @property
     def committed(self) -> int:
         """Steps completed by the job, as far as this rank knows."""
-        return self._role.state.committed
+        return self._decisions.state.committed
 
     @property
     def has_begun(self) -> bool:
         """Whether the job has completed a step of its own."""
-        return self._role.state.committed > self._role.state.origin
+        return self._decisions.state.committed > self._decisions.state.origin
 
     @property
     def pending(self) -> bool:
         """Whether a membership change waits for the step boundary."""
-        return self._role.state.pending
+        return self._decisions.state.pending
 
     @property
     def unconfirmed(self) -> bool:
         """Whether the epoch has not had its first committed step yet."""
-        return self._role.state.unconfirmed is not None
+        return self._decisions.state.unconfirmed is not None
 
     def confirm(self) -> Plan | None:
         """The plan whose epoch has just had its first committed step, once."""
-        plan = self._role.state.confirmed
+        plan = self._decisions.state.confirmed
         if plan is not None:
-            self._role.take(Noted())
+            self._decisions.take(Noted())
         return plan
 
     def try_or_latch(self, action: Callable[[], None]) -> bool:
@@ -141,12 +141,12 @@ class Handover:
         Args:
             moment: Where this rank stands, for joiners.
         """
-        state = self._role.state
+        state = self._decisions.state
         if state.broken is not None:
             self._agree()
         elif (plan := state.recovering) is not None:
             if self.try_or_latch(partial(self._hand_out, plan, moment)):
-                self._role.take(HandedOut(plan))
+                self._decisions.take(HandedOut(plan))
         elif (plan := state.switching) is not None:
             if state.rank in plan.joining_ranks:
                 rest = {
@@ -187,20 +187,20 @@ class Handover:
         Returns:
             Whether what was undecided turned out committed; it is counted then.
         """
-        runtime, role = self._runtime, self._role
+        runtime, decisions = self._runtime, self._decisions
         while True:
-            role.take(Stopped())
+            decisions.take(Stopped())
             plan = self._await_plan()
             runtime.reach("recover.begin")
             runtime.reset(Recovers(plan))
-            before = role.state
+            before = decisions.state
             try:
                 own = [before.committed, before.between, int(before.votes_at_end)]
                 committed, between, at_end = runtime.agree(own, best=max)
             except (LinkBrokenError, StaleEpochError) as error:
                 runtime.latch.trip(str(error))
                 continue
-            if refusal := role.take(Agreed(plan, committed, between, bool(at_end))).refusal:
+            if refusal := decisions.take(Agreed(plan, committed, between, bool(at_end))).refusal:
                 self._reports.refuse(plan, refusal)
             self._following.replaced(plan.joining_ranks)
             runtime.reach("recover.agreed")
@@ -210,11 +210,11 @@ class Handover:
     def _await_plan(self) -> Plan:
         waited = 0
         while True:
-            state = self._role.wait_until(_has_news, timeout_s=_WAIT_LOG_S)
+            state = self._decisions.wait_until(_has_news, timeout_s=_WAIT_LOG_S)
             if state.next_recovery is not None:
                 return state.next_recovery
             if state.save is not None:
-                self._role.take(SaveTaken())
+                self._decisions.take(SaveTaken())
                 self._checkpoint.save(state.save, committed=state.committed)
                 continue
             waited += round(_WAIT_LOG_S)
@@ -236,22 +236,22 @@ class Handover:
         nbytes = 0
         for joiner in plan.sources:
             if self._capsule_holder(plan, joiner) == runtime.rank:
-                runtime.book.call_ahead(CAPSULE_GROUP, joiner)
+                runtime.table.call_ahead(CAPSULE_GROUP, joiner)
         mine = [
             joiner
             for joiner, source in sorted(plan.sources.items())
             if source == runtime.rank != joiner
         ]
         for joiner in mine:
-            link = runtime.book.link(STATE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S)
+            link = runtime.table.link(STATE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S)
             send_tree(link, self._told(moment), epoch=plan.epoch)
         for joiner in sorted(plan.sources):
             if self._capsule_holder(plan, joiner) == runtime.rank:
-                link = runtime.book.link(CAPSULE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S)
+                link = runtime.table.link(CAPSULE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S)
                 capsule = self._capsules.held(joiner, step=self.committed)
                 send_tree(link, capsule, epoch=plan.epoch)
         for joiner in mine:
-            link = runtime.book.link(STATE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S)
+            link = runtime.table.link(STATE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S)
             await_arrival(link, epoch=plan.epoch)
             content = self._state_for(plan, joiner, moment)
             nbytes += send_tree(link, content, epoch=plan.epoch).nbytes
@@ -262,7 +262,7 @@ class Handover:
 
     def _told(self, moment: Moment) -> dict[str, Any]:
         """What a joiner has to know before it can take over."""
-        state = self._role.state
+        state = self._decisions.state
         counts = {"committed": state.committed, "between": state.between, "begun": self.has_begun}
         then = self._capsules.own_variables(step=self.committed)
         return {**counts, **moment.common(), "then": then, "now": moment.position.variables}
@@ -294,12 +294,12 @@ class Handover:
         leaver that got its slot back. Its bits are the same, and it is in the middle of its step.
         """
         runtime = self._runtime
-        source = runtime.book.link(
+        source = runtime.table.link(
             STATE_GROUP, plan.sources[runtime.rank], timeout_s=HAND_OVER_TIMEOUT_S
         )
         receive_tree(source, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S)
         if (holder := self._capsule_holder(plan, runtime.rank)) is not None:
-            link = runtime.book.link(CAPSULE_GROUP, holder, timeout_s=HAND_OVER_TIMEOUT_S)
+            link = runtime.table.link(CAPSULE_GROUP, holder, timeout_s=HAND_OVER_TIMEOUT_S)
             receive_tree(link, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S)
         say_arrived(source, epoch=plan.epoch)
         receive_tree(source, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S)

@@ -222,16 +222,16 @@ class Joiner:
         planned = plan.kind == "planned"
         runtime.reset(Joins(plan), watch=not planned)
         if planned:
-            if runtime.role.state.withdrawn(plan):
+            if runtime.decisions.state.withdrawn(plan):
                 raise LinkBrokenError("the migration was aborted")
-            coming.link = runtime.book.link(STATE_GROUP, runtime.rank, timeout_s=_PATIENCE_S)
+            coming.link = runtime.table.link(STATE_GROUP, runtime.rank, timeout_s=_PATIENCE_S)
             return coming
         committed, _, _ = runtime.agree([_UNBORN, _UNBORN, 0], best=max)
-        if committed > runtime.role.state.origin:
+        if committed > runtime.decisions.state.origin:
             with contextlib.suppress(CapsuleLostError):  # which is said when it is asked for
-                runtime.book.call_ahead(CAPSULE_GROUP, giver_of(plan, runtime.rank))
+                runtime.table.call_ahead(CAPSULE_GROUP, giver_of(plan, runtime.rank))
         source = plan.sources[runtime.rank]
-        coming.link = runtime.book.link(STATE_GROUP, source, timeout_s=HAND_OVER_TIMEOUT_S)
+        coming.link = runtime.table.link(STATE_GROUP, source, timeout_s=HAND_OVER_TIMEOUT_S)
         coming.told, _ = receive_tree(
             coming.link, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S
         )
@@ -319,7 +319,7 @@ class Joiner:
         self._coming = None
         runtime.promote()
         between = coming.told["between"]
-        runtime.role.take(Joined(plan, committed, between, moment.votes_at_end))
+        runtime.decisions.take(Joined(plan, committed, between, moment.votes_at_end))
         runtime.reach("join.done")
         return moment
 
@@ -385,7 +385,7 @@ class Joiner:
             raise error
         log.warning("could not join", migration=coming.plan.id, error=str(error))
         broke = not isinstance(error, StateCorruptError)
-        self._runtime.role.take(CouldNotJoin(coming.plan, str(error), links_broke=broke))
+        self._runtime.decisions.take(CouldNotJoin(coming.plan, str(error), links_broke=broke))
 
     def _receive_capsule(self, plan: Plan) -> dict[str, Any]:
         runtime = self._runtime
@@ -393,7 +393,7 @@ class Joiner:
             holder = giver_of(plan, runtime.rank)
         except CapsuleLostError as error:
             self._reports.refuse(plan, str(error))
-        link = runtime.book.link(CAPSULE_GROUP, holder, timeout_s=HAND_OVER_TIMEOUT_S)
+        link = runtime.table.link(CAPSULE_GROUP, holder, timeout_s=HAND_OVER_TIMEOUT_S)
         tree, _ = receive_tree(link, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S)
         return open_capsule(tree["capsule"])
 

@@ -55,7 +55,7 @@ class Leaver:
         Args:
             moment: Where the job stands.
         """
-        plan = self._runtime.role.state.leading
+        plan = self._runtime.decisions.state.leading
         if any(held is not None and held[0] != plan for held in self._held()):
             self.end()
         if plan is not None and self._leading is None and not self._is_awaiting(plan):
@@ -85,7 +85,7 @@ class Leaver:
             self._awaited = (plan, lead)
         else:
             self._paused = (plan, link)
-        self._runtime.role.take(LeadPaused(plan))
+        self._runtime.decisions.take(LeadPaused(plan))
 
     def end(self) -> None:
         """Stop bringing a joiner up to date."""
@@ -117,7 +117,7 @@ class Leaver:
         try:
             lead = self._lead(plan, moment)
         except LinkBrokenError as error:
-            runtime.role.take(LeadFailed(plan, str(error)))
+            runtime.decisions.take(LeadFailed(plan, str(error)))
             return
         if os.environ.get(FOLLOW_VARIABLE) == "off":
             lead.obstacle = f"switched off by {FOLLOW_VARIABLE}"
@@ -135,21 +135,21 @@ class Leaver:
         else:
             if paused is not None:
                 paused[1].close()
-            link = runtime.book.parked_link(epoch=plan.epoch, group=STATE_GROUP, peer=runtime.rank)
+            link = runtime.table.parked_link(epoch=plan.epoch, group=STATE_GROUP, peer=runtime.rank)
 
         def current() -> None:
             runtime.reach("lead.current")
-            runtime.role.take(Led(plan, time.monotonic() - started))
+            runtime.decisions.take(Led(plan, time.monotonic() - started))
 
         def lost(reason: str) -> None:
-            runtime.role.take(LeadFailed(plan, reason))
+            runtime.decisions.take(LeadFailed(plan, reason))
 
         return StateLead(
             link,
             self._state,
             moment=moment,
             epoch=plan.epoch,
-            wanted=lambda: runtime.role.state.leading == plan,
+            wanted=lambda: runtime.decisions.state.leading == plan,
             current=current,
             lost=lost,
         )
@@ -195,9 +195,9 @@ class Leaver:
         if not lead.obstacle and not self._proved(lead):
             log.warning("the joiner ended before its state could be compared", migration=plan.id)
         log.info("handed over", migration=plan.id, joiner=plan.membership.machine_of(runtime.rank))
-        runtime.role.take(Left(plan))
+        runtime.decisions.take(Left(plan))
         # Our agent ends this process once the switch is committed.
-        runtime.role.wait_until(lambda state: state.next_recovery is not None)
+        runtime.decisions.wait_until(lambda state: state.next_recovery is not None)
         self.end()
         runtime.latch.trip("the slot was given back")
 

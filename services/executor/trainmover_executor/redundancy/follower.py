@@ -97,7 +97,7 @@ class Follower:
         self._step = message["step"]
         self._taking = self._thread.submit(self._copy.follow, message)
 
-    def void(self) -> None:
+    def abort(self) -> None:
         """The vote did not pass."""
         self._pending = None
 

@@ -203,10 +203,10 @@ class FollowerService:
                 self._report()
             self._reported = self._follower.current
 
-    def void(self) -> None:
+    def abort(self) -> None:
         """The vote did not pass."""
         if self._follower is not None:
-            self._follower.void()
+            self._follower.abort()
 
     def strayed(self) -> None:
         """An optimizer took a second step within one vote: the follower knows of one."""

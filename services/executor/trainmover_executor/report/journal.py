@@ -11,7 +11,7 @@ from trainmover.job.plan import Plan
 from trainmover_executor.moves.handover import Handover
 from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.report.metrics import StepLog
-from trainmover_executor.report.step_timing import StepVitals
+from trainmover_executor.report.step_timing import StepTiming
 from trainmover_executor.worker.runtime import Progress, Runtime
 
 __all__ = ["Journal"]
@@ -27,7 +27,7 @@ class Journal:
         handover: Knows how many steps are complete, and whether one confirms a plan.
         following: Told of each step.
         log: Numbers that the program noted.
-        vitals: Timing of the parts of a step.
+        timing: Timing of the parts of a step.
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class Journal:
         *,
         following: FollowerService,
         log: StepLog,
-        vitals: StepVitals,
+        timing: StepTiming,
     ) -> None:
         self._runtime = runtime
         self._handover = handover
         self._following = following
         self._log = log
-        self._vitals = vitals
+        self._timing = timing
         self._durations: deque[float] = deque(maxlen=_REMEMBERED)
         self._last_commit_s = time.monotonic()
 
@@ -65,7 +65,7 @@ class Journal:
         step = handover.committed - 1
         self._log.commit(step=step, epoch=epoch)
         moved = handover.unconfirmed or handover.is_joiner or handover.steps_redone > 0
-        self._vitals.committed(step=step, loss=self._log.loss, moved=moved)
+        self._timing.committed(step=step, loss=self._log.loss, moved=moved)
         if handover.unconfirmed:
             return  # its vote broke, but it counts: the pause goes on until the next one
         now = time.monotonic()

@@ -19,13 +19,13 @@ from trainmover_executor.clock.writer import CollectiveClock
 from trainmover_executor.state.packing.memory import on_host
 from trainmover_executor.state.training import local_of
 
-__all__ = ["StepVitals"]
+__all__ = ["StepTiming"]
 
 _BLOCK_BYTES: Final = 65_536
 _Block: Final = ctypes.c_char * _BLOCK_BYTES
 
 
-class StepVitals:
+class StepTiming:
     """Times the parts of a step and adds one record to the clock for each that commits.
 
     Args:

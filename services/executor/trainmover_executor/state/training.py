@@ -189,8 +189,8 @@ class TrainingState:
         for name, other in self.others.items():
             other.load_state_dict(state[name])
             if isinstance(other, torch.amp.GradScaler):
-                # It notes outside of its state_dict that it unscaled an optimizer. In a void step
-                # update() does not come to clear that, and unscale_() would refuse the redo.
+                # It notes outside of its state_dict that it unscaled an optimizer. In an aborted
+                # step update() does not come to clear that, and unscale_() would refuse the redo.
                 other._per_optimizer_states.clear()  # noqa: SLF001 - no public way
 
     @torch.no_grad()

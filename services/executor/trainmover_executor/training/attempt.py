@@ -11,7 +11,7 @@ from trainmover_executor.position.moment import Moment
 from trainmover_executor.position.placement import Placement, Sighting
 from trainmover_executor.state.packing.fingerprint import fingerprint_of
 from trainmover_executor.state.training import TrainingState, local_of
-from trainmover_executor.training.step import Step, VoidStep
+from trainmover_executor.training.step import Step, StepAborted
 from trainmover_executor.worker.runtime import Runtime
 
 __all__ = ["Attempt", "StepLostError"]
@@ -89,7 +89,7 @@ class Attempt:
     @property
     def keeps_all(self) -> bool:
         """Whether parameters and optimizers are kept until the next vote, at the end of a body."""
-        return self._runtime.role.state.votes_at_end
+        return self._runtime.decisions.state.votes_at_end
 
     @property
     def accumulating(self) -> bool:
@@ -107,7 +107,7 @@ class Attempt:
         """An optimizer is about to take a step.
 
         Raises:
-            VoidStep: The step is aborted.
+            StepAborted: The step is aborted.
         """
         if self._optimizer_at is None:
             self._optimizer_at = self._runtime.latch.issued
@@ -116,10 +116,10 @@ class Attempt:
             # What an optimizer does in a broken step is taken back; a backward pass that calls it
             # has to run through (see the latch).
             if self._runtime.latch.is_set and not _in_backward():
-                raise VoidStep
+                raise StepAborted
             return
         if not step.cast_vote() and not _in_backward():
-            raise VoidStep
+            raise StepAborted
 
     def voting(self) -> bool:
         """Whether this rank asks for the next vote to be at the end of the body."""

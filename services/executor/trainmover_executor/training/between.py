@@ -85,9 +85,9 @@ class BetweenSteps:
         try:
             runtime.agree([1], best=min)
         except (LinkBrokenError, StaleEpochError) as error:
-            runtime.role.take(BetweenBroke(str(error)))
+            runtime.decisions.take(BetweenBroke(str(error)))
             return handover.resolve_undecided()
-        runtime.role.take(BetweenPassed())
+        runtime.decisions.take(BetweenPassed())
         return True
 
 

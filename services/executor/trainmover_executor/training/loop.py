@@ -30,7 +30,7 @@ from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.report.costs import Costs
 from trainmover_executor.report.journal import Journal
 from trainmover_executor.report.metrics import StepLog
-from trainmover_executor.report.step_timing import StepVitals
+from trainmover_executor.report.step_timing import StepTiming
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import capture_rng
 from trainmover_executor.state.training import TrainingState
@@ -38,7 +38,7 @@ from trainmover_executor.training.attempt import Attempt
 from trainmover_executor.training.between import BetweenSteps, told_of
 from trainmover_executor.training.calls import Call, StepIterator
 from trainmover_executor.training.step import Step
-from trainmover_executor.training.vote import Ballot
+from trainmover_executor.training.vote import Voting
 from trainmover_executor.worker.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class TrainingLoop:
         ballot: The vote.
         journal: What is noted once a step is complete.
         log: Metrics.
-        vitals: Timing of the parts of a step.
+        timing: Timing of the parts of a step.
         variables: The program's own.
         at_end: Whether the program asked for votes at the end of bodies.
 
@@ -85,10 +85,10 @@ class TrainingLoop:
         start: StepStart,
         handover: Handover,
         following: FollowerService,
-        ballot: Ballot,
+        ballot: Voting,
         journal: Journal,
         log: StepLog,
-        vitals: StepVitals,
+        timing: StepTiming,
         variables: LoopVariables,
         at_end: bool = False,
     ) -> None:
@@ -97,10 +97,10 @@ class TrainingLoop:
         self._start = start
         self._handover = handover
         self._following = following
-        self._ballot = ballot
+        self._voting = ballot
         self._journal = journal
         self._log = log
-        self._vitals = vitals
+        self._timing = timing
         self.variables = variables
         self._determinism = DeterminismCheck(runtime, state)
         self._lookout = Lookout(state, variables)
@@ -118,7 +118,7 @@ class TrainingLoop:
             placement=Placement(settled=at_end),
         )
         # Several optimizers are taken to alternate, until some steps were seen.
-        runtime.role.take(FirstVote(at_end or len(state.optimizers) > 1))
+        runtime.decisions.take(FirstVote(at_end or len(state.optimizers) > 1))
         self._shadow: Shadow
         self._between = BetweenSteps(runtime, state, handover=handover, variables=variables)
         self._started = False
@@ -190,7 +190,7 @@ class TrainingLoop:
                 f"session.steps(start_step={step}) comes after an earlier call of session.steps(): "
                 "start_step belongs to the first"
             )
-        self._runtime.role.take(Starts(step))
+        self._runtime.decisions.take(Starts(step))
 
     def _draw(self, call: Call, frame: FrameType) -> Step | None:
         assert call.feed is not None and call.level is not None  # noqa: S101, PT018 - begun
@@ -205,7 +205,7 @@ class TrainingLoop:
             return None
         assert self._moment is not None  # noqa: S101 - looked
         self._handover.leaver.look_after(self._moment)
-        more, batch = self._vitals.draw(call.feed.draw)
+        more, batch = self._timing.draw(call.feed.draw)
         if not more:
             self._settle()
             self._end(call, frame)
@@ -310,7 +310,7 @@ class TrainingLoop:
         self._state.forget_passes()
         while self._runtime.latch.is_set or self._handover.pending:
             assert self._moment is not None  # noqa: S101 - somebody looked
-            self._vitals.enter(Phase.MOVING)
+            self._timing.enter(Phase.MOVING)
             self._handover.settle(self._moment)
 
     # -- attempts, called by the step ------------------------------------------------------------
@@ -320,7 +320,7 @@ class TrainingLoop:
         if self._runtime.sandboxed:
             self._shadow.begin(step, frame)
             return
-        self._ballot.begin_step()
+        self._voting.begin_step()
         redone = self.attempt.is_redone(step)
         self._determinism.begin(redone=redone)
         if redone:
@@ -340,7 +340,7 @@ class TrainingLoop:
         catches_up = self._handover.unconfirmed and done < SHADOW_ITERATIONS
         self.attempt.begin(step, catches_up=catches_up)
         self._runtime.reach("step.begin")
-        self._vitals.attempt()
+        self._timing.attempt()
 
     def _take_back(self, step: Step, frame: FrameType) -> None:
         self._start.restore()
@@ -348,7 +348,7 @@ class TrainingLoop:
         step.check_batch()
         if self.attempt.was_in_sandbox:
             return
-        self._following.void()
+        self._following.abort()
         if self._determinism.rehearsed:
             return
         self._settle()
@@ -383,7 +383,7 @@ class TrainingLoop:
         last = limit is not None and self._handover.committed + 1 >= limit
         warm = self._sites.get(self._site, 0) + 1 >= SHADOW_ITERATIONS
         frame = sys._getframe(1)  # noqa: SLF001 - the documented way
-        return self._ballot.vote(
+        return self._voting.vote(
             may_switch=warm and not last and not self._runtime.saves.under_way,
             at_end=self.attempt.voting(),
             here=partial(self._here_at_vote, frame),
@@ -411,7 +411,7 @@ class TrainingLoop:
         feeds = [call.feed for call in self.calls if call.feed is not None]
         attempt = self.attempt
         self.costs.committed(self._start, feeds, at_end=attempt.keeps_all, because=attempt.because)
-        self._vitals.left()
+        self._timing.left()
         return False
 
     def joined(self, moment: Moment, *, sites: dict[Any, int]) -> None:

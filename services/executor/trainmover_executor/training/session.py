@@ -24,7 +24,7 @@ from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.report.journal import Journal
 from trainmover_executor.report.metrics import StepLog
-from trainmover_executor.report.step_timing import StepVitals
+from trainmover_executor.report.step_timing import StepTiming
 from trainmover_executor.state.buckets import settle_buckets
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import capture_rng, restore_rng
@@ -33,7 +33,7 @@ from trainmover_executor.training.calls import Call, StepIterator
 from trainmover_executor.training.loop import SHADOW_ITERATIONS, TrainingLoop
 from trainmover_executor.training.shadow import Shadow
 from trainmover_executor.training.step import Step
-from trainmover_executor.training.vote import Ballot
+from trainmover_executor.training.vote import Voting
 from trainmover_executor.worker.runtime import current_runtime
 
 __all__ = ["Session"]
@@ -126,7 +126,7 @@ class Session:
         """Everything that takes part in a step."""
         runtime, state = self._runtime, self._state
         start = StepStart(state)
-        vitals = StepVitals(runtime.clock, state.models)
+        timing = StepTiming(runtime.clock, state.models)
         layout = runtime.membership.layout
         capsules = CapsuleKeeper(runtime.control, rank=runtime.rank, layout=layout)
         following = FollowerService(runtime, state)
@@ -137,7 +137,7 @@ class Session:
             following=following,
             checkpoint=CheckpointKeeper(checkpoint, runtime=runtime, start=start),
         )
-        ballot = Ballot(runtime, handover, capsules=capsules, following=following, vitals=vitals)
+        ballot = Voting(runtime, handover, capsules=capsules, following=following, timing=timing)
         loop = TrainingLoop(
             runtime,
             state,
@@ -145,9 +145,9 @@ class Session:
             handover=handover,
             following=following,
             ballot=ballot,
-            journal=Journal(runtime, handover, following=following, log=self._log, vitals=vitals),
+            journal=Journal(runtime, handover, following=following, log=self._log, timing=timing),
             log=self._log,
-            vitals=vitals,
+            timing=timing,
             variables=self._variables,
             at_end=self._vote == "end",
         )
@@ -184,7 +184,7 @@ class Session:
     def log(self, **values: float | torch.Tensor) -> None:
         """Note numbers of the running step (``loss=...``); written once it is complete.
 
-        Nothing is kept of shadow iterations and void steps.
+        Nothing is kept of shadow iterations and aborted steps.
         """
         if not self._runtime.sandboxed:
             self._log.note(values)

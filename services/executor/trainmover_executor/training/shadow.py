@@ -188,7 +188,7 @@ class Shadow:
         runtime = self._runtime
         took_s = time.monotonic() - (self._began_s or time.monotonic())
         runtime.report(Warmed(rank=runtime.rank, shadow_iterations=self._iterations, warm_s=took_s))
-        runtime.role.take(Warm())
+        runtime.decisions.take(Warm())
         runtime.open_endpoint()
 
     # -- the data of open calls --------------------------------------------------------------------

@@ -13,10 +13,10 @@ from trainmover.errors import ConfigError, TrainMoverError
 from trainmover_executor.feed.microbatches import split
 from trainmover_executor.program.jump import go_back
 
-__all__ = ["Attempts", "BatchChangedError", "Step", "VoidStep"]
+__all__ = ["Attempts", "BatchChangedError", "Step", "StepAborted"]
 
 
-class VoidStep(BaseException):
+class StepAborted(BaseException):
     """Leaves the body of a step whose vote failed; ``with step`` swallows it.
 
     A BaseException, so that no ``except Exception`` in user code can catch it.
@@ -100,7 +100,7 @@ class Step:
 
     def _leave(self, kind: type[BaseException] | None) -> bool:
         """Whether the body was left in an orderly way."""
-        if kind is VoidStep:
+        if kind is StepAborted:
             return True
         if kind is not None:
             # Whatever the body raises after communication broke is a consequence, not a bug.

@@ -16,13 +16,13 @@ from trainmover_executor.moves.capsule import CapsuleKeeper
 from trainmover_executor.moves.handover import Handover
 from trainmover_executor.position.position import Position
 from trainmover_executor.redundancy.service import FollowerService
-from trainmover_executor.report.step_timing import StepVitals
+from trainmover_executor.report.step_timing import StepTiming
 from trainmover_executor.worker.runtime import Runtime
 
-__all__ = ["Ballot"]
+__all__ = ["Voting"]
 
 
-class Ballot:
+class Voting:
     """Casts this rank's votes.
 
     Args:
@@ -30,7 +30,7 @@ class Ballot:
         handover: Resolves a vote that broke.
         capsules: What a crash of this machine would lose, exchanged with each vote.
         following: Likewise, where a neighbour follows.
-        vitals: Timing of the parts of a step.
+        timing: Timing of the parts of a step.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class Ballot:
         *,
         capsules: CapsuleKeeper,
         following: FollowerService,
-        vitals: StepVitals,
+        timing: StepTiming,
     ) -> None:
         self._runtime = runtime
         self._handover = handover
         self._capsules = capsules
         self._following = following
-        self._vitals = vitals
+        self._timing = timing
         self._stepping = False
 
     def begin_step(self) -> None:
@@ -55,12 +55,12 @@ class Ballot:
         self._following.forget_note()
 
     def before_optimizer(self, index: int, vote: Callable[[], None], *_: Any) -> None:
-        """In front of each optimizer's step; ``vote`` leaves the body if the step is void."""
+        """In front of each optimizer's step; ``vote`` leaves the body if the step is aborted."""
         if self._stepping:
             self._following.strayed()
         self._stepping = True
         vote()
-        if self._runtime.role.state.votes_at_end:
+        if self._runtime.decisions.state.votes_at_end:
             self._following.note(step=self._handover.committed + 1)
         self._runtime.reach("optimizer.before")
         self._handover.leaver.before_optimizer(index)
@@ -94,10 +94,10 @@ class Ballot:
         runtime.drain()
         if runtime.latch.is_set:
             return False
-        self._vitals.enter(Phase.VOTE)
+        self._timing.enter(Phase.VOTE)
         handover.check_proof()
         runtime.reach("vote.begin")
-        plan = runtime.role.take(VoteBegun(may_switch)).ballot
+        plan = runtime.decisions.take(VoteBegun(may_switch)).ballot
         prepared = plan.epoch if plan is not None else runtime.epoch
         cast = False
         try:
@@ -107,10 +107,10 @@ class Ballot:
             mine = [prepared, -prepared, -int(at_end)]
             lowest, highest, asked = runtime.agree(mine, best=min)
         except (LinkBrokenError, StaleEpochError) as error:
-            runtime.role.take(VoteBroke(str(error), cast=cast))
+            runtime.decisions.take(VoteBroke(str(error), cast=cast))
             return cast and handover.resolve_undecided()
-        after = runtime.role.take(VotePassed(lowest, -highest, at_end=asked < 0))
-        self._vitals.enter(Phase.BODY)
+        after = runtime.decisions.take(VotePassed(lowest, -highest, at_end=asked < 0))
+        self._timing.enter(Phase.BODY)
         runtime.reach("vote.passed" if after.switching is None else "vote.decided")
         return True
 

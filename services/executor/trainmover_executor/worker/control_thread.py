@@ -2,7 +2,7 @@
 
 One asyncio loop in one thread: the agent's socket, the listening endpoint, the watch links, phase 1
 of planned moves, and the sign of life. The training thread never waits for it; it leaves
-messages (``post``) and reads what the worker role knows.
+messages (``post``) and reads what the core of decisions knows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from trainmover_executor.decisions.effects import (
     Park,
     Publish,
 )
-from trainmover_executor.decisions.shell import WorkerRole
+from trainmover_executor.decisions.shell import RankDecisions
 from trainmover_executor.links.dialling.descriptors import raise_limit
 from trainmover_executor.links.dialling.endpoint import Endpoint, dial
 from trainmover_executor.links.dialling.handshake import (
@@ -47,7 +47,7 @@ from trainmover_executor.links.dialling.handshake import (
     Hail,
 )
 from trainmover_executor.links.dialling.secret import LinkSecret
-from trainmover_executor.links.table import LinkBook
+from trainmover_executor.links.table import LinkTable
 from trainmover_executor.messages.worker import (
     Broke,
     Fact,
@@ -86,7 +86,7 @@ class ControlThread:
         spec: What this process was started as.
         latch: Tripped when a neighbour is lost or aborts, or the agent says so.
         clock: Gets a sign of life from this thread.
-        role: Decides what commands, calls and lost neighbours mean.
+        decisions: Decides what commands, calls and lost neighbours mean.
         recording: Served to standbys, and filled at one.
         places: Told to standbys of this rank, and heard of at one.
         progress: Called once a second for a ``StepProgress``; None while there is nothing to say.
@@ -98,7 +98,7 @@ class ControlThread:
         *,
         latch: Latch,
         clock: CollectiveClock,
-        role: WorkerRole,
+        decisions: RankDecisions,
         recording: Recording,
         places: Places,
         progress: Callable[[], StepProgress | None],
@@ -106,13 +106,13 @@ class ControlThread:
         self._spec = spec
         self._latch = latch
         self._clock = clock
-        self._role = role
+        self._decisions = decisions
         self._recording = recording
         self._progress = progress
         self._secret = LinkSecret.from_environment()
         self._shares_compiled = compiled.shared(authenticated=bool(self._secret))
         self._compiled_is_here = threading.Event()
-        self.book = LinkBook(
+        self.table = LinkTable(
             job=spec.job, rank=spec.rank, membership=spec.membership, dial=self._dial_soon
         )
         self._loop = asyncio.new_event_loop()
@@ -121,20 +121,20 @@ class ControlThread:
         self._tasks: asyncio.TaskGroup
         self._endpoint: Endpoint
         self._neighbours = Neighbours(
-            spec, book=self.book, latch=latch, clock=clock, secret=self._secret, post=self.post
+            spec, table=self.table, latch=latch, clock=clock, secret=self._secret, post=self.post
         )
-        self._phase_one = PhaseOne(spec, book=self.book, role=role, secret=self._secret)
+        self._phase_one = PhaseOne(spec, table=self.table, decisions=decisions, secret=self._secret)
         self._place_links = PlaceLinks(
             job=spec.job,
             rank=spec.rank,
             secret=self._secret,
             places=places,
-            membership=lambda: self.book.membership,
+            membership=lambda: self.table.membership,
         )
-        places.on_news(role.wake)
+        places.on_news(decisions.wake)
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tm-control", daemon=True)
-        role.act(self._perform)
+        decisions.act(self._perform)
 
     # -- called by the training thread -----------------------------------------------------------
 
@@ -166,7 +166,7 @@ class ControlThread:
 
     def unwatch(self, ranks: frozenset[int]) -> None:
         """Say goodbye to those of ``ranks`` that are watched here."""
-        self._loop.call_soon_threadsafe(self._neighbours.part, ranks, self.book.epoch + 1)
+        self._loop.call_soon_threadsafe(self._neighbours.part, ranks, self.table.epoch + 1)
 
     def leave(self, last: Frozen) -> None:
         """Say goodbye to the neighbours and ``last`` to the agent, and wait until it is said."""
@@ -184,7 +184,7 @@ class ControlThread:
         """In a data loader's worker: as long as it held our sockets, nobody would see us die."""
         self._neighbours.forget()
         places = self._place_links.sockets()
-        for sock in (self._agent, *self._endpoint.sockets(), *self.book.sockets(), *places):
+        for sock in (self._agent, *self._endpoint.sockets(), *self.table.sockets(), *places):
             with contextlib.suppress(OSError):
                 os.close(sock.detach())  # close() alone: a shutdown would end our parent's links
 
@@ -204,7 +204,7 @@ class ControlThread:
             job=self._spec.job,
             rank=self._spec.rank,
             secret=self._secret,
-            is_stale=lambda epoch: epoch < self.book.epoch,
+            is_stale=lambda epoch: epoch < self.table.epoch,
             accept=self._accepted,
         )
         async with asyncio.TaskGroup() as self._tasks:
@@ -222,7 +222,7 @@ class ControlThread:
                 self._tasks.create_task(self._fetch_recording())
                 self._tasks.create_task(self._fetch_compiled())
                 self._tasks.create_task(
-                    self._place_links.follow(wanted=lambda: self._role.state.standby)
+                    self._place_links.follow(wanted=lambda: self._decisions.state.standby)
                 )
             self._started.set()
 
@@ -278,7 +278,7 @@ class ControlThread:
                 self._outbox.put_nowait(pack(Fact.of(progress)))
 
     def _report_links(self) -> None:
-        links = self.book.read_links(self._clock.group_ids())
+        links = self.table.read_links(self._clock.group_ids())
         groups = {
             group: tuple((span.start, span.stop, span.step) for span in spans)
             for group, spans in self._clock.new_groups().items()
@@ -290,23 +290,23 @@ class ControlThread:
             case Prepare() | Recover() | BreakStep() | SaveCheckpoint():
                 if isinstance(command, Recover):
                     self._recording.hurry()  # no rank takes a step before this one is there
-                self._role.take(Heard(command))
+                self._decisions.take(Heard(command))
             case AbortMigration():
-                called = self.book.reaches(STATE_GROUP, self._spec.rank)
-                self._role.take(Abort(command, called=called))
+                called = self.table.reaches(STATE_GROUP, self._spec.rank)
+                self._decisions.take(Abort(command, called=called))
             case _:
                 pass
 
     def _perform(self, action: Action) -> None:
-        """Do what the worker role decided; on the thread that told it what happened."""
+        """Do what the core of decisions decided; on the thread that told it what happened."""
         match action:
             case Break(epoch=epoch, reason=reason):
-                self.book.break_off(reason, epoch=epoch)
+                self.table.break_off(reason, epoch=epoch)
                 self._loop.call_soon_threadsafe(self._neighbours.pass_on, epoch, reason)
             case Publish(fact=fact):
                 self.post(fact)
             case DropParked(epoch=epoch):
-                self.book.drop_parked(epoch)
+                self.table.drop_parked(epoch)
             case Park(plan=plan):
                 self._phase_one.park(plan)
             case AnswerCalls(plan=plan):
@@ -336,12 +336,12 @@ class ControlThread:
             ready = self._shares_compiled and worked
             self._tasks.create_task(serve_compiled(sock, ready=ready))
             return
-        if not 0 <= hail.source < self.book.membership.layout.world_size:
+        if not 0 <= hail.source < self.table.membership.layout.world_size:
             log.warning("link refused", source=hail.source, reason="there is no such rank")
             sock.close()
             return
         try:
-            self.book.park(epoch=hail.epoch, group=hail.group, peer=hail.source, sock=sock)
+            self.table.park(epoch=hail.epoch, group=hail.group, peer=hail.source, sock=sock)
         except TrainMoverError as error:
             log.warning("link refused", error=str(error))
 

@@ -10,11 +10,11 @@ from trainmover.errors import TrainMoverError
 from trainmover.job.plan import Plan
 from trainmover.runtime import failpoints
 from trainmover_executor.decisions.effects import NotParked, Parked
-from trainmover_executor.decisions.shell import WorkerRole
+from trainmover_executor.decisions.shell import RankDecisions
 from trainmover_executor.links.dialling.endpoint import Endpoint, dial
 from trainmover_executor.links.dialling.handshake import Hail
 from trainmover_executor.links.dialling.secret import LinkSecret
-from trainmover_executor.links.table import LinkBook
+from trainmover_executor.links.table import LinkTable
 from trainmover_executor.messages.worker import WorkerSpec
 
 __all__ = ["STATE_GROUP", "PhaseOne"]
@@ -28,17 +28,17 @@ class PhaseOne:
 
     Args:
         spec: What this process was started as.
-        book: Where links are parked.
-        role: Told how it went.
+        table: Where links are parked.
+        decisions: Told how it went.
         secret: Proves links.
     """
 
     def __init__(
-        self, spec: WorkerSpec, *, book: LinkBook, role: WorkerRole, secret: LinkSecret
+        self, spec: WorkerSpec, *, table: LinkTable, decisions: RankDecisions, secret: LinkSecret
     ) -> None:
         self._spec = spec
-        self._book = book
-        self._role = role
+        self._table = table
+        self._decisions = decisions
         self._secret = secret
         self._running: dict[int, asyncio.Task[None]] = {}
         self._tasks: asyncio.TaskGroup
@@ -82,12 +82,12 @@ class PhaseOne:
             except* (OSError, TrainMoverError) as errors:
                 obstacle = "; ".join(str(error) for error in errors.exceptions)
         took_s = time.monotonic() - started
-        self._role.take(NotParked(plan, obstacle) if obstacle else Parked(plan, took_s))
+        self._decisions.take(NotParked(plan, obstacle) if obstacle else Parked(plan, took_s))
 
     async def _dial_all(self, plan: Plan) -> None:
         leaves = self._spec.rank in plan.joining_ranks
         edges = (
-            [(STATE_GROUP, self._spec.rank)] if leaves else self._book.edges_to(plan.joining_ranks)
+            [(STATE_GROUP, self._spec.rank)] if leaves else self._table.edges_to(plan.joining_ranks)
         )
         async with asyncio.TaskGroup() as dials:
             for group, peer in edges:
@@ -100,9 +100,9 @@ class PhaseOne:
             job=self._spec.job, epoch=plan.epoch, group=group, source=self._spec.rank, target=peer
         )
         sock = await dial(plan.membership.endpoint_of(peer), hail, secret=self._secret)
-        self._book.park(epoch=plan.epoch, group=group, peer=peer, sock=sock)
+        self._table.park(epoch=plan.epoch, group=group, peer=peer, sock=sock)
 
     def _reach(self, point: str) -> None:
         if failpoints.ARMED:
             spec = self._spec
-            failpoints.reach(point, rank=spec.rank, machine=spec.machine, epoch=self._book.epoch)
+            failpoints.reach(point, rank=spec.rank, machine=spec.machine, epoch=self._table.epoch)

@@ -33,7 +33,7 @@ from trainmover_executor.collectives.sandbox.replay import Replay, ReplayingComm
 from trainmover_executor.collectives.sandbox.stand_ins import SandboxCommunicator
 from trainmover_executor.collectives.saves import BackgroundSaves
 from trainmover_executor.decisions.effects import Joins, Recovers, Switched
-from trainmover_executor.decisions.shell import WorkerRole
+from trainmover_executor.decisions.shell import RankDecisions
 from trainmover_executor.decisions.state import WorkerState
 from trainmover_executor.messages.worker import Done, WorkerSpec
 from trainmover_executor.worker.control_thread import ControlThread
@@ -80,7 +80,7 @@ class Runtime:
         spec: What this process was started as.
         latch: Tripped by the first communication error of an epoch.
         clock: Clock of collectives.
-        role: What this rank decides about plans, votes and broken steps.
+        decisions: What this rank decides about plans, votes and broken steps.
         sandboxed: True until a standby is promoted.
         progress: How far this rank is; the control thread tells once a second.
         fatal: Why the program must not go on, where that was found out when no error could be
@@ -93,7 +93,7 @@ class Runtime:
     def __init__(self, spec: WorkerSpec) -> None:
         self.spec = spec
         self.sandboxed = spec.role == "standby"
-        self.role = WorkerRole(
+        self.decisions = RankDecisions(
             WorkerState.first(
                 machine=spec.machine,
                 rank=spec.rank,
@@ -101,7 +101,7 @@ class Runtime:
                 standby=self.sandboxed,
             )
         )
-        self.latch = Latch(self.role)
+        self.latch = Latch(self.decisions)
         memory = ClockMemory.attach(spec.clock_fd)
         self.clock = CollectiveClock(rank=spec.rank, memory=memory)
         self.clock.enter_epoch(spec.membership.epoch)
@@ -121,15 +121,15 @@ class Runtime:
             spec,
             latch=self.latch,
             clock=self.clock,
-            role=self.role,
+            decisions=self.decisions,
             recording=self._recording,
             places=self.places,
             progress=self._fresh_progress,
         )
-        self.book = self._control_thread.book
+        self.table = self._control_thread.table
         everyone = range(spec.membership.layout.world_size)
         self.control = ControlCommunicator(
-            self.book, group=CONTROL_GROUP, ranks=everyone, timeout_s=_DEFAULT_TIMEOUT_S
+            self.table, group=CONTROL_GROUP, ranks=everyone, timeout_s=_DEFAULT_TIMEOUT_S
         )
         self._communicators.append(self.control)
         self._vote_clock = self.clock.group(CONTROL_GROUP, everyone)
@@ -142,12 +142,12 @@ class Runtime:
     @property
     def membership(self) -> Membership:
         """The membership this rank is at."""
-        return self.book.membership
+        return self.table.membership
 
     @property
     def epoch(self) -> int:
         """The epoch this rank is at."""
-        return self.book.epoch
+        return self.table.epoch
 
     def start(self) -> None:
         """Become this process's runtime: connect to the agent, register the torch backend."""
@@ -176,7 +176,7 @@ class Runtime:
         """This rank is at a fail-point; nothing, but for tests."""
         if failpoints.ARMED:
             where = {"rank": self.rank, "machine": self.spec.machine, "epoch": self.epoch}
-            failpoints.reach(point, **where, step=self.role.state.committed)
+            failpoints.reach(point, **where, step=self.decisions.state.committed)
 
     def await_compiled(self) -> None:
         """At a standby: return once it has the compiled code that an active rank could give."""
@@ -189,7 +189,7 @@ class Runtime:
             The plan; None when there is a place that ``places.seen`` has not returned yet, or the
             time is over.
         """
-        return self.role.wait_to_join_or(lambda: self.places.fresh, timeout_s=timeout_s)
+        return self.decisions.wait_to_join_or(lambda: self.places.fresh, timeout_s=timeout_s)
 
     def open_endpoint(self) -> None:
         """Answer link handshakes from now on."""
@@ -201,7 +201,7 @@ class Runtime:
         ranks = options.global_ranks_in_group or range(options.group_size)
         sandbox = SandboxCommunicator(rank=options.group_rank)
         links = LinkCommunicator(
-            self.book,
+            self.table,
             group=options.group_id,
             ranks=ranks,
             timeout_s=options.timeout.total_seconds(),
@@ -285,15 +285,15 @@ class Runtime:
             Number of links replaced by ones that phase 1 had dialled.
         """
         changed = self.membership.changed_ranks(plan.membership)
-        replaced = self.book.switch(plan.membership)
-        self.role.take(Switched(plan))
+        replaced = self.table.switch(plan.membership)
+        self.decisions.take(Switched(plan))
         self._rewind()
         self._control_thread.rewatch(changed)
         return replaced
 
     def commit(self) -> None:
         """The first vote of an epoch passed: close the way back."""
-        self.book.retire()
+        self.table.retire()
 
     def reset(self, event: Joins | Recovers, *, watch: bool = True) -> None:
         """Drop every link and start over at a plan's epoch: after a failure, or as a joiner.
@@ -309,13 +309,13 @@ class Runtime:
             self._recording.add(Mark.VOID)
         membership = event.plan.membership
         changed = self.membership.changed_ranks(membership)
-        self.book.reset(membership)
-        self.role.take(event)
+        self.table.reset(membership)
+        self.decisions.take(event)
         self._rewind()
         if event.plan.kind == "failure":  # the ranks agree while the link for state is made
             for joiner, source in event.plan.sources.items():
                 if joiner != source and self.rank in {joiner, source}:
-                    self.book.call_ahead(STATE_GROUP, joiner + source - self.rank)
+                    self.table.call_ahead(STATE_GROUP, joiner + source - self.rank)
         if watch:
             self._control_thread.rewatch(changed)
 

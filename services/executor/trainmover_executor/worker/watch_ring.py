@@ -30,7 +30,7 @@ from trainmover_executor.collectives.latch import Latch
 from trainmover_executor.links.dialling.endpoint import dial
 from trainmover_executor.links.dialling.handshake import WATCH_GROUP, Hail
 from trainmover_executor.links.dialling.secret import LinkSecret
-from trainmover_executor.links.table import LinkBook
+from trainmover_executor.links.table import LinkTable
 from trainmover_executor.links.watch import Notice, NoticeKind, WatchLink
 from trainmover_executor.messages.worker import WorkerSpec
 
@@ -47,7 +47,7 @@ class Neighbours:
 
     Args:
         spec: What this process was started as.
-        book: Knows the membership of now.
+        table: Knows the membership of now.
         latch: Tripped when a neighbour is lost or aborts.
         clock: Knows the running step, for reports.
         secret: Proves links.
@@ -61,14 +61,14 @@ class Neighbours:
         self,
         spec: WorkerSpec,
         *,
-        book: LinkBook,
+        table: LinkTable,
         latch: Latch,
         clock: CollectiveClock,
         secret: LinkSecret,
         post: Callable[[Frozen], None],
     ) -> None:
         self._spec = spec
-        self._book = book
+        self._table = table
         self._latch = latch
         self._clock = clock
         self._secret = secret
@@ -97,7 +97,7 @@ class Neighbours:
 
     def watch_anew(self, changed: frozenset[int]) -> None:
         """The processes of ranks ``changed`` changed: watch the neighbours of now."""
-        membership = self._book.membership
+        membership = self._table.membership
         world = membership.layout.world_size
         self.part(changed, membership.epoch)  # a joiner may have called before we got here
         early, self._early = self._early, deque()
@@ -124,7 +124,7 @@ class Neighbours:
             self._consider(sock, hail, caller)
 
     def _consider(self, sock: socket.socket, hail: Hail, caller: str) -> None:
-        membership = self._book.membership
+        membership = self._table.membership
         world = membership.layout.world_size
         if world == 1 or hail.source != (self._spec.rank - 1) % world:
             self._refuse(sock, hail, "it is not the rank before this one")
@@ -148,11 +148,11 @@ class Neighbours:
         warn("watch link refused", source=hail.source, epoch=hail.epoch, reason=why)
         # Whoever it is, we are not dead to it.
         with contextlib.suppress(OSError):
-            sock.send(Notice(NoticeKind.GOODBYE, self._book.epoch, self._spec.rank).pack())
+            sock.send(Notice(NoticeKind.GOODBYE, self._table.epoch, self._spec.rank).pack())
         sock.close()
 
     async def _dial(self, peer: int, endpoint: str) -> None:
-        epoch = self._book.epoch
+        epoch = self._table.epoch
         hail = Hail(
             job=self._spec.job, epoch=epoch, group=WATCH_GROUP, source=self._spec.rank, target=peer
         )
@@ -161,12 +161,12 @@ class Neighbours:
         except StaleEpochError:
             return  # the peer is ahead; we dial again when we get there
         except (OSError, TrainMoverError) as error:
-            if epoch == self._book.epoch and not self.leaving:
+            if epoch == self._table.epoch and not self.leaving:
                 self._blame(peer, "refused")
                 reason = f"rank {peer} cannot be reached at {endpoint}: {error}"
                 self._latch.trip(reason, epoch=epoch)
             return
-        if epoch == self._book.epoch:
+        if epoch == self._table.epoch:
             self._add(sock, peer=peer, epoch=epoch, outbound=True)
         else:  # the peer watches us by it already: without a goodbye we would be dead to it
             self._part(self._watch(sock, peer=peer, epoch=epoch))
@@ -188,7 +188,7 @@ class Neighbours:
             del self._watches[key]
 
     def _part(self, watch: WatchLink) -> None:
-        watch.tell(Notice(NoticeKind.GOODBYE, self._book.epoch, self._spec.rank))
+        watch.tell(Notice(NoticeKind.GOODBYE, self._table.epoch, self._spec.rank))
         watch.close()
 
     # -- what is heard and said ------------------------------------------------------------------
@@ -196,7 +196,7 @@ class Neighbours:
     def say_goodbye(self) -> None:
         """This rank ends: that is no failure."""
         self.leaving = True
-        self._tell(Notice(NoticeKind.GOODBYE, self._book.epoch, self._spec.rank))
+        self._tell(Notice(NoticeKind.GOODBYE, self._table.epoch, self._spec.rank))
 
     def pass_on(self, epoch: int, reason: str) -> None:
         """The latch was tripped at ``epoch``: the neighbours are to know."""
@@ -208,14 +208,14 @@ class Neighbours:
             watch.tell(notice)
 
     def _heard(self, notice: Notice) -> None:
-        if notice.epoch == self._book.epoch:
+        if notice.epoch == self._table.epoch:
             self._abort_origin = notice.origin
             self._latch.trip(notice.reason, epoch=notice.epoch)
 
     def _lost(self, watch: WatchLink) -> None:
         # Should that epoch end meanwhile, whoever watches the peer in the next one calls in vain.
-        epoch = self._book.epoch
-        if self.leaving or watch.epoch < self._book.seated_at(watch.peer):
+        epoch = self._table.epoch
+        if self.leaving or watch.epoch < self._table.seated_at(watch.peer):
             return  # the process that ended has been replaced already
         self._blame(watch.peer, "reset")
         reason = f"rank {watch.peer} is gone: its watch link ended without a goodbye"
@@ -228,8 +228,8 @@ class Neighbours:
                     "machine": self._spec.machine,
                     "rank": self._spec.rank,
                     "peer_rank": peer,
-                    "peer_machine": self._book.membership.machine_of(peer),
-                    "epoch": self._book.epoch,
+                    "peer_machine": self._table.membership.machine_of(peer),
+                    "epoch": self._table.epoch,
                     "step": self._clock.step,
                     "kind": kind,
                 }

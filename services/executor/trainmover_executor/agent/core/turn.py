@@ -66,7 +66,7 @@ class Turn:
         return changed
 
     def forget(self, key: str) -> Worker:
-        """Take a worker off the books, as its process is gone."""
+        """Take a worker off the tables, as its process is gone."""
         worker = self.state.workers[key]
         left = {name: other for name, other in self.state.workers.items() if name != key}
         self.set(workers=MappingProxyType(left))

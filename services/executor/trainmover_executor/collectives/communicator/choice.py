@@ -37,7 +37,7 @@ def _native(library: Library) -> Choice:
 
 def _hierarchical(library: Library) -> Choice:
     def choose(links: LinkCommunicator) -> tuple[Communicator, list[LinkCommunicator]]:
-        grid = Grid.of(links.book.membership.layout, links.ranks)
+        grid = Grid.of(links.table.membership.layout, links.ranks)
         if grid is None:
             return _linked(links)
         communicator = HierarchicalCommunicator(links, library=library, grid=grid)

@@ -21,7 +21,7 @@ import torch
 from trainmover_executor.collectives.communicator.reduction import Reduction
 from trainmover_executor.links.header import Frame
 from trainmover_executor.links.link import Link
-from trainmover_executor.links.shared_memory.lane import Lane, cut, wait_for
+from trainmover_executor.links.shared_memory.channel import SlotChannel, cut, wait_for
 from trainmover_executor.links.shared_memory.slots import SLOT_BYTES
 from trainmover_executor.state.packing.memory import bytes_of
 
@@ -44,7 +44,7 @@ class Mesh:
         self._links = links
         self._frame = frame
         self._timeout_s = timeout_s
-        self._lanes: list[Lane] = []
+        self._lanes: list[SlotChannel] = []
 
     def reduce_scatter(
         self, own: torch.Tensor, shares: Sequence[torch.Tensor], how: Reduction
@@ -93,7 +93,7 @@ class Mesh:
     def _add(
         self, link: Link, *, out: Sequence[memoryview], ready: int, sizes: Sequence[int]
     ) -> None:
-        self._lanes.append(Lane(link, self._frame, out=out, ready=ready, sizes=sizes))
+        self._lanes.append(SlotChannel(link, self._frame, out=out, ready=ready, sizes=sizes))
 
     def _run(
         self,
@@ -136,7 +136,7 @@ class Mesh:
         return True
 
 
-def _collect(lane: Lane, targets: Sequence[memoryview], *, after: int) -> bool:
+def _collect(lane: SlotChannel, targets: Sequence[memoryview], *, after: int) -> bool:
     """Copy what came of ``targets``, which follow ``after`` pieces of another kind."""
     before = lane.got
     while after <= lane.got < after + len(targets) and (piece := lane.piece()) is not None:

@@ -19,10 +19,10 @@ from trainmover_executor.collectives.communicator.reduction import Reduction
 from trainmover_executor.collectives.linked.all_to_all import MESH_RANKS, Mesh
 from trainmover_executor.collectives.linked.doubling import Round, rounds_of
 from trainmover_executor.collectives.linked.ring import RingWire
-from trainmover_executor.links.exchange import pump
+from trainmover_executor.links.exchange import exchange
 from trainmover_executor.links.header import Frame
 from trainmover_executor.links.link import Link
-from trainmover_executor.links.table import LinkBook
+from trainmover_executor.links.table import LinkTable
 from trainmover_executor.state.packing.memory import bytes_of, flat_of, write_back
 
 __all__ = ["SMALL_BYTES", "LinkCommunicator", "strand_of"]
@@ -43,12 +43,12 @@ def strand_of(tag: int) -> int:
 
 
 class LinkCommunicator(RingWire):
-    """Collectives of one group over the links of a ``LinkBook``; see ``GroupWire``."""
+    """Collectives of one group over the links of a ``LinkTable``; see ``GroupWire``."""
 
     def __init__(
-        self, book: LinkBook, *, group: str, ranks: Sequence[int], timeout_s: float
+        self, table: LinkTable, *, group: str, ranks: Sequence[int], timeout_s: float
     ) -> None:
-        super().__init__(book, group=group, ranks=ranks, timeout_s=timeout_s)
+        super().__init__(table, group=group, ranks=ranks, timeout_s=timeout_s)
         self._rounds = rounds_of(self.rank, self._size)
         self._meshed = (-1, False)
         self._making = [threading.Lock() for _ in ranks]
@@ -182,8 +182,8 @@ class LinkCommunicator(RingWire):
         """See ``Communicator.send``."""
         strand = strand_of(tag)
         count = self._sent[to, strand] = self._sent.get((to, strand), -1) + 1
-        pump(
-            frame=(self.book.epoch, tag, count),
+        exchange(
+            frame=(self.table.epoch, tag, count),
             out=(self._message_link(to, strand), bytes_of(flat_of(tensor))),
             stall_timeout_s=self.timeout_s,
         )
@@ -197,8 +197,8 @@ class LinkCommunicator(RingWire):
         count = self._received[source, strand] = self._received.get((source, strand), -1) + 1
         flat = flat_of(tensor)
         view = bytes_of(flat)
-        pump(
-            frame=(self.book.epoch, tag, count),
+        exchange(
+            frame=(self.table.epoch, tag, count),
             into=(self._message_link(source, strand), len(view), view),
             stall_timeout_s=self.timeout_s,
         )
@@ -237,14 +237,14 @@ class LinkCommunicator(RingWire):
         arrived = memoryview(bytearray(struct.calcsize(layout)))
         if turn.source is not None:
             into = (self._link(turn.source), len(arrived), arrived)
-        pump(frame=frame, out=out, into=into, stall_timeout_s=self.timeout_s)
+        exchange(frame=frame, out=out, into=into, stall_timeout_s=self.timeout_s)
         return list(struct.unpack(layout, arrived)) if into is not None else words
 
     def _mesh(self, frame: Frame) -> Mesh | None:
         """All links at once for one collective; None where the group takes the ring."""
         if not 2 < self._size <= MESH_RANKS:
             return None
-        since = self.book.unbroken_since(self.ranks)
+        since = self.table.unbroken_since(self.ranks)
         if self._meshed[0] != since:
             self._meshed = (since, self._all_share_memory())
         if not self._meshed[1]:

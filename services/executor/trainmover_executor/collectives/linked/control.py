@@ -13,7 +13,7 @@ import torch
 
 from trainmover_executor.collectives.linked.communicator import LinkCommunicator
 from trainmover_executor.collectives.linked.wire import TAG
-from trainmover_executor.links.exchange import pump, swap
+from trainmover_executor.links.exchange import exchange, swap
 from trainmover_executor.state.packing.memory import bytes_of, flat_of
 
 __all__ = ["ControlCommunicator"]
@@ -45,7 +45,7 @@ class ControlCommunicator(LinkCommunicator):
         ahead = len(data) <= _AHEAD_BYTES
         if ahead:
             for frame, link, _ in rounds:
-                pump(frame=frame, out=(link, view), stall_timeout_s=self.timeout_s)
+                exchange(frame=frame, out=(link, view), stall_timeout_s=self.timeout_s)
         return [
             bytes(
                 swap(
@@ -76,9 +76,9 @@ class ControlCommunicator(LinkCommunicator):
             ProtocolError: The other side announces more than ``limit``.
         """
         out = None if data is None else (self._link(to, lane=_ASIDE), memoryview(data))
-        frame = (self.book.epoch, TAG["send"], 0)
+        frame = (self.table.epoch, TAG["send"], 0)
         if source is None:
-            pump(frame=frame, out=out, stall_timeout_s=self.timeout_s)
+            exchange(frame=frame, out=out, stall_timeout_s=self.timeout_s)
             return None
         return bytes(
             swap(
@@ -99,7 +99,7 @@ class ControlCommunicator(LinkCommunicator):
         source: int,
     ) -> None:
         """After ``exchange_heads``: send contiguous tensors to one rank, receive from another."""
-        frame = (self.book.epoch, TAG["send"], 1)
+        frame = (self.table.epoch, TAG["send"], 1)
         for out, place in itertools.zip_longest(outs, into):
             outgoing = incoming = None
             if out is not None:
@@ -107,4 +107,4 @@ class ControlCommunicator(LinkCommunicator):
             if place is not None:
                 view = bytes_of(flat_of(place))
                 incoming = (self._link(source, lane=_ASIDE), len(view), view)
-            pump(frame=frame, out=outgoing, into=incoming, stall_timeout_s=self.timeout_s)
+            exchange(frame=frame, out=outgoing, into=incoming, stall_timeout_s=self.timeout_s)

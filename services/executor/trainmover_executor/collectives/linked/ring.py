@@ -13,7 +13,7 @@ import torch
 from trainmover_executor.collectives.communicator.reduction import Reduction
 from trainmover_executor.collectives.linked.wire import GroupWire
 from trainmover_executor.links.header import Frame
-from trainmover_executor.links.table import LinkBook
+from trainmover_executor.links.table import LinkTable
 from trainmover_executor.state.packing.memory import Scratch
 
 __all__ = ["RingWire"]
@@ -23,9 +23,9 @@ class RingWire(GroupWire):
     """Collectives around a ring; see ``GroupWire``."""
 
     def __init__(
-        self, book: LinkBook, *, group: str, ranks: Sequence[int], timeout_s: float
+        self, table: LinkTable, *, group: str, ranks: Sequence[int], timeout_s: float
     ) -> None:
-        super().__init__(book, group=group, ranks=ranks, timeout_s=timeout_s)
+        super().__init__(table, group=group, ranks=ranks, timeout_s=timeout_s)
         self._scratch = (Scratch(), Scratch())
 
     def _chunks_of(self, flat: torch.Tensor) -> list[torch.Tensor]:

@@ -43,7 +43,7 @@ class Meeting(LinkCommunicator):
 
     def __init__(self, links: LinkCommunicator) -> None:
         super().__init__(
-            links.book, group=links.group + _SUFFIX, ranks=links.ranks, timeout_s=links.timeout_s
+            links.table, group=links.group + _SUFFIX, ranks=links.ranks, timeout_s=links.timeout_s
         )
 
     def say(self, verb: _Verb, *, to: int, key: str = "", value: bytes = b"") -> None:

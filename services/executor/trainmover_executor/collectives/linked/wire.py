@@ -9,10 +9,10 @@ import torch
 
 from trainmover.telemetry.records import OPS
 from trainmover_executor.collectives.communicator.reduction import Reduction
-from trainmover_executor.links.exchange import PIECE_BYTES, Consume, pump
+from trainmover_executor.links.exchange import PIECE_BYTES, Consume, exchange
 from trainmover_executor.links.header import Frame
 from trainmover_executor.links.link import Link
-from trainmover_executor.links.table import LinkBook
+from trainmover_executor.links.table import LinkTable
 from trainmover_executor.state.packing.memory import PieceBuffer, bytes_of
 
 __all__ = ["TAG", "GroupWire"]
@@ -24,10 +24,10 @@ _EMPTY: Final = memoryview(b"")
 
 
 class GroupWire:
-    """The members of one group, and the links of a ``LinkBook`` to them.
+    """The members of one group, and the links of a ``LinkTable`` to them.
 
     Args:
-        book: Where links come from.
+        table: Where links come from.
         group: Name of the group; part of every link's identity.
         ranks: Global ranks of the members, in group order.
         timeout_s: Seconds without any progress after which a message fails.
@@ -37,12 +37,12 @@ class GroupWire:
     """
 
     def __init__(
-        self, book: LinkBook, *, group: str, ranks: Sequence[int], timeout_s: float
+        self, table: LinkTable, *, group: str, ranks: Sequence[int], timeout_s: float
     ) -> None:
-        self.book = book
+        self.table = table
         self.group = group
         self.ranks = tuple(ranks)
-        self.rank = self.ranks.index(book.rank)
+        self.rank = self.ranks.index(table.rank)
         self._size = len(self.ranks)
         self.timeout_s = timeout_s
         self._piece = PieceBuffer()
@@ -53,11 +53,11 @@ class GroupWire:
     @property
     def epoch(self) -> int:
         """The epoch its messages carry."""
-        return self.book.epoch
+        return self.table.epoch
 
     def host_of(self, member: int) -> str:
         """Host name or address of a member of the group."""
-        return self.book.membership.endpoint_of(self.ranks[member]).rpartition(":")[0]
+        return self.table.membership.endpoint_of(self.ranks[member]).rpartition(":")[0]
 
     def rewind(self) -> None:
         """Start counting messages anew: a new epoch begins at every member."""
@@ -98,7 +98,7 @@ class GroupWire:
             else:
                 view = bytes_of(into) if into is not None else _EMPTY
                 incoming = (link, size, view)
-        pump(
+        exchange(
             frame=frame,
             out=outgoing,
             into=incoming,
@@ -107,16 +107,16 @@ class GroupWire:
         )
 
     def _link(self, member: int, *, lane: str = "") -> Link:
-        return self.book.link(self.group + lane, self.ranks[member], timeout_s=self.timeout_s)
+        return self.table.link(self.group + lane, self.ranks[member], timeout_s=self.timeout_s)
 
     def _links(self, members: Sequence[int]) -> list[Link]:
         """Links to several members; those that are not there yet are made at the same time."""
         peers = [self.ranks[member] for member in members]
-        return self.book.links(self.group, peers, timeout_s=self.timeout_s)
+        return self.table.links(self.group, peers, timeout_s=self.timeout_s)
 
     def _next(self, op: str) -> Frame:
         self._sequence += 1
-        return self.book.epoch, TAG[op], self._sequence
+        return self.table.epoch, TAG[op], self._sequence
 
 
 def _combiner(into: torch.Tensor, reduction: Reduction) -> Consume:

@@ -40,7 +40,7 @@ class NativeGroup:
         self._building = threading.Lock()
         self._built: Any = None
         self._built_at = -1
-        meeting.book.on_break(self.break_off)
+        meeting.table.on_break(self.break_off)
 
     def connect(self) -> None:
         """Build it where it is not there.
@@ -74,16 +74,16 @@ class NativeGroup:
             self.library.abort(built)
 
     def _group(self) -> Any:
-        book = self._meeting.book
+        table = self._meeting.table
         with self._building:
-            since = book.unbroken_since(self._globals)
+            since = table.unbroken_since(self._globals)
             if self._built is None or self._built_at != since:
                 self._built = None  # the one before goes first
                 self._built, self._built_at = self._build(), since
             built = self._built
-        if book.broken is not None:  # ``break_off`` may have come while it was built
+        if table.broken is not None:  # ``break_off`` may have come while it was built
             self._built = None
-            raise LinkBrokenError(book.broken)
+            raise LinkBrokenError(table.broken)
         return built
 
     def _build(self) -> Any:

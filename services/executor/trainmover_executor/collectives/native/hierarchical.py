@@ -63,7 +63,7 @@ class HierarchicalCommunicator(LinkCommunicator):
 
     def __init__(self, links: LinkCommunicator, *, library: Library, grid: Grid) -> None:
         super().__init__(
-            links.book, group=links.group, ranks=links.ranks, timeout_s=links.timeout_s
+            links.table, group=links.group, ranks=links.ranks, timeout_s=links.timeout_s
         )
         self._library = library
         self._grid = grid

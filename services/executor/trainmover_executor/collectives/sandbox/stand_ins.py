@@ -1,7 +1,7 @@
 """The communication-free sandbox: every collective completes at once with a local stand-in.
 
 Shadow iterations of a standby run on it (TrainMover section 4.2), and so does what is left of a
-step whose communication broke: the step runs through to the vote, which voids it.
+step whose communication broke: the step runs through to the vote, which aborts it.
 """
 
 from __future__ import annotations

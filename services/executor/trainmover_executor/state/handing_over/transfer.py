@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 
 from trainmover.errors import ProtocolError
-from trainmover_executor.links.exchange import Watch, pump
+from trainmover_executor.links.exchange import Watch, exchange
 from trainmover_executor.links.link import Link
 from trainmover_executor.state.packing.checksum import Checksum, checksum_of
 from trainmover_executor.state.packing.codec import TensorSpec, decode, encode
@@ -72,7 +72,7 @@ class _Channel:
 
     def send(self, tag: int, data: memoryview, *, watch: Watch | None = None) -> None:
         self._count += 1
-        pump(
+        exchange(
             frame=(self._epoch, tag, self._count),
             out=(self._link, data),
             watch=watch,
@@ -88,7 +88,7 @@ class _Channel:
         watch: Watch | None = None,
     ) -> None:
         self._count += 1
-        pump(
+        exchange(
             frame=(self._epoch, tag, self._count),
             into=(self._link, len(into), into),
             watch=watch,

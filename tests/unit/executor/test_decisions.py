@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.unit.executor.roles import LEAVER, Rank, active, back, plan, standby
+from tests.unit.executor.decisions import LEAVER, Rank, active, back, plan, standby
 
 from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover, SaveCheckpoint
 from trainmover.errors import ProtocolError
@@ -355,7 +355,7 @@ def test_what_cannot_follow_is_a_bug_with_a_name():
 def test_a_standby_waits_until_it_is_wanted():
     rank = Rank(standby())
     found: list[Plan] = []
-    waiting = threading.Thread(target=lambda: found.append(rank.role.wait_to_join()))
+    waiting = threading.Thread(target=lambda: found.append(rank.decisions.wait_to_join()))
     waiting.start()
     rank.take(prepare())
     waiting.join(timeout=5)

@@ -1,6 +1,6 @@
 """One message each way over a link that shares memory, at the pace of whoever uses the pieces.
 
-``pump`` moves a message from its first byte to its last before it looks at another link. A lane
+``exchange`` moves a message from its first byte to its last before it looks at another link. A lane
 shows each piece where it lies in the shared slots and keeps it there until it is given back, so
 that pieces of several links can be combined with each other without a copy.
 """
@@ -25,7 +25,7 @@ from trainmover_executor.links.link import (
 )
 from trainmover_executor.links.shared_memory.slots import SLOT_BYTES
 
-__all__ = ["Lane", "cut", "wait_for"]
+__all__ = ["SlotChannel", "cut", "wait_for"]
 
 
 def cut(message: memoryview) -> list[memoryview]:
@@ -33,7 +33,7 @@ def cut(message: memoryview) -> list[memoryview]:
     return [message[at : at + SLOT_BYTES] for at in range(0, len(message), SLOT_BYTES)]
 
 
-class Lane:
+class SlotChannel:
     """See the module's docstring.
 
     Args:
@@ -163,7 +163,7 @@ class Lane:
             self.link.counters[WAIT_NS] += nanoseconds
 
 
-def wait_for(lanes: Sequence[Lane], *, stall_timeout_s: float) -> None:
+def wait_for(lanes: Sequence[SlotChannel], *, stall_timeout_s: float) -> None:
     """Sleep until one of ``lanes`` can go on, when none of them can.
 
     Waking is what costs most where ranks share cores, so of the lanes that lack a piece only the

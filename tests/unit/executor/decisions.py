@@ -1,4 +1,4 @@
-"""Plans and ranks for tests of the worker role."""
+"""Plans and ranks for tests of the decisions of a rank."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trainmover.job.plan import Move, Plan
 from trainmover.job.topology import Member
 from trainmover_executor.decisions import core
 from trainmover_executor.decisions.effects import Action, Event, Warm
-from trainmover_executor.decisions.shell import WorkerRole
+from trainmover_executor.decisions.shell import RankDecisions
 from trainmover_executor.decisions.state import WorkerState
 
 STAYER, LEAVER = 0, 2
@@ -49,21 +49,21 @@ def standby() -> WorkerState:
 
 
 class Rank:
-    """A worker role and what it did."""
+    """The decisions of a rank and what it did."""
 
     def __init__(self, state: WorkerState) -> None:
-        self.role = WorkerRole(state)
+        self.decisions = RankDecisions(state)
         self.did: list[Action] = []
-        self.role.act(self.did.append)
+        self.decisions.act(self.did.append)
 
     @property
     def state(self) -> WorkerState:
         """What it knows."""
-        return self.role.state
+        return self.decisions.state
 
     def take(self, *events: Event) -> list[Action]:
         """What it does about ``events``."""
         self.did.clear()
         for event in events:
-            self.role.take(event)
+            self.decisions.take(event)
         return [*self.did]
