@@ -104,6 +104,9 @@ CATALOGUE = {
     "curriculum": Program(90, ends=(25, 55)),
     "replay": Program(90),
     "callbacks": Program(90, ends=(30, 60)),
+    "unfreeze": Program(90),
+    "difficulty": Program(90),
+    "spectral": Program(90, ends=(30, 60)),
 }
 
 GAPS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from trainmover_executor.moves.predict import predicted
 from trainmover_executor.position.placement import Placement, Sighting
-from trainmover_executor.program.predict import predicted
 
 QUIET = Sighting()
 

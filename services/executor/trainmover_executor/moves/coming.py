@@ -9,9 +9,9 @@ import structlog
 
 from trainmover.job.plan import Plan
 from trainmover_executor.links.link import Link
+from trainmover_executor.moves.predict import predicted
 from trainmover_executor.position.course import place_of_vote, still_open
 from trainmover_executor.position.position import Place, Position
-from trainmover_executor.program.predict import predicted
 from trainmover_executor.state.handing_over.follow import StateFollower
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import capture_rng, restore_rng

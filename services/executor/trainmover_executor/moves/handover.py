@@ -265,7 +265,13 @@ class Handover:
         state = self._decisions.state
         counts = {"committed": state.committed, "between": state.between, "begun": self.has_begun}
         then = self._capsules.own_variables(step=self.committed)
-        return {**counts, **moment.common(), "then": then, "now": moment.position.variables}
+        return {
+            **counts,
+            **moment.common(),
+            "then": then,
+            "now": moment.position.variables,
+            "structure": self._state.structure.tree(),
+        }
 
     def _state_for(self, plan: Plan, joiner: int, moment: Moment) -> dict[str, Any]:
         """What ``joiner`` takes over: the copy kept of its state, or this rank's own equal one."""

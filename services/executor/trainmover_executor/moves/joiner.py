@@ -269,6 +269,7 @@ class Joiner:
                 if coming.message or not isinstance(way, TakeOver):
                     return way
                 data.preload(coming.told["feeds"])
+                self._state.structure.load(coming.told["structure"])
                 say_arrived(coming.link, epoch=coming.plan.epoch)
                 coming.follower = StateFollower(
                     coming.link, self._state, epoch=coming.plan.epoch, patience_s=_PATIENCE_S
@@ -346,6 +347,7 @@ class Joiner:
     def _receive(self, coming: Coming) -> None:
         """Take the state from a replica."""
         assert coming.link is not None  # noqa: S101 - _begin made it
+        self._state.structure.load(coming.told["structure"])
         say_arrived(coming.link, epoch=coming.plan.epoch)
         tree, received = receive_tree(
             coming.link,

@@ -10,23 +10,15 @@ since a joiner set it for itself: the name of its host, a path, a process id.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import functools
-import inspect
-import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, Dataset, Sampler
-
-from trainmover_executor.program.frames import is_program, program_frames, write_locals
+from trainmover_executor.program.frames import program_frames, write_locals
 from trainmover_executor.program.liveness import live_names
+from trainmover_executor.program.parts import SCALARS, is_passed_over, nowhere, parts_of
 from trainmover_executor.program.values import (
     CONTAINERS,
     equal,
@@ -39,22 +31,7 @@ __all__ = ["LoopVariables"]
 
 _DEPTH: Final = 3
 _MEMBERS: Final = 64
-_SCALARS: Final = frozenset({type(None), bool, int, float, complex})
 _UNSEEN: Final = object()
-_NOT_LOOKED_AT: Final = (
-    torch.Tensor,
-    nn.Module,
-    torch.optim.Optimizer,
-    torch.optim.lr_scheduler.LRScheduler,
-    torch.amp.GradScaler,
-    Dataset,
-    DataLoader,
-    Sampler,
-    types.ModuleType,
-)
-"""Known to the session, part of the data, or nobody's."""
-
-_Part = tuple[str, Any, Callable[[Any], None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +181,8 @@ class LoopVariables:
         self, value: Any, path: str, put: Callable[[Any], None], seen: set[int], depth: int
     ) -> Iterator[_Variable]:
         kind = type(value)
-        passed_over = _is_passed_over(kind)  # type: ignore[arg-type] # classes are hashable
-        if kind in _SCALARS or (not passed_over and is_plain(value)):
+        passed_over = is_passed_over(kind)  # type: ignore[arg-type] # classes are hashable
+        if kind in SCALARS or (not passed_over and is_plain(value)):
             yield _Variable(path, value, put)
             return
         if passed_over:
@@ -216,7 +193,7 @@ class LoopVariables:
         seen.add(id(value))
         if kind in CONTAINERS and len(value) <= _MEMBERS:
             yield from self._visit_items(value, path, seen, depth)
-        elif (parts := _parts_of(value)) is not None:
+        elif (parts := parts_of(value)) is not None:
             for name, member, setter in parts:
                 if not name.startswith("__"):
                     yield from self._visit(member, f"{path}.{name}", setter, seen, depth + 1)
@@ -240,7 +217,7 @@ class LoopVariables:
             if isinstance(value, tuple):
                 if is_plain(member):
                     continue  # a tuple cannot be written
-                put: Callable[[Any], None] = _nowhere
+                put: Callable[[Any], None] = nowhere
             else:
                 put = partial(value.__setitem__, key)
             yield from self._visit(member, f"{path}[{key!r}]", put, seen, depth + 1)
@@ -258,62 +235,8 @@ def _needed(names: dict[str, Any], frame: FrameType, *, live: bool) -> dict[str,
     return {name: value for name, value in names.items() if name in wanted}
 
 
-@lru_cache(maxsize=4096)
-def _is_passed_over(kind: type[Any]) -> bool:
-    """Whether objects of a class are known to the session, part of the data, or code."""
-    return issubclass(kind, _NOT_LOOKED_AT) and not issubclass(kind, torch.Tensor)
-
-
-@lru_cache(maxsize=4096)
-def _is_own(kind: type[Any]) -> bool:
-    """Whether a class is the program's own, or a bag of values."""
-    if issubclass(kind, types.SimpleNamespace | argparse.Namespace):
-        return True
-    module = inspect.getmodule(kind)
-    return is_program(kind.__module__, getattr(module, "__file__", None) or "<frozen")
-
-
-def _parts_of(value: Any) -> Iterable[_Part] | None:
-    """(name, value, how to set it) of what ``value`` holds; None for what is not the program's."""
-    if isinstance(value, types.FunctionType):
-        # Decorators give a wrapper the name of the module of what it wraps.
-        mine = is_program(value.__globals__.get("__name__", ""), value.__code__.co_filename)
-        return _parts_of_function(value) if mine else ()
-    if isinstance(value, types.MethodType | types.BuiltinMethodType):
-        return [("self", value.__self__, _nowhere)]
-    if isinstance(value, functools.partial):
-        given = enumerate(value.args)
-        return [
-            ("func", value.func, _nowhere),
-            *((f"args[{at}]", each, _nowhere) for at, each in given if not is_plain(each)),
-            *((k, each, _nowhere) for k, each in value.keywords.items() if not is_plain(each)),
-        ]
-    if isinstance(value, type):
-        return _members_of(value) if _is_own(value) else ()
-    if hasattr(value, "__dict__") and _is_own(type(value)):  # type: ignore[arg-type]
-        return _members_of(value)
-    return None
-
-
-def _members_of(value: Any) -> list[_Part]:
-    return [(name, each, partial(setattr, value, name)) for name, each in vars(value).items()]
-
-
-def _parts_of_function(function: types.FunctionType) -> Iterator[_Part]:
-    """Attributes of a function, and the variables of functions around it that it uses."""
-    yield from _members_of(function)
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # not set yet
-            yield name, cell.cell_contents, partial(setattr, cell, "cell_contents")
-
-
 def _local_setter(frame: FrameType) -> Callable[[str, Any], None]:
     def put(name: str, value: Any) -> None:
         write_locals(frame, {name: value})
 
     return put
-
-
-def _nowhere(value: Any) -> None:
-    """What cannot be replaced can be overwritten only."""
-    del value

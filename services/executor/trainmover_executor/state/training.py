@@ -24,6 +24,7 @@ from trainmover_executor.state.loose import LooseParameters
 from trainmover_executor.state.packing.codec import encode
 from trainmover_executor.state.packing.fingerprint import fingerprint_of
 from trainmover_executor.state.packing.memory import bytes_of, flat_of
+from trainmover_executor.state.structure import Structure
 
 __all__ = [
     "Stateful",
@@ -84,6 +85,7 @@ class TrainingState:
         self.models = (*models, loose) if loose is not None else tuple(models)
         self.optimizers = tuple(optimizers)
         self.others = dict(others)
+        self.structure = Structure(self.models, self.optimizers)
         modules = [module for model in self.models for module in model.modules()]
         self._sharded = [module for module in modules if isinstance(module, FSDPModule)]
         self._replicated = [ddp for ddp in modules if isinstance(ddp, DistributedDataParallel)]

@@ -136,7 +136,13 @@ class StateFollower:
 
     def _take_step(self, message: dict[str, Any]) -> None:
         index = message["optimizer"]
-        load_settings(self._state.optimizers[index], message["settings"])
+        optimizer, settings = self._state.optimizers[index], message["settings"]
+        if len(optimizer.param_groups) != len(settings):
+            raise StateCorruptError(
+                f"the leaver's {type(optimizer).__name__} has {len(settings)} parameter groups "
+                f"now, and {len(optimizer.param_groups)} when it began to hand over: migrate again"
+            )
+        load_settings(optimizer, settings)
         self._units.step(index, message["gradients"])
         self.steps += 1
 

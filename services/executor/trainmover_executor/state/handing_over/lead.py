@@ -178,7 +178,7 @@ class StateLead:
             LinkBrokenError: It is gone.
         """
         told = {**moment.common(), "voted": moment.voted.to_tree(), "feeds": moment.position.feeds}
-        self._send({"kind": "place", **told})
+        self._send({"kind": "place", **told, "structure": self._state.structure.tree()})
         await_arrival(self._link, epoch=self._epoch)
         with self._changed:
             self._changed.wait_for(lambda: not self._stepping or self._over.is_set())
