@@ -10,10 +10,10 @@ LOCK := $(TOOLS)/bin/uv pip compile --quiet -c constraints.txt --generate-hashes
 	--python-version 3.11 --no-annotate --custom-compile-command "make lock" $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format docs chaos soak walk bench lock dist clean
+.PHONY: help install demo test test-all check format docs chaos soak walk bench lock dist clean
 
 help: ## List the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
 
 install: $(STAMP) ## Create .venv with everything (quick the second time)
 
@@ -28,7 +28,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install ## Move a slow machine, kill another, compare with an undisturbed run (3 minutes)
 	$(BIN)/trainmover demo $(ARGS)
 
-test: install ## Run the tests, two files at a time
+test: install ## Run the tests that need no minute-long job (some minutes)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+		-m "not soak and not chaos and not walk and not long" $(ARGS)
+
+test-all: install ## Run all tests, two files at a time (what CI does; half an hour)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: install ## Format, lint, types, import contracts

@@ -17,15 +17,29 @@ from trainmover.testing import running_server
 _LONGEST = ("compose/test_compose.py", "e2e", "deploy", "chaos", "compose", "integration")
 """What takes minutes; of the two that build images, the second finds them built."""
 
+_LONG = (*_LONGEST, "paper", "programs")
+"""Folders that `make test` leaves out and `make test-all` has: jobs that take a minute each."""
 
+_SHOWN = ("change_no_bit[counter]", "change_no_bit[epochs]", "change_no_bit[gan]")
+"""Of these what a newcomer should see all the same: a crash and a move of real ranks."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files come first: what is left for the end can be shared out evenly."""
 
+    def path(item: pytest.Item) -> str:
+        return str(item.path.relative_to(Path(__file__).parent))
+
     def place(item: pytest.Item) -> int:
-        path = str(item.path.relative_to(Path(__file__).parent))
-        return next((i for i, one in enumerate(_LONGEST) if path.startswith(one)), len(_LONGEST))
+        return next(
+            (i for i, one in enumerate(_LONGEST) if path(item).startswith(one)), len(_LONGEST)
+        )
 
     items.sort(key=place)
+    for item in items:
+        if path(item).startswith(_LONG) and not item.name.endswith(_SHOWN):
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -92,7 +92,8 @@ async def test_what_a_parser_trips_over_is_a_dead_letter(transport: str, nats_ur
     async with bench as bench:
         await bench.inject(SUBJECT, *fact())
         trips = mock.patch(
-            f"trainmover.bus.{transport}.decode", side_effect=[RecursionError("deep"), mock.DEFAULT]
+            f"trainmover.bus.{transport}.bus.decode",
+            side_effect=[RecursionError("deep"), mock.DEFAULT],
         )
         with trips as decoder:
             decoder.return_value = new_event(job=JOB, source="/planner", payload=END)

@@ -144,7 +144,7 @@ class TestWhatIsLoaded:
         other.approach(unpack_tree(position), budget_s=60)
         started = time.process_time()
         other.seek(unpack_tree(position))
-        assert time.process_time() - started < 0.1
+        assert time.process_time() - started < 2  # to draw them all takes a minute
         assert torch.equal(other.draw()[1], want)
 
 

@@ -67,9 +67,8 @@ def _is_small_array(value: Any) -> bool:
 
 
 def _is_generator(value: Any) -> bool:
-    return isinstance(
-        value, torch.Generator | random.Random | np.random.Generator | np.random.RandomState
-    )
+    kinds = torch.Generator | random.Random | np.random.Generator | np.random.RandomState
+    return isinstance(value, kinds) and not isinstance(value, random.SystemRandom)
 
 
 def size_of(value: Any) -> int:

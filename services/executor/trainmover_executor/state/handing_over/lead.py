@@ -81,6 +81,7 @@ class StateLead:
         self._current = current
         self._lost = lost
         self._sent: set[str] = set()
+        self._apart: int | None = None
         self._changed = threading.Condition()
         self._stepping = False
         self._handing = False
@@ -128,6 +129,8 @@ class StateLead:
             StateCorruptError: What arrived is not what was sent.
         """
         self._await_thread()
+        if not self.obstacle and self._apart not in (None, self._count_apart()):
+            self.obstacle = "a model that no optimizer trains was changed"
         if self.obstacle:
             content = {"kind": "copy", "state": self._state.tree(), **tree}
         else:
@@ -249,7 +252,16 @@ class StateLead:
         except _NotFollowedError as error:
             self.obstacle = str(error)
 
+    def _count_apart(self) -> int:
+        """Grows when a parameter that no optimizer holds is written to: a target network's."""
+        groups = [group for each in self._state.optimizers for group in each.param_groups]
+        held = {id(parameter) for group in groups for parameter in group["params"]}
+        apart = (each for each in self._state.parameters() if id(each) not in held)
+        return sum(parameter._version for parameter in apart)  # noqa: SLF001 - no public name
+
     def _hand_units(self) -> None:
+        with self._between_steps():
+            self._apart = self._count_apart()
         for name in self._units.names:
             with self._between_steps():
                 started = time.perf_counter()
