@@ -63,7 +63,7 @@ OWN = "tests/compose/test_page.py::test_a_program_of_your_own"
 THREE = "tests/compose/test_page.py::test_a_bus_of_three_loses_one"
 
 ELSEWHERE = {
-    r"make (install|check|test)": ".ci/run",
+    r"make (install|check|test|test-all)": ".ci/run",
     r"trainmover run --nnodes 2:3 --when-exhausted fail train.py": "tests/e2e/test_exhausted.py::"
     "test_a_sharded_job_without_machines_goes_on_from_what_it_saved",
     r"trainmover run --nnodes 2 --check-determinism train.py": "tests/e2e/test_determinism.py::"
