@@ -34,7 +34,7 @@ async def measure(*, facts: int, samples: int) -> list[int]:
             await bus.setup()
             status = None
             for number in range(1, facts + 1):
-                machine = f"worker-{number % MACHINES}"
+                machine = f"node-{number % MACHINES}"
                 said = StepProgress(machine=machine, rank=0, epoch=1, step=number, step_s=0.1)
                 await bus.publish(new_event(job="job", source=f"/machine/{machine}", payload=said))
                 if number % STATUS_EVERY == 0:

@@ -63,16 +63,18 @@ class Ear:
 
 @functools.lru_cache(64)
 def _parse(data: bytes) -> Command:
-    head, start, seats = data.partition(b',"verb":"start",')
+    head, start, membership = data.partition(b',"verb":"start",')
     if not start:
         return parse_command(data)
-    own, _, seats = seats.partition(b',"membership":')  # each machine is told the same ones
+    own, _, membership = membership.partition(
+        b',"membership":'
+    )  # each machine is told the same ones
     said = json.loads(b"%s,%s}" % (head, own))
-    return Start.model_construct(**said, membership=_seats(seats[:-1]))
+    return Start.model_construct(**said, membership=_membership(membership[:-1]))
 
 
 @functools.lru_cache(4)
-def _seats(data: bytes) -> Membership:
+def _membership(data: bytes) -> Membership:
     return Membership.model_validate_json(data)
 
 

@@ -6,7 +6,7 @@ Labelled troubles and healthy minutes are simulated (``trainmover.testing.simula
 detector knows): job ``k`` of a class is made from (class, k), so every run plays the same jobs.
 Classes that begin with ``real_`` are troubles in real jobs of four processes on this host: stopped,
 throttled and killed processes, and a proxy that narrows or holds one direction of one link. There,
-a claim that all ranks are slower alike counts neither way: other work on the host does that.
+a finding that all ranks are slower alike counts neither way: other work on the host does that.
 Everything together takes hours on two cores; ``--only`` runs parts, and prints their keys.
 """
 

@@ -59,7 +59,7 @@ class Fleet:
     """Encoded batches of every machine for one second after another."""
 
     def __init__(self, ranks: int) -> None:
-        self.seats = membership(ranks)
+        self.membership = membership(ranks)
         self._rng = np.random.default_rng(1)
         self._ranks = ranks
 
@@ -87,7 +87,7 @@ class Fleet:
         links["rtt_us"] = 100
         links["body_ns"], links["body_bytes"] = (step + 1) * 10**8, (step + 1) * 10**8
         batches = []
-        for slot, member in enumerate(self.seats.members):
+        for slot, member in enumerate(self.membership.members):
             mine = slice(slot * local, (slot + 1) * local)
             more = Sections(
                 steps=steps[mine], pulses=pulses[mine], links=links[mine].reshape(-1),
@@ -154,7 +154,7 @@ def measure(ranks: int, *, seconds: int, reading_s: float) -> dict[str, float]:
     fleet = Fleet(ranks)
     guarded = [Guarded(name, detector) for name, detector in detectors().items()]
     core = DetectorCore(guarded)
-    core.on_fact(JobFormed(membership=fleet.seats), 0.0)
+    core.on_fact(JobFormed(membership=fleet.membership), 0.0)
     took = []
     for step in range(seconds):
         batches = fleet.second(step)

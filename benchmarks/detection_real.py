@@ -1,7 +1,7 @@
 """Real jobs on this host with real troubles: what the detectors of a running stack say of them.
 
 Each trouble begins in a job that has been calm for some steps and ends before the next one. The
-time of a claim is when the incident arrives over the bus; steps are counted by the job itself.
+time of a finding is when the incident arrives over the bus; steps are counted by the job itself.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any
 from benchmarks.cluster import Cluster
 from benchmarks.programs.watched import CONTROL, PROGRESS
 from benchmarks.proxy import Proxy
-from trainmover.detection import Verdict
-from trainmover.detection.evaluation.scoring import Claim, Label, Score, score
+from trainmover.detection import Finding
+from trainmover.detection.evaluation.scoring import Label, Score, TimedFinding, score
 from trainmover.events.incident import IncidentOpened
 from trainmover.events.migration import MigrationCommitted
 from trainmover_console.demo.faults import Throttle, workers_of
@@ -60,7 +60,7 @@ class Job:
     def order(self, rank: int, *, factor: float = 1.0, loader_s: float = 0, hangs: bool = False):
         os.pwrite(self.control, CONTROL.pack(factor, loader_s, hangs), rank * CONTROL.size)
 
-    def claims(self, since_s: float) -> list[tuple[float, IncidentOpened]]:
+    def findings(self, since_s: float) -> list[tuple[float, IncidentOpened]]:
         return [
             (at_s, fact)
             for at_s, fact in self.cluster.facts
@@ -202,28 +202,28 @@ async def play(job: Job, trouble: Trouble) -> Score:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LIMIT_S):
                 while True:
-                    for _, fact in job.claims(since_s):
+                    for _, fact in job.findings(since_s):
                         steps.setdefault(fact.id, job.step)
-                    if any(fact.kind == trouble.kind for _, fact in job.claims(since_s)):
+                    if any(fact.kind == trouble.kind for _, fact in job.findings(since_s)):
                         await asyncio.sleep(0.5)  # whatever else is said at the same time counts
                         break
                     await asyncio.sleep(0.01)
     finally:
         end()
-    claims = [
-        Claim(at_s, steps.get(fact.id, job.step), _verdict(fact))
-        for at_s, fact in job.claims(since_s)
+    findings = [
+        TimedFinding(at_s, steps.get(fact.id, job.step), _finding(fact))
+        for at_s, fact in job.findings(since_s)
     ]
     total = Score()
-    for each in score([label], claims).values():
+    for each in score([label], findings).values():
         total.add(each)
-    print(trouble, total.as_data(), [c.verdict.summary for c in claims], file=sys.stderr)
+    print(trouble, total.as_data(), [c.finding.summary for c in findings], file=sys.stderr)
     await job.calm()
     return total
 
 
-def _verdict(fact: IncidentOpened) -> Verdict:
-    return Verdict(
+def _finding(fact: IncidentOpened) -> Finding:
+    return Finding(
         fact.kind, fact.machine, fact.rank, fact.confidence, fact.summary, link=fact.link
     )
 
@@ -246,12 +246,14 @@ async def crashes(times: int) -> Score:
             os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(TimeoutError):
                 await one.cluster.until(
-                    lambda _, since_s=label.since_s: one.claims(since_s), limit_s=LIMIT_S
+                    lambda _, since_s=label.since_s: one.findings(since_s), limit_s=LIMIT_S
                 )
-            claims = [Claim(at, one.step, _verdict(f)) for at, f in one.claims(label.since_s)]
-            for each in score([label], claims).values():
+            findings = [
+                TimedFinding(at, one.step, _finding(f)) for at, f in one.findings(label.since_s)
+            ]
+            for each in score([label], findings).values():
                 total.add(each)
-            print("kill", total.as_data(), [c.verdict.summary for c in claims], file=sys.stderr)
+            print("kill", total.as_data(), [c.finding.summary for c in findings], file=sys.stderr)
             await one.cluster.until(
                 lambda _, seen=before: any(
                     isinstance(fact, MigrationCommitted) for _, fact in one.cluster.facts[seen:]
@@ -282,4 +284,4 @@ async def healthy(minutes: float) -> list[tuple[str, str]]:
     """Incidents (kind, summary) of a job to which nothing is done, on whatever host this is."""
     async with job(nnodes=str(RANKS), step_s=0.15) as one:
         await asyncio.sleep(minutes * 60)
-        return [(fact.kind, fact.summary) for _, fact in one.claims(0.0)]
+        return [(fact.kind, fact.summary) for _, fact in one.findings(0.0)]

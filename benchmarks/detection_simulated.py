@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from trainmover.detection import Detector
 from trainmover.detection.evaluation.replay import Player
-from trainmover.detection.evaluation.scoring import Claim, Score, score
+from trainmover.detection.evaluation.scoring import Score, TimedFinding, score
 from trainmover.detection.registry import class_of, find, make
 from trainmover.testing.simulated_jobs import SimulatedJob, healthy_job, label_of, troubled_job
 
@@ -18,7 +18,7 @@ HEALTHY_MINUTES = 20
 _EVERY = 20
 AFTERWARDS_STEPS = 24
 AFTERWARDS_S = 20.0
-"""For so long after everything was found wrong claims still count; then the next job's turn."""
+"""For so long after everything was found wrong findings still count; then the next job's turn."""
 
 
 def detectors() -> Mapping[str, Detector]:
@@ -27,21 +27,21 @@ def detectors() -> Mapping[str, Detector]:
     return {name: make(class_of(points[name])) for name in DETECTORS}
 
 
-def play(job: SimulatedJob, *, steps: int, seconds: float = float("inf")) -> list[Claim]:
+def play(job: SimulatedJob, *, steps: int, seconds: float = float("inf")) -> list[TimedFinding]:
     """The incidents that the detectors would open."""
     player = Player(detectors())
     found_at: tuple[int, float] | None = None
     for frame in job.frames(steps=steps):
         player.advance(frame.now_s)
         if frame.membership is not None:
-            player.seat(frame.membership)
+            player.membership_changed(frame.membership)
         for fact in frame.facts:
             player.fact(fact, job.membership, frame.now_s)
         for window in frame.windows:
             player.window(window)
         if frame.now_s > seconds:
             break
-        if found_at is None and _all_found(job, player.claims):
+        if found_at is None and _all_found(job, player.findings):
             found_at = frame.step, frame.now_s
         if found_at is not None and frame.now_s > found_at[1] + AFTERWARDS_S:
             stands_still = frame.step == found_at[0]
@@ -49,21 +49,21 @@ def play(job: SimulatedJob, *, steps: int, seconds: float = float("inf")) -> lis
                 break
     if player.errors:
         raise RuntimeError(f"a detector raised: {player.errors}")
-    return player.claims
+    return player.findings
 
 
-def _all_found(job: SimulatedJob, claims: list[Claim]) -> bool:
+def _all_found(job: SimulatedJob, findings: list[TimedFinding]) -> bool:
     labels = [label_of(truth) for truth in job.truths]
     return len(labels) == len(job.injections) > 0 and all(
-        any(claim.fits(label) and claim.names(label) for claim in claims) for label in labels
+        any(found.fits(label) and found.names(label) for found in findings) for label in labels
     )
 
 
 def one_trouble(case: tuple[str, int]) -> tuple[str, dict[str, Score], list[str]]:
     name, seed = case
     job, steps = troubled_job(name, seed)
-    claims = play(job, steps=steps)
-    scores = score([label_of(truth) for truth in job.truths], claims)
+    findings = play(job, steps=steps)
+    scores = score([label_of(truth) for truth in job.truths], findings)
     wrong = []
     if any(s.precision < 1 or s.recall < 1 or s.culprit_accuracy < 1 for s in scores.values()):
         shape = job.shape
@@ -71,12 +71,12 @@ def one_trouble(case: tuple[str, int]) -> tuple[str, dict[str, Score], list[str]
             (
                 round(c.at_s, 1),
                 c.step,
-                c.verdict.kind,
-                c.verdict.machine,
-                c.verdict.link,
-                c.verdict.summary,
+                c.finding.kind,
+                c.finding.machine,
+                c.finding.link,
+                c.finding.summary,
             )
-            for c in claims
+            for c in findings
         ]
         wrong.append(
             f"{name} seed {seed} {shape} step {job.step_s:.3f} s: {job.truths} but {shown}"
@@ -87,17 +87,17 @@ def one_trouble(case: tuple[str, int]) -> tuple[str, dict[str, Score], list[str]
 def one_healthy(seed: int) -> tuple[float, list[str]]:
     job = healthy_job(seed)
     seconds = HEALTHY_MINUTES * 60
-    claims = play(job, steps=1 << 40, seconds=seconds)
+    findings = play(job, steps=1 << 40, seconds=seconds)
     shown = [
         f"healthy seed {seed} {job.shape} step {job.step_s:.3f} s {job.healthy}: "
-        f"{claim.at_s:.1f} s, step {claim.step}: {claim.verdict.kind} {claim.verdict.summary}"
-        for claim in claims
+        f"{found.at_s:.1f} s, step {found.step}: {found.finding.kind} {found.finding.summary}"
+        for found in findings
     ]
     return HEALTHY_MINUTES, shown
 
 
 def troubles(names: list[str], *, seeds: range, workers: int) -> tuple[dict[str, Score], list[str]]:
-    """Scores by class, over all kinds of verdicts: a wrong claim of any kind counts against it."""
+    """Scores by class, over all kinds of findings: a wrong one of any kind counts against it."""
     cases = [(name, seed) for name in names for seed in seeds]
     totals = {name: Score() for name in names}
     wrong: list[str] = []

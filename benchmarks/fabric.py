@@ -22,7 +22,7 @@ from trainmover_executor.collectives.communicator.choice import (
 from trainmover_executor.collectives.communicator.reduction import reduction_of
 from trainmover_executor.collectives.linked.communicator import LinkCommunicator
 from trainmover_executor.links.dialling.endpoint import Endpoint, dial
-from trainmover_executor.links.dialling.handshake import Hail
+from trainmover_executor.links.dialling.handshake import LinkRequest
 from trainmover_executor.links.dialling.secret import LinkSecret
 from trainmover_executor.links.table import LinkTable
 
@@ -31,7 +31,7 @@ _JOB = "bench"
 _TIMEOUT_S = 60.0
 
 
-class Seat:
+class RankProcess:
     """One process's part: a listening endpoint, a table of links, a communicator."""
 
     def __init__(self, fabric: Fabric, rank: int) -> None:
@@ -66,8 +66,10 @@ class Seat:
         endpoint.open()
         await endpoint.serve()
 
-    def _accept(self, hail: Hail, sock: socket.socket) -> None:
-        self.table.park(epoch=hail.epoch, group=hail.group, peer=hail.source, sock=sock)
+    def _accept(self, link_request: LinkRequest, sock: socket.socket) -> None:
+        self.table.park(
+            epoch=link_request.epoch, group=link_request.group, peer=link_request.source, sock=sock
+        )
 
     def agree(self) -> None:
         """The first small collective of an epoch: what the vote is."""
@@ -102,11 +104,11 @@ class Fabric:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.seats = [Seat(self, rank) for rank in range(world)]
-        members = tuple(self.member(f"m{seat.rank}", seat) for seat in self.seats)
+        self.processes = [RankProcess(self, rank) for rank in range(world)]
+        members = tuple(self.member(f"m{process.rank}", process) for process in self.processes)
         self.membership = Membership(epoch=1, layout=Layout(slots=world), members=members)
-        for seat in self.seats:
-            seat.join(self.membership)
+        for process in self.processes:
+            process.join(self.membership)
         self._pool = concurrent.futures.ThreadPoolExecutor(world)
         self.everywhere(self.use)
 
@@ -114,69 +116,75 @@ class Fabric:
         """Run a coroutine on the loop that stands for all control threads."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    def dial(self, endpoint: str, hail: Hail) -> concurrent.futures.Future[socket.socket]:
+    def dial(
+        self, endpoint: str, link_request: LinkRequest
+    ) -> concurrent.futures.Future[socket.socket]:
         """Call a rank, as its control thread would."""
-        return self.run(dial(endpoint, hail, secret=LinkSecret()))
+        return self.run(dial(endpoint, link_request, secret=LinkSecret()))
 
     @staticmethod
-    def member(machine: str, seat: Seat) -> Member:
-        """``seat`` as a machine of one rank."""
-        return Member(machine=machine, generation=0, endpoints=(seat.address,))
+    def member(machine: str, process: RankProcess) -> Member:
+        """``process`` as a machine of one rank."""
+        return Member(machine=machine, generation=0, endpoints=(process.address,))
 
     @staticmethod
-    def use(seat: Seat) -> None:
+    def use(process: RankProcess) -> None:
         """Open what a step uses: the ring, the doubling of small messages, the barrier."""
         ring = torch.ones(65536)
-        seat.communicator.allreduce(ring, reduction_of(dist.ReduceOp.SUM))
-        seat.agree()
-        seat.communicator.barrier()
+        process.communicator.allreduce(ring, reduction_of(dist.ReduceOp.SUM))
+        process.agree()
+        process.communicator.barrier()
 
-    def everywhere(self, action: Callable[[Seat], None]) -> tuple[float, dict[int, float]]:
+    def everywhere(self, action: Callable[[RankProcess], None]) -> tuple[float, dict[int, float]]:
         """Run ``action`` at every rank at once.
 
         Returns:
             Seconds until the last rank was done, and each rank's own.
         """
-        gate = threading.Barrier(len(self.seats) + 1)
+        gate = threading.Barrier(len(self.processes) + 1)
 
-        def one(seat: Seat) -> float:
+        def one(process: RankProcess) -> float:
             gate.wait()
             began = time.perf_counter()
-            action(seat)
+            action(process)
             return time.perf_counter() - began
 
-        futures = [self._pool.submit(one, seat) for seat in self.seats]
+        futures = [self._pool.submit(one, process) for process in self.processes]
         gate.wait()
         began = time.perf_counter()
-        times = {seat.rank: f.result() for seat, f in zip(self.seats, futures, strict=True)}
+        times = {
+            process.rank: f.result() for process, f in zip(self.processes, futures, strict=True)
+        }
         return time.perf_counter() - began, times
 
-    def prepare(self, rank: int) -> tuple[Seat, Mapping[int, int]]:
+    def prepare(self, rank: int) -> tuple[RankProcess, Mapping[int, int]]:
         """Phase 1: a joiner for ``rank``; its neighbours dial it and park the links.
 
         Returns:
-            The seat that leaves, and the number of links parked at each stayer.
+            The process that leaves, and the number of links parked at each stayer.
         """
-        joiner, leaver = Seat(self, rank), self.seats[rank]
+        joiner, leaver = RankProcess(self, rank), self.processes[rank]
         epoch = self.membership.epoch + 1
         member = self.member(f"m{rank}-{epoch}", joiner)
         self.membership = self.membership.replace({rank: member}, epoch=epoch)
         joiner.join(self.membership)
         parked = {}
-        for seat in self.seats:
-            edges = seat.table.edges_to([rank]) if seat is not leaver else []
-            parked[seat.rank] = len(edges)
+        for process in self.processes:
+            edges = process.table.edges_to([rank]) if process is not leaver else []
+            parked[process.rank] = len(edges)
             for group, peer in edges:
-                hail = Hail(job=_JOB, epoch=epoch, group=group, source=seat.rank, target=peer)
-                sock = self.dial(joiner.address, hail).result(_TIMEOUT_S)
-                seat.table.park(epoch=epoch, group=group, peer=peer, sock=sock)
-        self.seats[rank] = joiner
+                link_request = LinkRequest(
+                    job=_JOB, epoch=epoch, group=group, source=process.rank, target=peer
+                )
+                sock = self.dial(joiner.address, link_request).result(_TIMEOUT_S)
+                process.table.park(epoch=epoch, group=group, peer=peer, sock=sock)
+        self.processes[rank] = joiner
         return leaver, parked
 
     def close(self) -> None:
         """End everything."""
-        for seat in self.seats:
-            seat.leave()
+        for process in self.processes:
+            process.leave()
         self._pool.shutdown()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -106,7 +106,7 @@ class Job:
 
     def add(self) -> None:
         """A machine of a new name."""
-        name = f"worker-{self.count}"
+        name = f"node-{self.count}"
         self.count += 1
         self.machines[name] = Mute(self._cast, name, self._said)
         self.machines[name].register()
@@ -114,8 +114,8 @@ class Job:
     @property
     def members(self) -> list[str]:
         """Who has a slot."""
-        seats = self.state.membership
-        return [] if seats is None else [one.machine for one in seats.members]
+        membership = self.state.membership
+        return [] if membership is None else [one.machine for one in membership.members]
 
     def run(self, until: Any) -> None:
         """Let time pass until something is so."""
@@ -129,11 +129,13 @@ class Job:
 
     def _beat(self) -> None:
         for one in self.machines.values():
-            self._claim(self.detector.on_batch(decode_batch(one.batch(stepped=False)), self.now_s))
-        self._claim(self.detector.tick(self.now_s))
+            self._collect(
+                self.detector.on_batch(decode_batch(one.batch(stepped=False)), self.now_s)
+            )
+        self._collect(self.detector.tick(self.now_s))
         self._plan(Tick())
 
-    def _claim(self, facts: list[Frozen]) -> None:
+    def _collect(self, facts: list[Frozen]) -> None:
         self._said.extend(("/detector", fact) for fact in facts)
 
     def _settle(self) -> None:
@@ -143,7 +145,7 @@ class Job:
             if source != "/planner":
                 self._plan(Fact(fact, source, str(self._ids)))
             if source != "/detector":
-                self._claim(self.detector.on_fact(fact, self.now_s))
+                self._collect(self.detector.on_fact(fact, self.now_s))
             if isinstance(fact, MigrationReady):
                 for one in self.machines.values():
                     one.ready(fact.migration)
@@ -282,7 +284,7 @@ def rebuilds(count: int) -> list[dict[str, Any]]:
         else:
             phase_two(fabric)
         if number + 1 in (early, count):
-            found = dict(sizes(fabric.seats[0].table, "links"))
+            found = dict(sizes(fabric.processes[0].table, "links"))
             counts.append(found | process())
             print(number + 1, file=sys.stderr, flush=True)
     fabric.close()

@@ -2,7 +2,8 @@
 
     python -m benchmarks.overhead --json
 
-Everything is on: DDP on the trainmover backend, session, capsule, vote, telemetry, agent, services.
+Everything is on: DDP on the trainmover backend, session, private state, vote, telemetry, agent,
+services.
 Ratios of alternating blocks in the same processes; below 1.0 TrainMover is faster.
 ``processor_ratio`` compares the processor time of a rank's process, all threads, in the same way:
 where ranks share cores it is less noisy than the time of day.

@@ -77,7 +77,7 @@ class Fleet:
     def registered(self) -> Iterator[Frozen]:
         """All machines, the later standbys among them."""
         for number in range(self.machines + SPARE):
-            name = f"worker-{number}"
+            name = f"node-{number}"
             yield machine.MachineRegistered(
                 machine=Machine(name=name, generation=0, endpoints=self.endpoints(name, 30_000)),
                 nnodes_min=self.machines,
@@ -89,7 +89,7 @@ class Fleet:
     def warmed(self) -> Iterator[Frozen]:
         """Each standby is ready for every fourth slot: each slot has one that is."""
         for number in range(SPARE):
-            name, slots = f"worker-{self.machines + number}", range(number, self.machines, SPARE)
+            name, slots = f"node-{self.machines + number}", range(number, self.machines, SPARE)
             at = self.endpoints(name, 31_000)
             yield machine.MachineWarming(
                 machine=name, generation=0, endpoints=dict.fromkeys(slots, at)
@@ -103,7 +103,7 @@ class Fleet:
         """Each rank has one replica, half of the job away."""
         half = self.ranks // 2
         for rank in range(self.ranks):
-            name = f"worker-{rank // RANKS_PER_MACHINE}"
+            name = f"node-{rank // RANKS_PER_MACHINE}"
             alike = executor.Span.of((rank, (rank + half) % self.ranks))
             yield executor.JobLayoutKnown(machine=name, rank=rank, alike=alike)
 
@@ -111,7 +111,7 @@ class Fleet:
         """What is said while nothing happens: how far each machine is."""
         return [
             executor.StepProgress(
-                machine=f"worker-{number}",
+                machine=f"node-{number}",
                 rank=number * RANKS_PER_MACHINE,
                 epoch=1,
                 step=step,
@@ -123,7 +123,7 @@ class Fleet:
 
     def failed(self, slot: int) -> Frozen:
         """The detector names a machine."""
-        name = f"worker-{slot}"
+        name = f"node-{slot}"
         return incident.IncidentOpened(
             id="i-0001",
             kind="machine_failed",
@@ -286,8 +286,8 @@ def watched(ranks: int, sick: int) -> dict[str, Any]:
     guarded = [Guarded(name, detector) for name, detector in detectors().items()]
     watch = DetectorCore(guarded)
     fleet, facts = Load(ranks), Fleet(ranks)
-    watch.on_fact(JobFormed(membership=fleet.seats), 0.0)
-    took, claims = [], 0
+    watch.on_fact(JobFormed(membership=fleet.membership), 0.0)
+    took, findings = [], 0
     for second in range(_HEALTHY_S + _SICK_S):
         frozen_s = second - _HEALTHY_S if sick and second >= _HEALTHY_S else None
         batches = fleet.second(second) if frozen_s is None else stuck(fleet, sick, frozen_s)
@@ -299,11 +299,11 @@ def watched(ranks: int, sick: int) -> dict[str, Any]:
             if index < len(progress):
                 watch.on_fact(progress[index], now_s)
             if index % max(1, len(batches) // 5) == 0:
-                claims += len(watch.tick(now_s))
+                findings += len(watch.tick(now_s))
         took.append(time.process_time() - began)
-    if any(each.quarantined for each in guarded) or bool(sick) != bool(claims):
+    if any(each.quarantined for each in guarded) or bool(sick) != bool(findings):
         lost = {each.name: each.quarantined for each in guarded if each.quarantined}
-        raise RuntimeError(f"{claims} claims about {sick} frozen ranks; out: {lost}")
+        raise RuntimeError(f"{findings} findings about {sick} frozen ranks; out: {lost}")
     return {
         "ranks": ranks,
         "sick": sick,
@@ -313,7 +313,7 @@ def watched(ranks: int, sick: int) -> dict[str, Any]:
 
 def stuck(fleet: Load, sick: int, frozen_s: int) -> list[bytes]:
     """Batches of all machines while the first rank of each of ``sick`` machines stands still."""
-    world, local = fleet.seats.layout.world_size, RANKS_PER_MACHINE
+    world, local = fleet.membership.layout.world_size, RANKS_PER_MACHINE
     frozen = np.arange(sick) * local
     pulses = np.zeros(world, PULSE)
     pulses["rank"], pulses["step"], pulses["phase"] = np.arange(world), _HEALTHY_S, 2
@@ -328,7 +328,7 @@ def stuck(fleet: Load, sick: int, frozen_s: int) -> list[bytes]:
     heads["rank"], heads["group"], heads["issued"] = np.arange(world), 7, 2
     heads["issued"][frozen] = 1
     batches = []
-    for slot, member in enumerate(fleet.seats.members):
+    for slot, member in enumerate(fleet.membership.members):
         mine = slice(slot * local, (slot + 1) * local)
         there = waiting[mine][~np.isin(waiting["rank"][mine], frozen)]
         more = Sections(pulses=pulses[mine], open=there, heads=heads[mine])

@@ -1,6 +1,7 @@
 """A TCP proxy between ranks, whose connections can be narrowed or stopped in one direction.
 
-Whom a connection joins it learns as the callee does: from the hail that every link begins with.
+Whom a connection joins it learns as the callee does: from the link request at the
+beginning of every link.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from collections import Counter
 from types import TracebackType
 from typing import Self
 
-from trainmover_executor.links.dialling.handshake import REQUEST_SIZE, Hail
+from trainmover_executor.links.dialling.handshake import REQUEST_SIZE, LinkRequest
 
 PREFACE = struct.Struct("<H64s")
-"""What a caller says before its hail: where the rank that it calls listens."""
+"""What a caller says before its link request: where the rank that it calls listens."""
 
 _PIECE = 64 * 1024
 
@@ -76,15 +77,18 @@ class Proxy:
     def _connect(self, caller: socket.socket) -> None:
         port, host = PREFACE.unpack(caller.recv(PREFACE.size, socket.MSG_WAITALL))
         request = caller.recv(REQUEST_SIZE, socket.MSG_WAITALL)
-        hail, _ = Hail.parse(request, job="")
+        link_request, _ = LinkRequest.parse(request, job="")
         callee = socket.create_connection((host.rstrip(b"\0").decode(), port))
         self._sockets += [caller, callee]
         for sock in (caller, callee):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         callee.sendall(request)
         out = back = None  # TrainMover's own groups: only the job's links are counted and narrowed
-        if not hail.group.startswith("_"):
-            out, back = (hail.source, hail.target), (hail.target, hail.source)
+        if not link_request.group.startswith("_"):
+            out, back = (
+                (link_request.source, link_request.target),
+                (link_request.target, link_request.source),
+            )
         for ends in ((caller, callee, out), (callee, caller, back)):
             threading.Thread(target=self._forward, args=ends, daemon=True).start()
 

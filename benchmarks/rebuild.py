@@ -33,27 +33,27 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from benchmarks.common import spread
-from benchmarks.fabric import Fabric, Seat
+from benchmarks.fabric import Fabric, RankProcess
 
 _TIMEOUT = timedelta(seconds=60)
 
 
 def phase_two(fabric: Fabric) -> tuple[float, float]:
     """Move the middle rank once; seconds in all, and of the swap alone."""
-    leaver, _ = fabric.prepare(len(fabric.seats) // 2)
+    leaver, _ = fabric.prepare(len(fabric.processes) // 2)
     swaps: list[float] = []
 
-    def switch(seat: Seat) -> None:
-        if seat.rank != leaver.rank:
+    def switch(process: RankProcess) -> None:
+        if process.rank != leaver.rank:
             began = time.perf_counter()
-            seat.table.switch(fabric.membership)
-            seat.rewind()
+            process.table.switch(fabric.membership)
+            process.rewind()
             swaps.append(time.perf_counter() - began)
-        seat.agree()
+        process.agree()
 
     total, _ = fabric.everywhere(switch)
-    for seat in fabric.seats:
-        seat.table.retire()
+    for process in fabric.processes:
+        process.table.retire()
     leaver.leave()
     fabric.everywhere(Fabric.use)  # the joiner's links to ranks it did not need for the vote
     return total, max(swaps)
@@ -61,16 +61,16 @@ def phase_two(fabric: Fabric) -> tuple[float, float]:
 
 def full_rebuild(fabric: Fabric) -> float:
     """All ranks go to the next epoch with no link left; seconds."""
-    ranks = range(len(fabric.seats))
-    edges = {seat.rank: seat.table.edges_to(ranks) for seat in fabric.seats}
+    ranks = range(len(fabric.processes))
+    edges = {process.rank: process.table.edges_to(ranks) for process in fabric.processes}
     fabric.membership = fabric.membership.replace({})
 
-    def rebuild(seat: Seat) -> None:
-        seat.table.reset(fabric.membership)
-        seat.rewind()
-        for group, peer in edges[seat.rank]:
-            seat.table.link(group, peer, timeout_s=60.0)
-        seat.agree()
+    def rebuild(process: RankProcess) -> None:
+        process.table.reset(fabric.membership)
+        process.rewind()
+        for group, peer in edges[process.rank]:
+            process.table.link(group, peer, timeout_s=60.0)
+        process.agree()
 
     return fabric.everywhere(rebuild)[0]
 
@@ -120,7 +120,7 @@ def measure(world: int, repetitions: int, *, gloo_s: float) -> dict[str, Any]:
         moves, agrees = _moves(fabric, repetitions)
         full_rebuild(fabric)
         rebuilds = [full_rebuild(fabric) for _ in range(repetitions)]
-        links = sum(len(seat.table.edges_to(range(world))) for seat in fabric.seats)
+        links = sum(len(process.table.edges_to(range(world))) for process in fabric.processes)
     finally:
         fabric.close()
     pairs = Fabric(world, communicator="hierarchical-gloo")
@@ -152,7 +152,7 @@ def _moves(fabric: Fabric, repetitions: int) -> tuple[list[tuple[float, float]],
     """Moves, and small collectives without one."""
     phase_two(fabric)  # the first warms allocator and threads up
     moves = [phase_two(fabric) for _ in range(repetitions)]
-    return moves, [fabric.everywhere(Seat.agree)[0] for _ in range(repetitions)]
+    return moves, [fabric.everywhere(RankProcess.agree)[0] for _ in range(repetitions)]
 
 
 def _ms(seconds: list[float]) -> dict[str, float]:

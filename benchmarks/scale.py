@@ -114,7 +114,7 @@ class Run:
 
     async def play(self, url: str, it: Services, *, seconds: int, each: int) -> dict[str, Any]:
         """Form the job, leave it alone, move some machines, kill some."""
-        names = [f"worker-{number}" for number in range(self._named)]
+        names = [f"node-{number}" for number in range(self._named)]
         nnodes = (self.slots, self._named)
         spawn = multiprocessing.get_context("spawn")
         pipes, processes = [], []
@@ -162,8 +162,8 @@ class Run:
         _, _, kind = message.subject.partition(f"{JOB}.")
         body = json.loads(message.data)
         body.pop("plan", None)
-        if (seats := body.pop("membership", None)) is not None:
-            self._members = [member["machine"] for member in seats["members"]]
+        if (membership := body.pop("membership", None)) is not None:
+            self._members = [member["machine"] for member in membership["members"]]
         self._seen.setdefault(kind, []).append(body)
         self._changed.set()
 
@@ -224,7 +224,7 @@ class Run:
             async def kill(slot: int = slot) -> None:
                 name, other = self._members[slot], self._members[(slot + 1) % self.slots]
                 await bus.client.publish(CONTROL, json.dumps({"kill": name}).encode())
-                fresh, self._named = f"worker-{self._named}", self._named + 1
+                fresh, self._named = f"node-{self._named}", self._named + 1
                 add = {"add": fresh, "beside": other}
                 await bus.client.publish(CONTROL, json.dumps(add).encode())
 

@@ -47,7 +47,7 @@ from trainmover.telemetry.records import (
     Sections,
     encode_batch,
 )
-from trainmover_executor.agent.life import claim_generation
+from trainmover_executor.agent.incarnation import take_generation
 from trainmover_executor.agent.telemetry import period_of
 
 RANKS: Final = 8
@@ -111,14 +111,14 @@ class Speaker:
     @property
     def ranks(self) -> range:
         """What it computes; empty while it is a standby."""
-        seats = self._membership
-        slot = None if seats is None else seats.slot_of_machine(self.name)
-        return range(0) if seats is None or slot is None else seats.layout.ranks_of(slot)
+        membership = self._membership
+        slot = None if membership is None else membership.slot_of_machine(self.name)
+        return range(0) if membership is None or slot is None else membership.layout.ranks_of(slot)
 
     async def run(self, bus: NatsBus) -> None:
         """Speak until cancelled or stopped."""
         async with _JOINING:
-            self.generation = await claim_generation(bus, job=self._cast.job, machine=self.name)
+            self.generation = await take_generation(bus, job=self._cast.job, machine=self.name)
         async with asyncio.TaskGroup() as group:
             speech = (self._speak(bus), self._tell(bus), self._progress(), self._watch(bus))
             helpers = [group.create_task(each) for each in speech]
@@ -238,9 +238,9 @@ class Speaker:
     def take(self, command: Command) -> bool:
         """Do what is said; whether this machine ends."""
         match command:
-            case Start(membership=seats, generation=generation):
+            case Start(membership=membership, generation=generation):
                 if generation == self.generation and self._membership is None:
-                    self._sit(seats)
+                    self._sit(membership)
             case Warm(slots=slots, generation=generation):
                 if generation == self.generation and not self._warm:
                     self._get_warm(slots)
@@ -338,16 +338,16 @@ class Speaker:
 
     def lost(self, name: str) -> None:
         """Another machine ended: its neighbours see their links end, all others the step's."""
-        seats = self._membership
-        slot = None if seats is None else seats.slot_of_machine(name)
-        if seats is None or slot is None or not self.ranks:
+        membership = self._membership
+        slot = None if membership is None else membership.slot_of_machine(name)
+        if membership is None or slot is None or not self.ranks:
             return
-        mine, slots = seats.layout.slot_of(self.ranks[0]), seats.layout.slots
+        mine, slots = membership.layout.slot_of(self.ranks[0]), membership.layout.slots
         if (mine - slot) % slots in (1, slots - 1):
             lost = machine.LinkLost(
                 machine=self.name,
                 rank=self.ranks[0],
-                peer_rank=seats.layout.ranks_of(slot)[0],
+                peer_rank=membership.layout.ranks_of(slot)[0],
                 peer_machine=name,
                 epoch=self._epoch,
                 step=self._step,

@@ -1,4 +1,4 @@
-"""What the session adds to every step: the exchange of capsules and the vote.
+"""What the session adds to every step: the exchange of private state and the vote.
 
     python -m benchmarks.vote --json
 
@@ -23,7 +23,7 @@ def main() -> None:
     times = run_program("vote", "--steps", str(options.steps), ranks=options.ranks)
     result = {
         "ranks": options.ranks,
-        "capsule_bytes": times["capsule_bytes"],
+        "private_state_bytes": times["private_state_bytes"],
         "vote_ms": spread([1000 * value for value in times["added_s"]], digits=3),
         "step_ms": spread([1000 * value for value in times["steps_s"]], digits=1),
         "share_of_step": round(

@@ -1,6 +1,6 @@
 """Train a small GPT on real text with DistributedDataParallel, movable by TrainMover.
 
-    trainmover run --nnodes 4:5 examples/train_gpt.py --steps 300
+    trainmover run --slots 4 --standbys 1 examples/train_gpt.py --steps 300
 
 The lines marked with (*) are all that TrainMover asks of a training script.
 """

@@ -150,7 +150,7 @@ def main() -> None:
         if done:
             times[on].append((now[0] - started[0], now[1] - started[1]))
             # ABBA: what drifts during the run hits both alike.
-            on = _turn(times)
+            on = _is_on(times)
         switch.set(on=on)
         dist.barrier()
         started = (time.perf_counter(), time.process_time())
@@ -174,7 +174,7 @@ def main() -> None:
         options.out.write_text(json.dumps(figures))
 
 
-def _turn(times: dict[bool, list[tuple[float, float]]]) -> bool:
+def _is_on(times: dict[bool, list[tuple[float, float]]]) -> bool:
     """On, off, off, on, and so forth."""
     return (len(times[True]) + len(times[False])) % 4 in {0, 3}
 

@@ -1,4 +1,4 @@
-"""Times what the session adds to every step: the capsule's exchange and the vote."""
+"""Times what the session adds to every step: the exchange of private state and the vote."""
 
 from __future__ import annotations
 
@@ -45,8 +45,12 @@ def main() -> None:
         steps_s.append(time.perf_counter() - started)
         started = time.perf_counter()
     if dist.get_rank() == 0:
-        capsule = pack_tree({"step": 0, "content": session._loop.here().to_tree()})
-        result = {"steps_s": steps_s[3:], "added_s": added_s[3:], "capsule_bytes": len(capsule)}
+        private_state = pack_tree({"step": 0, "content": session._loop.here().to_tree()})
+        result = {
+            "steps_s": steps_s[3:],
+            "added_s": added_s[3:],
+            "private_state_bytes": len(private_state),
+        }
         options.out.write_text(json.dumps(result))
 
 

@@ -188,9 +188,14 @@ class MigrateRequest(Frozen):
 
 
 class DepartureRequest(Frozen):
-    """A machine asks that it be replaced; which one it is, its subject says."""
+    """A machine asks that it be replaced; which one it is, its subject says.
+
+    Attributes:
+        dry_run: Answer with the plan, and change nothing.
+    """
 
     reason: str = Field(default="it is about to end", max_length=200)
+    dry_run: bool = False
 
 
 class RequestAccepted(Frozen):

@@ -79,7 +79,7 @@ def event(job: str, *, entity: str, fact: str, machine: str | None = None) -> st
             that the server can hold each machine to its own.
 
     Returns:
-        For example ``tm.v1.demo.migration.committed`` or ``tm.v1.demo.machine.ready.worker-4``.
+        For example ``tm.v1.demo.migration.committed`` or ``tm.v1.demo.machine.ready.node-4``.
     """
     subject = f"tm.v1.{validate_id(job, what='job')}.{entity}.{fact}"
     return subject if machine is None else f"{subject}.{validate_id(machine, what='machine')}"

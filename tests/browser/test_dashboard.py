@@ -39,7 +39,7 @@ class Planner:
     async def _run(self) -> None:
         async with NatsBus(self.url) as bus:
             await bus.setup()
-            await tell(bus, *FACTS, make.progress("worker-0", 0, 41))
+            await tell(bus, *FACTS, make.progress("node-0", 0, 41))
 
             async def answer(verb: str, body: bytes) -> bytes:
                 if verb == "status":
@@ -105,7 +105,7 @@ def test_it_fits_in_light_and_dark(browser: Any, address: str, scheme: str, widt
     assert page.evaluate(too_wide) == 0
     assert wrong == [], "its own policy lets everything of it pass"
     text = page.inner_text("body")
-    assert "worker-1 is twice as slow as its peers" in text
+    assert "node-1 is twice as slow as its peers" in text
     assert "m-0001 waits for you" in text
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert ground == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(18, 22, 27)")

@@ -62,10 +62,10 @@ POINTS: dict[Scene, dict[Role, tuple[str, ...]]] = {
     "steady": {"stayer": ("vote.begin", "vote.cast", "agree.half", "vote.passed", "step.taken")},
 }
 
-TURNS: tuple[Scene, ...] = ("planned", "recovery", "planned", "recovery", "steady")
+SCENES: tuple[Scene, ...] = ("planned", "recovery", "planned", "recovery", "steady")
 """So that a short campaign sees every scene."""
 
-MACHINES: dict[Role, str] = {"leaver": "worker-1", "stayer": "worker-0"}
+MACHINES: dict[Role, str] = {"leaver": "node-1", "stayer": "node-0"}
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Injection:
     def match(self) -> dict[str, object]:
         """What the fail-point must be reached with."""
         if self.role == "joiner":
-            return {"rank": 1} if not self.point.startswith("command") else {"machine": "worker-3"}
+            return {"rank": 1} if not self.point.startswith("command") else {"machine": "node-3"}
         return {"machine": MACHINES[self.role]}
 
 
@@ -126,7 +126,7 @@ def draw(seed: int, count: int) -> list[Injection]:
         left = {scene: [one for one in EVERY if one.scene == scene] for scene in POINTS}
         for several in left.values():
             generator.shuffle(several)
-        for scene in itertools.cycle(TURNS):
+        for scene in itertools.cycle(SCENES):
             if left[scene]:
                 drawn.append(left[scene].pop())
             if not any(left.values()):

@@ -142,13 +142,13 @@ def _perform(one: Injection, home: Path, *, expected: Expected) -> Outcome:
 def _act(one: Injection, job: ClusterJob, home: Path) -> None:
     if one.scene == "planned":
         (home / "armed").touch()
-        asked = job.cli("migrate", "worker-1", "--yes", "--no-wait")
+        asked = job.cli("migrate", "node-1", "--yes", "--no-wait")
         if "job_over" in asked.stderr or "job.finished" in job.output:
             raise TooLateError
         assert asked.returncode == 0, asked.stderr
     elif one.scene == "recovery":
         (home / "armed").touch()
-        _signal(tree_of(job.runtime()["processes"]["worker-1"]), signal.SIGKILL)
+        _signal(tree_of(job.runtime()["processes"]["node-1"]), signal.SIGKILL)
     else:
         (home / "armed").touch()
     reached = home / "point.reached"
@@ -179,11 +179,11 @@ def _struck(one: Injection, job: ClusterJob) -> Iterator[None]:
 def _name(one: Injection, job: ClusterJob) -> str:
     if one.victim == "joiner":
         deadline = time.monotonic() + 10  # the rank may be faster than the line that names it
-        while not (named := re.findall(r"migration\.preparing .*-> (worker-\d+)", job.output)):
+        while not (named := re.findall(r"migration\.preparing .*-> (node-\d+)", job.output)):
             assert time.monotonic() < deadline, f"no joiner was named:\n{job.output}"
             time.sleep(0.01)
         return str(named[-1])
-    names = {"leaver": "worker-1", "stayer": "worker-0", "other": "worker-2"}
+    names = {"leaver": "node-1", "stayer": "node-0", "other": "node-2"}
     return names.get(one.victim, one.victim)
 
 

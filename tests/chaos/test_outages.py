@@ -35,7 +35,7 @@ def test_a_bus_that_stops_in_the_middle_of_a_failover_changes_no_bit(
         job.until(r"job\.formed")
         job.wait_until_ready(3, standbys=2)
         bus = job.runtime()["processes"]["bus"]
-        job.kill("worker-1")
+        job.kill("node-1")
         job.until(moment)
         os.kill(bus, signal.SIGSTOP)
         try:

@@ -25,7 +25,7 @@ from trainmover_console.view import JobView, MigrationView
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(1500)]
 
-MACHINES = [f"worker-{slot}" for slot in SLOTS]
+MACHINES = [f"node-{slot}" for slot in SLOTS]
 MOST_LATE_S = 12.0  # on top of a lease: on a busy machine the bus itself is silent for seconds
 LEASE_S = 3.0  # what the detector gives a machine that has fallen silent
 
@@ -73,7 +73,7 @@ def test_the_job_trains_on_the_four_machines(stack: Stack) -> None:
     assert "gpt: running" in stack.compose("run", "--rm", "cli", "status")
 
 
-@pytest.mark.parametrize("service", ["nats", "detector", "planner", "worker-0", "standby"])
+@pytest.mark.parametrize("service", ["nats", "detector", "planner", "node-0", "standby"])
 def test_nobody_is_privileged(stack: Stack, service: str) -> None:
     """As the kernel sees it, in the running container."""
     status = stack.compose("exec", "-T", service, "cat", "/proc/1/status")
@@ -94,11 +94,11 @@ def test_every_service_has_its_own_key_and_no_other(stack: Stack) -> None:
     )
     look += " for f in files if f == 'nkey' or f.endswith('.key') or f.startswith('link-')]"
     seen = {}
-    for service in ("detector", "planner", "worker-0", "worker-3"):
+    for service in ("detector", "planner", "node-0", "node-3"):
         found = stack.compose("exec", "-T", service, "python", "-c", look).split()
         assert all(path.startswith("/var/lib/trainmover/keys/") for path in found), found
         assert {Path(path).name for path in found} - {"link-gpt"} == {"nkey"}
-        assert (len(found) == 2) == service.startswith("worker")
+        assert (len(found) == 2) == service.startswith("node")
         seen[service] = stack.compose("exec", "-T", service, "cat", "/var/lib/trainmover/keys/nkey")
     assert len(set(seen.values())) == len(seen)
 
@@ -113,7 +113,7 @@ def test_a_killed_machine_is_known_by_its_links(stack: Stack) -> None:
 
     How long pauses are, ``benchmarks.pause`` says; this one must not wait for a lease.
     """
-    view, one = lose(stack, "worker-2", "docker", "compose", "kill", "worker-2")
+    view, one = lose(stack, "node-2", "docker", "compose", "kill", "node-2")
     assert re.search(r"were (reset|refused)|the process of rank \d ended", one.cause), one.cause
     assert one.pause_s is not None
     assert one.pause_s <= LEASE_S + MOST_LATE_S, one.as_data()
@@ -124,14 +124,14 @@ def test_a_killed_machine_is_known_by_its_links(stack: Stack) -> None:
 def test_standbys_are_added_and_a_killed_machine_comes_back(stack: Stack) -> None:
     """The documented command; it replaces no machine that trains."""
     before = stack.until(lambda now: now.step > 20, what="past step 20")
-    seated = {name: stack.container(name) for name in ("worker-0", "worker-1", "worker-3")}
+    containers = {name: stack.container(name) for name in ("node-0", "node-1", "node-3")}
     stack.up(standbys=2)
     view = stack.until_warm(2)
-    assert {name: stack.container(name) for name in seated} == seated
+    assert {name: stack.container(name) for name in containers} == containers
     assert len(view.migrations) == len(before.migrations)
-    if before.machines["worker-2"].role == "lost":
-        assert view.machines["worker-2"].role == "standby"
-        assert view.machines["worker-2"].generation > before.machines["worker-2"].generation
+    if before.machines["node-2"].role == "lost":
+        assert view.machines["node-2"].role == "standby"
+        assert view.machines["node-2"].generation > before.machines["node-2"].generation
 
 
 @contextlib.contextmanager
@@ -155,8 +155,8 @@ def test_a_reader_sees_what_an_operator_moves_and_may_not_publish(stack: Stack) 
     stack.revive(standbys=2)
     stack.until_warm(1)
     with subscriber(stack) as lines:
-        answer = stack.compose("run", "--rm", "cli", "migrate", "worker-0", "--yes")
-        assert "worker-0" in answer
+        answer = stack.compose("run", "--rm", "cli", "migrate", "node-0", "--yes")
+        assert "node-0" in answer
         lines.until(r"migration\.committed\.v1")
         seen = [line.split()[2] for line in lines.text.splitlines()]
     order = ["proposed", "approved", "preparing", "committed"]
@@ -164,7 +164,7 @@ def test_a_reader_sees_what_an_operator_moves_and_may_not_publish(stack: Stack) 
     assert [fact for fact in told if fact in order] == order
 
     async def publish() -> None:
-        lie = MachineLost(machine="worker-1", reason="I say so")
+        lie = MachineLost(machine="node-1", reason="I say so")
         async with stack.bus("ops") as bus:
             await bus.publish(observe.new_event(job="gpt", source="/ops", payload=lie))
 
@@ -175,7 +175,7 @@ def test_a_reader_sees_what_an_operator_moves_and_may_not_publish(stack: Stack) 
         "-m",
         "trainmover_console.cli",
         "migrate",
-        "worker-1",
+        "node-1",
         "--yes",
         "--job",
         "gpt",
@@ -204,26 +204,26 @@ def test_replicas_take_over_from_a_planner_and_a_detector_that_die(stack: Stack)
 
 def test_a_frozen_machine_is_replaced_and_stays_out(stack: Stack) -> None:
     stack.revive(standbys=2)
-    view, one = lose(stack, "worker-1", "docker", "compose", "pause", "worker-1")
+    view, one = lose(stack, "node-1", "docker", "compose", "pause", "node-1")
     assert one.pause_s is not None
     assert one.pause_s <= LEASE_S + MOST_LATE_S, one.as_data()
     step_on(stack, view)
-    stack.compose("unpause", "worker-1")
-    assert_ended(stack, "worker-1")
+    stack.compose("unpause", "node-1")
+    assert_ended(stack, "node-1")
     after = step_on(stack, view, steps=40)
     assert after.membership == view.membership  # it came back and changed nothing
 
 
 def test_a_machine_that_is_cut_off_is_replaced_and_stays_out(stack: Stack) -> None:
     stack.revive(standbys=2)
-    network, container = f"{stack.project}_default", stack.container("worker-3")
+    network, container = f"{stack.project}_default", stack.container("node-3")
     cut = ("docker", "network", "disconnect", network, container)
-    view, one = lose(stack, "worker-3", *cut)
+    view, one = lose(stack, "node-3", *cut)
     assert one.pause_s is not None
     assert one.pause_s <= LEASE_S + MOST_LATE_S, one.as_data()
     step_on(stack, view)
-    stack.run("docker", "network", "connect", "--alias", "worker-3", network, container)
-    assert_ended(stack, "worker-3")
+    stack.run("docker", "network", "connect", "--alias", "node-3", network, container)
+    assert_ended(stack, "node-3")
     after = step_on(stack, view, steps=40)
     assert after.membership == view.membership
 

@@ -31,16 +31,16 @@ def own(images: None) -> Iterator[Stack]:
 
 def test_what_else_the_page_has(stack: Stack) -> None:
     view = stack.until(lambda now: now.step > 20, what="past step 20")
-    assert "step" in stack.compose("logs", "worker-0")
-    stack.compose("run", "--rm", "cli", "migrations", "ls")
+    assert "step" in stack.compose("logs", "node-0")
+    stack.compose("run", "--rm", "cli", "migration", "ls")
     with subprocess.Popen(
-        ["docker", "compose", "run", "--rm", "-T", "cli", "events", "tail", "--from-start"],
+        ["docker", "compose", "run", "--rm", "-T", "cli", "event", "tail", "--from-start"],
         cwd=ROOT,
         env=stack.env,
         stdout=subprocess.PIPE,
         text=True,
     ) as tail:
-        lines = Lines(tail.stdout, what="events tail")
+        lines = Lines(tail.stdout, what="event tail")
         lines.until(r"job\.formed")
         tail.terminate()
         lines.end()
@@ -77,7 +77,7 @@ def test_a_bus_of_three_loses_one(own: Stack) -> None:
     own.up(standbys=1)
     before = own.until_warm(1)
     own.compose("kill", "nats-2")
-    own.compose("kill", "worker-2")
+    own.compose("kill", "node-2")
     after = own.until(
         lambda now: any(one.state == "committed" for one in now.migrations.values()),
         what="recovered with a bus of two",

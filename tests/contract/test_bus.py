@@ -304,11 +304,13 @@ class TestCommands:
                     await each.ack()
                 await quiet(queue)
 
-    async def test_a_command_with_the_seats_of_a_large_job_arrives_whole(self, bench: BusBench):
-        names = [f"worker-{number}" for number in range(500)]
+    async def test_a_command_with_the_membership_of_a_large_job_arrives_whole(
+        self, bench: BusBench
+    ):
+        names = [f"node-{number}" for number in range(500)]
         members = tuple(Member(machine=n, generation=1, endpoints=(f"{n}:9000",)) for n in names)
-        seats = Membership(epoch=1, layout=Layout(slots=500), members=members)
-        command = Start(generation=1, slot=0, membership=seats)
+        membership = Membership(epoch=1, layout=Layout(slots=500), members=members)
+        command = Start(generation=1, slot=0, membership=membership)
         async with bench.connect() as bus:
             await bus.send_command("demo", "w-1", command, id="start")
             async with aclosing(bus.commands("demo", "w-1")) as queue:

@@ -25,7 +25,12 @@ from trainmover_console.view import JobView
 
 JOB = "demo"
 MOVE = make.Move(
-    "m-0001", slot=1, leaver="w1", joiner="w2", after=make.seats("w0", "w2", epoch=2), step=7
+    "m-0001",
+    slot=1,
+    leaver="w1",
+    joiner="w2",
+    after=make.membership_of("w0", "w2", epoch=2),
+    step=7,
 )
 STORY: tuple[Frozen, ...] = (
     *(make.registered(f"w{n}") for n in range(3)),

@@ -329,7 +329,7 @@ class TestOutage:
         async with NatsBus(nats_url) as bus:
             with pytest.raises(BusUnavailableError, match="setup"):
                 await bus.publish(lost("m"))
-            with pytest.raises(BusError, match=r"read TM_EVENTS.*trainmover setup"):
+            with pytest.raises(BusError, match=r"read TM_EVENTS.*trainmover bus setup"):
                 await anext(bus.events("demo"))
 
 

@@ -28,7 +28,9 @@ from trainmover_gateway.relay.webhook import sign
 
 JOB = "gpt"
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
-MOVE = make.Move("m-0001", slot=1, leaver="w1", joiner="w2", after=make.seats("w0", "w2", epoch=2))
+MOVE = make.Move(
+    "m-0001", slot=1, leaver="w1", joiner="w2", after=make.membership_of("w0", "w2", epoch=2)
+)
 
 
 class Receiver:

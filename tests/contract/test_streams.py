@@ -83,7 +83,7 @@ async def test_a_bus_of_an_older_version_is_told_how_to_forget(nats_url: str) ->
     async with NatsBus(nats_url) as bus:
         facts = next(c for c in streams.stream_configs() if c.name == subjects.EVENT_STREAM)
         await bus.client.jetstream().add_stream(facts.evolve(allow_msg_ttl=False))
-        with pytest.raises(BusError, match="run 'trainmover setup' once more"):
+        with pytest.raises(BusError, match="run 'trainmover bus setup' once more"):
             await bus.publish(event)
         await bus.setup()
         await bus.publish(event)

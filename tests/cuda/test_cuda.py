@@ -24,12 +24,12 @@ def test_a_move_and_a_crash_change_no_bit(cluster: Callable[..., ClusterJob]) ->
     job = cluster("--nnodes", "2:3", *PROGRAM)
     job.until(r"job\.formed")
     job.wait_until_ready(2)
-    moved = job.cli("migrate", "worker-1", "--yes", "--no-wait")
+    moved = job.cli("migrate", "node-1", "--yes", "--no-wait")
     assert moved.returncode == 0, moved.stderr
-    job.until(r"migration\.committed .*worker-1 -> ")
+    job.until(r"migration\.committed .*node-1 -> ")
     job.wait_until_ready(2, generation=1)
-    job.kill("worker-0")
-    job.until(r"migration\.committed .*worker-0 -> ")
+    job.kill("node-0")
+    job.until(r"migration\.committed .*node-0 -> ")
     assert job.finish(timeout_s=300) == 0, job.output
 
     undisturbed = cluster("--nnodes", "2", *PROGRAM)

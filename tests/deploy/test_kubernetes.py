@@ -67,7 +67,7 @@ def test_what_is_applied_fits_the_schema(rendered: list[Resource], version: str)
 
 def test_nobody_is_privileged(rendered: list[Resource]) -> None:
     found = dict(workloads(rendered))
-    assert found.keys() == {"nats", "setup", "detector", "planner", "worker", "standby"}
+    assert found.keys() == {"nats", "setup", "detector", "planner", "node", "standby"}
     for name, pod in found.items():
         assert pod["automountServiceAccountToken"] is False, name
         assert pod["securityContext"]["runAsNonRoot"] is True, name
@@ -87,7 +87,7 @@ def secrets(tmp_path: Path) -> dict[str, set[str]]:
     """Names of the entries of every secret that ``create-secrets`` would make."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl, which makes secrets, is not here")
-    machines = tuple(f"{kind}-{index}" for kind in ("worker", "standby") for index in range(4))
+    machines = tuple(f"{kind}-{index}" for kind in ("node", "standby") for index in range(4))
     write(tmp_path, Setup(jobs=("gpt",), machines=machines, hosts=("nats",)))
     done = subprocess.run(
         [FOLDER / "create-secrets", tmp_path, "gpt", "--dry-run=client", "--output=yaml"],
@@ -119,7 +119,7 @@ def test_every_pod_finds_its_own_key_in_a_secret(
         assert set(volumes.values()) <= secrets.keys(), name
         if name == "nats":
             continue
-        if name not in {"worker", "standby"}:  # a folder of its own
+        if name not in {"node", "standby"}:  # a folder of its own
             assert volumes["keys"] == {"setup": "admin"}.get(name, name)
             assert mounted.keys() == {"/var/lib/trainmover/keys"}
             assert secrets[volumes["keys"]] == {"nkey", "ca.pem"}
@@ -143,14 +143,14 @@ def test_training_is_never_killed_for_the_bus(rendered: list[Resource]) -> None:
             assert "livenessProbe" not in pod["containers"][0], name
 
 
-def test_workers_and_standbys_run_the_same_program(rendered: list[Resource]) -> None:
+def test_nodes_and_standbys_run_the_same_program(rendered: list[Resource]) -> None:
     found = dict(workloads(rendered))
-    assert found["worker"] == found["standby"]
-    [slots] = [word for word in found["worker"]["containers"][0]["args"] if "nnodes" in word]
+    assert found["node"] == found["standby"]
+    [slots] = [word for word in found["node"]["containers"][0]["args"] if "slots" in word]
     jobs = {one["metadata"]["name"]: one["spec"] for one in rendered if one["kind"] == "Job"}
     [budget] = [one for one in rendered if one["kind"] == "PodDisruptionBudget"]
-    assert slots == f"--nnodes={jobs['worker']['completions']}"
-    assert budget["spec"]["minAvailable"] == jobs["worker"]["completions"]
+    assert slots == f"--slots={jobs['node']['completions']}"
+    assert budget["spec"]["minAvailable"] == jobs["node"]["completions"]
 
 
 def test_only_what_must_talk_may_talk(rendered: list[Resource]) -> None:

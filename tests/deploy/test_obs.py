@@ -30,18 +30,18 @@ def exported() -> dict[str, set[str]]:
     move = make.Move(
         "m-1",
         slot=1,
-        leaver="worker-1",
-        joiner="worker-2",
-        after=make.seats("worker-0", "worker-2", epoch=2),
+        leaver="node-1",
+        joiner="node-2",
+        after=make.membership_of("node-0", "node-2", epoch=2),
     )
     facts = [
-        make.registered("worker-0"),
-        JobFormed(membership=make.seats("worker-0", "worker-1"), standbys=("worker-2",)),
-        make.straggler("worker-1", 1),
+        make.registered("node-0"),
+        JobFormed(membership=make.membership_of("node-0", "node-1"), standbys=("node-2",)),
+        make.straggler("node-1", 1),
         move.proposed(),
         move.committed(),
-        move.resumed("worker-0", 0, 0.1),
-        make.progress("worker-0", 0, 3),
+        move.resumed("node-0", 0, 0.1),
+        make.progress("node-0", 0, 3),
     ]
     seen = Watched("j")
     for number, fact in enumerate(facts):

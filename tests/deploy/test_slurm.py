@@ -99,8 +99,8 @@ class Submitted:
         )
 
     def noticing(self) -> subprocess.Popen[bytes]:
-        """``trainmover notices slurm``, until it is told to end."""
-        command = [*COMMAND, "notices", "slurm", "--job", self.name, "--nats", self._nats]
+        """``trainmover notice slurm``, until it is told to end."""
+        command = [*COMMAND, "notice", "slurm", "--job", self.name, "--nats", self._nats]
         return subprocess.Popen([*command, "--every", "1"], env=self._environment())
 
     def processes(self, node: str | None = None) -> list[int]:

@@ -19,8 +19,8 @@ echo "$*" >>"$STAND_IN_LOG"
 case "$*" in
   "get namespace trainmover") exit 1 ;;
   *"trainmover status") echo "gpt: ${STAND_IN_STATE:-running}" ;;
-  *"trainmover machines") printf '%s  standby  0\n' standby-0 standby-1 ;;
-  *"trainmover migrations ls") echo "m-0001  committed  planned  2  worker-2 -> standby-0  0.030" ;;
+  *"trainmover machine ls") printf '%s  standby  0\n' standby-0 standby-1 ;;
+  *"trainmover migration ls") echo "m-0001  committed  planned  2  node-2 -> standby-0  0.030" ;;
 esac
 """
 NVIDIA_SMI = r"""#!/usr/bin/env bash

@@ -64,16 +64,18 @@ THREE = "tests/compose/test_page.py::test_a_bus_of_three_loses_one"
 
 ELSEWHERE = {
     r"make (install|check|test|test-all)": ".ci/run",
-    r"trainmover run --nnodes 2:3 --when-exhausted fail train.py": "tests/e2e/test_exhausted.py::"
-    "test_a_sharded_job_without_machines_goes_on_from_what_it_saved",
-    r"trainmover run --nnodes 2 --check-determinism train.py": "tests/e2e/test_determinism.py::"
+    r"trainmover run --slots 2 --standbys 1 --when-exhausted fail train.py": (
+        "tests/e2e/test_exhausted.py::"
+        "test_a_sharded_job_without_machines_goes_on_from_what_it_saved"
+    ),
+    r"trainmover run --slots 2 --check-determinism train.py": "tests/e2e/test_determinism.py::"
     "test_a_job_whose_bits_differ_ends_and_says_where",
     r"make walk": "tests/docs/test_walk.py::test_a_reader_gets_all_that_the_pages_promise",
     r"make demo": "tests/e2e/test_demo_cli.py::test_the_demo_passes_and_leaves_nothing_behind",
     r"docker compose up --build -d|docker compose run --rm cli status": TRAIN_ON,
-    r"docker compose kill worker-2": KILLED,
-    r"docker compose (start worker-2|up -d --no-recreate --scale standby=.*)": ADDED,
-    r"docker compose (un)?pause worker-1": THAWED,
+    r"docker compose kill node-2": KILLED,
+    r"docker compose (start node-2|up -d --no-recreate --scale standby=.*)": ADDED,
+    r"docker compose (un)?pause node-1": THAWED,
     r"docker network (dis)?connect .*": CUT_OFF,
     r"docker compose restart nats": f"{COMPOSE}::"
     "test_a_restart_of_the_bus_is_not_noticed_by_the_job",
@@ -82,7 +84,7 @@ ELSEWHERE = {
     r"export TRAINMOVER_NATS_NKEY=ops/nkey .*": MOVED_THERE,
     r"docker kill trainmover-planner-1": f"{COMPOSE}::"
     "test_replicas_take_over_from_a_planner_and_a_detector_that_die",
-    r"docker compose (logs|run --rm cli (migrations|events)|kill -s HUP) .*": PAGE,
+    r"docker compose (logs|run --rm cli (migration|event)|kill -s HUP) .*": PAGE,
     r"TRAINMOVER_STANDBYS=32 docker compose up keys": PAGE,
     r"docker compose --profile dashboard up -d": PAGE,
     r"TRAINMOVER_JOB=mine .* docker compose up -d": OWN,
@@ -94,18 +96,18 @@ ELSEWHERE = {
     "test_a_real_job_is_moved_while_the_leader_dies",
     r"kubectl kustomize deploy/k8s": "tests/deploy/test_kubernetes.py::"
     "test_every_resource_is_listed",
-    r"trainmover setup .* --machine standby-0 .*|deploy/k8s/create-secrets .*": "tests/deploy/"
+    r"trainmover bus setup .* --machine standby-0 .*|deploy/k8s/create-secrets .*": "tests/deploy/"
     "test_kubernetes.py::test_every_pod_finds_its_own_key_in_a_secret",
     r"make (dist|lock ARGS=--upgrade)": "tests/security/test_supply.py::"
     "test_make_dist_lists_what_is_in_the_images",
     r"nats-server -c security/server/cluster.conf .*": "tests/security/test_setup.py::"
     "test_servers_know_each_other_by_a_password_that_is_in_their_file_alone",
-    r"trainmover setup .*(nats-1|6 --host nats).*": "tests/security/test_setup.py::"
+    r"trainmover bus setup .*(nats-1|6 --host nats).*": "tests/security/test_setup.py::"
     "test_a_server_runs_from_its_files_and_gets_its_streams",
     r"nats-server -c .*": "tests/security/test_setup.py::"
     "test_a_server_runs_from_its_files_and_gets_its_streams",
-    r"trainmover notices kubernetes .*": "tests/unit/detection/test_notices.py",
-    r"trainmover notices slurm .*": DRAINED,
+    r"trainmover notice kubernetes .*": "tests/unit/detection/test_notices.py",
+    r"trainmover notice slurm .*": DRAINED,
     r"export TRAINMOVER_NATS_\w+=trainmover-JOBID/.*": LOGIN_NODE,
     r"trainmover \w+ .*--job slurm-JOBID .*": LOGIN_NODE,
     r"pip install 'trainmover\[.*\]'": "tests/e2e/test_wheel.py",

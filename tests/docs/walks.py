@@ -150,55 +150,70 @@ def example(walker: Walker) -> None:
 
 # -- the walks -------------------------------------------------------------------------------------
 
-NOTICE = "trainmover notices send worker-3 --kind maintenance"
+NOTICE = "trainmover notice send node-3 --kind maintenance"
 NOTICE += ' --reason "kernel update" --leaves-in 600'
 SERVE = (
-    "TRAINMOVER_NOTICES_TOKEN=secret trainmover notices serve --host 0.0.0.0 --port 8476 --job gpt"
+    "TRAINMOVER_NOTICES_TOKEN=secret trainmover notice serve --host 0.0.0.0 --port 8476 --job gpt"
 )
 POST = """curl -H 'Authorization: Bearer secret' -d '{"kind": "preemption", "reason": "spot", """
-POST += """"leaves_in_s": 120}' http://notices:8476/v1/machines/worker-3/notices"""
-TAIL = "trainmover events tail --job gpt --nats nats://127.0.0.1:4222"
+POST += """"leaves_in_s": 120}' http://notices:8476/v1/machines/node-3/notices"""
+TAIL = "trainmover event tail --job gpt --nats nats://127.0.0.1:4222"
 
 STEERED: tuple[Step, ...] = (
-    Watch("trainmover run --nnodes 4:6 --automation approval train.py", r"job\.formed", stay=True),
+    Watch(
+        "trainmover run --slots 4 --standbys 2 --automation approval train.py",
+        r"job\.formed",
+        stay=True,
+    ),
     on_this_host,
     warmed(2),
     Say("trainmover status", "gpt: running"),
-    Say("trainmover machines", "standby"),
-    Watch("trainmover watch", "worker-0"),
-    Say("trainmover watch --once", "worker-0"),
-    Say("trainmover doctor", "worker-0|machines"),
+    Say("trainmover machine ls", "standby"),
+    Watch("trainmover watch", "node-0"),
+    Say("trainmover watch --once", "node-0"),
+    Say("trainmover doctor", "node-0|machines"),
     Say("trainmover doctor --job gpt --nats nats://head:4222"),
-    Say("trainmover migrate worker-1 --dry-run", "worker-1"),
-    Say("trainmover depart --machine worker-5 --reason 'kernel update'", "holds no slot"),
-    Say("trainmover quarantine worker-5 --dry-run", "would be"),
-    Say("trainmover quarantine worker-5 --reason 'ECC errors'", "no slot any more"),
-    Say("trainmover release worker-5 --reason 'DIMM replaced'", "worker-5"),
-    Say("trainmover pause --reason 'benchmark until 14:00'", "paused"),
-    Say("trainmover resume", "automatic"),
-    Say("trainmover resume --approval --reason 'let us see what it wants to do'", "approval"),
+    Say("trainmover context set prod --nats nats://head:4222 --job gpt"),
+    Say("trainmover context ls", "nats://head:4222"),
+    Say("trainmover job ls", "gpt"),
+    Say("trainmover --context prod machine ls", "standby"),
+    Say("trainmover context use"),
+    Say("trainmover context rm prod"),
+    Say("trainmover migrate node-1 --dry-run", "node-1"),
+    Say("trainmover machine depart --machine node-5 --reason 'kernel update'", "holds no slot"),
+    Say("trainmover machine quarantine node-5 --dry-run", "would be"),
+    Say("trainmover machine quarantine node-5 --reason 'ECC errors'", "no slot any more"),
+    Say("trainmover machine unquarantine node-5 --reason 'DIMM replaced'", "node-5"),
+    Say("trainmover automation pause --reason 'benchmark until 14:00'", "paused"),
+    Say("trainmover automation resume", "automatic"),
+    Say(
+        "trainmover automation resume --approval --reason 'let us see what it wants to do'",
+        "approval",
+    ),
     Watch(
         "python examples/subscribe.py nats://127.0.0.1:4222 gpt",
         then=(Say(NOTICE), proposed("m-0002")),
         shows=r"migration\.proposed",
     ),
-    Say("trainmover reject m-0002 --reason 'known, will be quiet by noon'"),
-    Say("trainmover notices send worker-3 --clear"),
+    Say("trainmover migration reject m-0002 --reason 'known, will be quiet by noon'"),
+    Say("trainmover notice send node-3 --clear"),
     Watch(SERVE, "POST http", then=(Say(POST), proposed("m-0001"))),
-    Say("trainmover approve m-0001 --dry-run", "worker-3"),
+    Say("trainmover migration approve m-0001 --dry-run", "node-3"),
     Watch(
         f"{TAIL} --entity migration",
-        then=(Say("trainmover approve m-0001 --reason 'fans are out' --by ada", "pause"),),
+        then=(
+            Say("trainmover migration approve m-0001 --reason 'fans are out' --by ada", "pause"),
+        ),
         shows=r"migration\.committed",
     ),
-    Say("trainmover migrations ls", "committed"),
-    Say("trainmover migrations show m-0001", "ada"),
-    Say("trainmover migrations show m-0001 --html m-0001.html --trace m-0001.json"),
-    Say("trainmover migrations show m-0001 --trace out.json"),
+    Say("trainmover migration ls", "committed"),
+    Say("trainmover migration show m-0001", "ada"),
+    Say("trainmover migration show m-0001 --html m-0001.html --trace m-0001.json"),
+    Say("trainmover migration show m-0001 --trace out.json"),
     Watch(f"{TAIL} --from-start -o json", "job.formed"),
     Watch(
-        "trainmover events tail",
-        then=(Say("trainmover pause --reason 'benchmark until 14:00'"),),
+        "trainmover event tail",
+        then=(Say("trainmover automation pause --reason 'benchmark until 14:00'"),),
         shows=r"automation\.changed",
     ),
     WEBHOOK.start,
@@ -220,41 +235,44 @@ STEERED: tuple[Step, ...] = (
     Say("trainmover metrics --once", "trainmover_step "),
     package,
     Say("pip install .", "my-package-1"),
-    Say("trainmover detectors list", "slow_loader"),
-    Say("trainmover detectors describe slow_loader", "seconds"),
-    Watch("trainmover record yesterday.tmrec.gz --job gpt"),
+    Say("trainmover detector ls", "slow_loader"),
+    Say("trainmover detector describe slow_loader", "seconds"),
+    Watch("trainmover job record yesterday.tmrec.gz --job gpt"),
     Say(
-        "trainmover detectors replay yesterday.tmrec.gz --detector my_package:SlowLoader",
+        "trainmover detector replay yesterday.tmrec.gz --detector my_package:SlowLoader",
     ),
-    Say("trainmover simulate loader.tmrec.gz --trouble loader_stalls --seed 1", "straggler"),
-    Say("trainmover detectors replay loader.tmrec.gz", "straggler"),
+    Say(
+        "trainmover detector synthesize loader.tmrec.gz --trouble loader_stalls --seed 1",
+        "straggler",
+    ),
+    Say("trainmover detector replay loader.tmrec.gz", "straggler"),
     example,
     Say("pip install .", "loss-watcher"),
-    Say("trainmover detectors describe loss_watcher", "loss_watcher"),
+    Say("trainmover detector describe loss_watcher", "loss_watcher"),
 )
 
 MOVED: tuple[Step, ...] = (
     Say("export OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318"),
-    Watch("trainmover run --nnodes 4:6 train.py --lr 3e-4", r"job\.formed", stay=True),
+    Watch("trainmover run --slots 4 --standbys 2 train.py --lr 3e-4", r"job\.formed", stay=True),
     on_this_host,
     warmed(2),
-    Say("trainmover migrate worker-1 --reason maintenance", "pause", answer="y\n"),
-    Say("trainmover abort m-0001 --reason 'wrong machine'", "refused", code=3),
+    Say("trainmover migrate node-1 --reason maintenance", "pause", answer="y\n"),
+    Say("trainmover migration abort m-0001 --reason 'wrong machine'", "refused", code=3),
 )
 
 EIGHT: tuple[Step, ...] = (
-    Watch("trainmover run --nnodes 6:8 train.py", r"job\.formed", stay=True),
+    Watch("trainmover run --slots 6 --standbys 2 train.py", r"job\.formed", stay=True),
     on_this_host,
     warmed(2, slots=6),
-    Say("trainmover migrate worker-1 worker-3 --to worker-6 --to worker-7 --yes", "worker-7"),
+    Say("trainmover migrate node-1 node-3 --to node-6 --to node-7 --yes", "node-7"),
 )
 
-AFRESH = """trainmover run --nnodes 4:6 train.py
-trainmover run --nnodes 2:3 train.py
-trainmover run --secure --nnodes 4:6 train.py""".splitlines()
-MOVES = """trainmover migrate worker-1 --yes
-trainmover migrate worker-1 --reason 'firmware' --yes
-trainmover migrate worker-1 worker-2 --yes""".splitlines()
+AFRESH = """trainmover run --slots 4 --standbys 2 train.py
+trainmover run --slots 2 --standbys 1 train.py
+trainmover run --secure --slots 4 --standbys 2 train.py""".splitlines()
+MOVES = """trainmover migrate node-1 --yes
+trainmover migrate node-1 --reason 'firmware' --yes
+trainmover migrate node-1 node-2 --yes""".splitlines()
 
 
 def fresh(run: str, move: str, *, slots: int, standbys: int) -> tuple[Step, ...]:
@@ -272,16 +290,16 @@ def a_while(walker: Walker) -> None:
 COMPARED: tuple[Step, ...] = (
     a_while,
     Watch(
-        "trainmover run --nnodes 2:3 --metrics moved train.py",
+        "trainmover run --slots 2 --standbys 1 --metrics moved train.py",
         r"job\.formed",
         then=(
             on_this_host,
             warmed(1, slots=2),
-            Say("trainmover migrate worker-1 --yes", "pause"),
+            Say("trainmover migrate node-1 --yes", "pause"),
         ),
         shows="finished",
     ),
-    Say("trainmover run --nnodes 2 --metrics undisturbed train.py"),
+    Say("trainmover run --slots 2 --metrics undisturbed train.py"),
     Say(
         "diff <(jq -c '[.step, .loss_hex]' moved/rank-0.jsonl) "
         "<(jq -c '[.step, .loss_hex]' undisturbed/rank-0.jsonl)"
@@ -304,7 +322,10 @@ def server(*arguments: str) -> Step:
 
 def machine(name: str) -> tuple[Step, ...]:
     """An agent; here all of them have the same host name."""
-    line = "trainmover agent --job gpt --nats nats://head:4222 --nnodes 4:6 -- train.py --lr 3e-4"
+    line = (
+        "trainmover agent --job gpt --nats nats://head:4222 --slots 4 --standbys 2 "
+        "-- train.py --lr 3e-4"
+    )
 
     def called(walker: Walker) -> None:
         walker.env["TRAINMOVER_MACHINE"] = name
@@ -328,16 +349,16 @@ def certified(walker: Walker) -> None:
 
 SECURED: tuple[Step, ...] = (
     certified,
-    Say("trainmover setup --out security --job gpt --machines 6 --host nats"),
+    Say("trainmover bus setup --out security --job gpt --machines 6 --host nats"),
     server("-c", "security/server/nats.conf"),
-    Say("trainmover setup --out security --nats nats://127.0.0.1:4222"),
+    Say("trainmover bus setup --out security --nats nats://127.0.0.1:4222"),
     Say(
         "export TRAINMOVER_NATS_NKEY=security/clients/operator/nkey "
         "TRAINMOVER_NATS_CA=security/clients/operator/ca.pem"
     ),
     Say("trainmover status --job gpt --nats nats://127.0.0.1:4222", "gpt: forming"),
     Say(
-        "trainmover --nats-nkey security/clients/ops/nkey migrate worker-1 --yes --job gpt "
+        "trainmover --nats-nkey security/clients/ops/nkey migrate node-1 --yes --job gpt "
         "--nats nats://127.0.0.1:4222",
         "this bus user may not publish 'tm.v1.gpt.request.migrate'",
         code=3,

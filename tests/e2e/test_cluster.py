@@ -41,12 +41,12 @@ def test_moves_and_deaths_by_hand_change_no_bit(
     job.until(r"job\.formed")
     job.wait_until_ready(4)
 
-    moved = job.cli("migrate", "worker-2", "--reason", "maintenance", "--yes", "--no-wait")
+    moved = job.cli("migrate", "node-2", "--reason", "maintenance", "--yes", "--no-wait")
     assert moved.returncode == 0, moved.stderr
     gate.touch()
-    job.until(r"migration\.committed .*worker-2 -> worker-[45] in slot 2")
-    job.kill("worker-0")
-    job.until(r"migration\.committed .*worker-0 -> ")
+    job.until(r"migration\.committed .*node-2 -> node-[45] in slot 2")
+    job.kill("node-0")
+    job.until(r"migration\.committed .*node-0 -> ")
     assert job.finish() == 0, job.output
 
     expected = undisturbed(4, *program)
@@ -65,20 +65,18 @@ def test_two_machines_move_together_and_two_die_together(
     )
     job.until(r"job\.formed")
     job.wait_until_ready(4, standbys=2)
-    crowd = job.cli("migrate", "worker-0", "worker-1", "worker-2", "--yes")
+    crowd = job.cli("migrate", "node-0", "node-1", "node-2", "--yes")
     assert crowd.returncode == 3, crowd
     assert "at most a third" in crowd.stderr
-    moved = job.cli("migrate", "worker-1", "worker-2", "--yes", "--no-wait", "-o", "json")
+    moved = job.cli("migrate", "node-1", "node-2", "--yes", "--no-wait", "-o", "json")
     assert moved.returncode == 0, moved.stderr
     gate.touch()
-    job.until(
-        r"migration\.committed .*worker-1 -> .* in slot 1, worker-2 -> .* in slot 2, epoch 2 "
-    )
+    job.until(r"migration\.committed .*node-1 -> .* in slot 1, node-2 -> .* in slot 2, epoch 2 ")
 
     job.wait_until_ready(4, standbys=2, generation=1)  # the leavers are standbys by now
-    job.kill("worker-0", "worker-3")
+    job.kill("node-0", "node-3")
     second_gate.touch()
-    job.until(r"migration\.committed .*worker-0 -> .* in slot 0, worker-3 -> .* in slot 3, ")
+    job.until(r"migration\.committed .*node-0 -> .* in slot 0, node-3 -> .* in slot 3, ")
     assert job.finish() == 0, job.output
 
     expected = undisturbed(4, *program)
@@ -97,12 +95,12 @@ def test_machines_of_two_ranks_move_and_die(
     job = cluster("--nnodes", "2:3", *shape, *frugal, *program, *gated(gate, 20))
     job.until(r"job\.formed")
     job.wait_until_ready(1)
-    moved = job.cli("migrate", "worker-1", "--yes", "--no-wait")
+    moved = job.cli("migrate", "node-1", "--yes", "--no-wait")
     assert moved.returncode == 0, moved.stderr
     gate.touch()
-    job.until(r"migration\.committed .*worker-1 -> ")
-    job.kill("worker-0")  # the leaver takes its place once it is warm
-    job.until(r"migration\.committed .*worker-0 -> ")
+    job.until(r"migration\.committed .*node-1 -> ")
+    job.kill("node-0")  # the leaver takes its place once it is warm
+    job.until(r"migration\.committed .*node-0 -> ")
     assert job.finish() == 0, job.output
 
     expected = undisturbed(4, *program)
@@ -128,16 +126,16 @@ def test_sharded_jobs_survive_a_move_and_a_crash(
     job = cluster(*shape, *program, *gated(gate, 10), *then)
     job.until(r"job\.formed")
     job.wait_until_ready(int(slots), standbys=2)
-    moved = job.cli("migrate", "worker-1", "--yes", "--no-wait")
+    moved = job.cli("migrate", "node-1", "--yes", "--no-wait")
     assert moved.returncode == 0, moved.stderr
     gate.touch()
     job.until(r"migration\.committed")
     job.wait_until_followed(0, epoch=2)
     status = job.cli("status")
     assert "state survives a machine by:" in status.stdout, status.stdout
-    job.kill("worker-0")
+    job.kill("node-0")
     second_gate.touch()
-    job.until(r"migration\.committed .*worker-0 -> ")
+    job.until(r"migration\.committed .*node-0 -> ")
     assert job.finish() == 0, job.output
 
     ranks = int(slots) * int(shape[3] if len(shape) > 2 else 1)
@@ -153,7 +151,7 @@ def test_state_without_a_replica_is_said_to_be_lost(cluster: StartJob) -> None:
     )
     job.until(r"job\.formed")
     job.wait_until_ready(2)
-    job.kill("worker-1")
+    job.kill("node-1")
     assert job.finish() == 1
     assert "The state of rank 1 is lost" in job.output
     assert "latest checkpoint" in job.output
@@ -174,7 +172,7 @@ def test_training_outlives_every_service_and_the_launcher_starts_them_again(
         job.until(r"the (detector|planner|bus) runs again")
     assert len(re.findall("is gone", job.output)) == 3
     assert "raining continues" in job.output
-    moved = job.cli("migrate", "worker-1", "--yes", "--no-wait")
+    moved = job.cli("migrate", "node-1", "--yes", "--no-wait")
     assert moved.returncode == 0, moved
     gate.touch()
     job.until(r"migration\.committed")
@@ -192,24 +190,24 @@ def test_refusals_change_nothing_and_say_what_to_do(cluster: StartJob, tmp_path:
     job.wait_until_ready(2)
 
     for arguments, code, hint in [
-        (("worker-9",), "unknown_machine", "trainmover status"),
-        (("worker-2",), "not_in_slot", "trainmover status"),
-        (("worker-0", "--to", "worker-1"), "not_a_standby", "standby"),
+        (("node-9",), "unknown_machine", "trainmover status"),
+        (("node-2",), "not_in_slot", "trainmover status"),
+        (("node-0", "--to", "node-1"), "not_a_standby", "standby"),
     ]:
         refused = job.cli("migrate", *arguments, "--yes")
         assert refused.returncode == 3, refused
         assert code in refused.stderr
         assert hint in refused.stderr
 
-    planned = job.cli("migrate", "worker-0", "--dry-run", "-o", "json")
+    planned = job.cli("migrate", "node-0", "--dry-run", "-o", "json")
     assert planned.returncode == 0, planned
-    assert '"worker-2"' in planned.stdout
+    assert '"node-2"' in planned.stdout
 
-    accepted = job.cli("migrate", "worker-0", "--yes", "--no-wait")
+    accepted = job.cli("migrate", "node-0", "--yes", "--no-wait")
     assert accepted.returncode == 0, accepted
-    again = job.cli("migrate", "worker-0", "--yes", "--no-wait")
+    again = job.cli("migrate", "node-0", "--yes", "--no-wait")
     assert again.returncode == 3, again
-    other = job.cli("migrate", "worker-1", "--yes", "--no-wait")
+    other = job.cli("migrate", "node-1", "--yes", "--no-wait")
     assert other.returncode == 3, other
     gate.touch()
     job.until(r"migration\.committed")

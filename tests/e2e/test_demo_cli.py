@@ -81,7 +81,18 @@ def leftovers(home: Path) -> list[str]:
 
 def test_the_demo_passes_and_leaves_nothing_behind(home: Path, started: list[Command]) -> None:
     report = home / "report.html"
-    arguments = ("--nnodes", "3:5", "--steps", str(STEPS), "--seed", "7", "--report", str(report))
+    arguments = (
+        "--slots",
+        "3",
+        "--standbys",
+        "2",
+        "--steps",
+        str(STEPS),
+        "--seed",
+        "7",
+        "--report",
+        str(report),
+    )
     started.append(demo := Command("demo", "--json", *arguments))
     demo.err.until(r"job\.formed")
     pids = demo.pids()
@@ -92,14 +103,14 @@ def test_the_demo_passes_and_leaves_nothing_behind(home: Path, started: list[Com
     assert verdict["bitwise_equal"] is True
     assert verdict["comparison"]["compared"] >= 3 * STEPS - 1
     planned, failure = verdict["migrations"]
-    assert (planned["kind"], planned["slot"], planned["leaver"]) == ("planned", 2, "worker-2")
-    assert (failure["kind"], failure["slot"], failure["leaver"]) == ("failure", 0, "worker-0")
+    assert (planned["kind"], planned["slot"], planned["leaver"]) == ("planned", 2, "node-2")
+    assert (failure["kind"], failure["slot"], failure["leaver"]) == ("failure", 0, "node-0")
     assert planned["steps_redone"] == 0
     assert failure["steps_redone"] <= 1
     assert planned["trace_id"] != failure["trace_id"]
     for move in verdict["migrations"]:
         assert 0 <= move["pause_s"] < verdict["restart_s"]
-    assert "straggler worker-2" in demo.err.text
+    assert "straggler node-2" in demo.err.text
     assert "TrainMover demo: " in report.read_text()
     assert alive(pids) == []
     assert registry.jobs() == []

@@ -22,7 +22,7 @@ ENDLESS = (WORKLOADS, "ddp", "--steps", "1000000", "--pace", "0.02")
 
 BAD = """
 import itertools, time
-from trainmover.detection import BaseDetector, Verdict
+from trainmover.detection import BaseDetector, Finding
 
 class Raises(BaseDetector):
     def tick(self, now_s):
@@ -34,7 +34,7 @@ class Waits(BaseDetector):
 
 class Floods(BaseDetector):
     def tick(self, now_s):
-        return (Verdict("noise", f"m{n}", None, 0.5, "noise") for n in itertools.count())
+        return (Finding("noise", f"m{n}", None, 0.5, "noise") for n in itertools.count())
 """
 ENTRIES = """[trainmover.detectors]
 raises = bad_detectors:Raises
@@ -92,16 +92,14 @@ def test_a_plugin_opens_an_incident_that_moves_a_machine_and_bad_ones_harm_nobod
     feed = [sys.executable, "-m", "trainmover_device_metrics.feed", "--job", job.name]
     beside.append(
         subprocess.Popen(
-            [*feed, "--nats", job.runtime()["nats"], "--machine", "worker-1", "--file", metrics],
+            [*feed, "--nats", job.runtime()["nats"], "--machine", "node-1", "--file", metrics],
             text=True,
         )
     )
     with metrics.open("a") as file:
         file.writelines(["0, 60, 0\n", "1, 97, 0\n"])
-    job.until(
-        r"incident\.opened .*device worker-1: worker-1: device 1: 97 degrees Celsius, hot for"
-    )
-    job.until(r"migration\.committed .*worker-1 -> worker-2 in slot 1")
+    job.until(r"incident\.opened .*device node-1: node-1: device 1: 97 degrees Celsius, hot for")
+    job.until(r"migration\.committed .*node-1 -> node-2 in slot 1")
 
 
 def _said(job: ClusterJob, name: str) -> bool:
@@ -117,27 +115,27 @@ def test_an_announced_end_moves_the_machine_before_it_goes(
     job.until(r"job\.formed")
     job.wait_until_ready(2)
     server = subprocess.Popen(
-        [*COMMAND, "notices", "serve", "--port", "0", "--job", job.name, "--token", "secret"],
+        [*COMMAND, "notice", "serve", "--port", "0", "--job", job.name, "--token", "secret"],
         env={**os.environ, "TRAINMOVER_HOME": str(job.home), "NO_COLOR": "1"},
         stderr=subprocess.PIPE,
         text=True,
     )
     beside.append(server)
     assert server.stderr is not None
-    address = server.stderr.readline().split()[-1].replace("NAME", "worker-0")
+    address = server.stderr.readline().split()[-1].replace("NAME", "node-0")
     body = {"kind": "preemption", "reason": "the spot instance is reclaimed", "leaves_in_s": 120}
     request = urllib.request.Request(
         address, json.dumps(body).encode(), {"Authorization": "Bearer secret"}, method="POST"
     )
     with urllib.request.urlopen(request, timeout=20) as reply:
         assert reply.status == 202
-    job.until(r"incident\.opened .*notice worker-0: .*preemption in 120 s")
-    job.until(r"migration\.committed .*worker-0 -> worker-2 in slot 0")
+    job.until(r"incident\.opened .*notice node-0: .*preemption in 120 s")
+    job.until(r"migration\.committed .*node-0 -> node-2 in slot 0")
     recording = str(tmp_path / "job.tmrec.gz")
-    _ask(job, "record", recording, "--seconds", "3", "--job", job.name)
-    heard = json.loads(_ask(job, "detectors", "replay", recording, "-o", "json"))
-    claims = [(one["detector"], one["kind"], one["machine"]) for one in heard["claims"]]
-    assert ("external", "notice", "worker-0") in claims
+    _ask(job, "job", "record", recording, "--seconds", "3", "--job", job.name)
+    heard = json.loads(_ask(job, "detector", "replay", recording, "-o", "json"))
+    findings = [(one["detector"], one["kind"], one["machine"]) for one in heard["findings"]]
+    assert ("external", "notice", "node-0") in findings
     assert not heard["errors"]
 
 

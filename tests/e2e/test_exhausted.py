@@ -35,7 +35,7 @@ def test_a_job_without_machines_saves_and_goes_on_later(
     policy = ("--when-exhausted", "checkpoint", "--exhausted-after", "0.5")
     job = cluster("--nnodes", "2", *policy, *program, "--hold-at", "10", "--gate", str(gate))
     job.until(r"holds at 10")
-    job.kill("worker-1")
+    job.kill("node-1")
     gate.touch()
     assert job.finish() == 75, job.output
     saved = re.search(rf"{folder}/rank0.pt \(step (\d+)\)", job.output)
@@ -69,7 +69,7 @@ def test_a_sharded_job_without_machines_goes_on_from_what_it_saved(
     while not (folder / "40/.metadata").exists():
         assert time.monotonic() < deadline, job.output
         time.sleep(0.05)
-    job.kill("worker-1")
+    job.kill("node-1")
     gate.touch()
     assert job.finish() == 75, job.output
 

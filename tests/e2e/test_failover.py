@@ -87,8 +87,8 @@ async def test_a_leader_that_slept_is_not_obeyed_when_it_wakes_up(stage, start):
     for machine_ in stage.machines.values():
         for command in machine_.obeyed:
             if isinstance(command, Prepare | Recover):
-                seats = plans.setdefault(command.plan.epoch, command.plan.membership)
-                assert seats == command.plan.membership, "an epoch with two memberships"
+                membership = plans.setdefault(command.plan.epoch, command.plan.membership)
+                assert membership == command.plan.membership, "an epoch with two memberships"
     after = [one.payload for one in stage.facts[taken_over:] if one.source == "/planner"]
     assert sum(isinstance(fact, MigrationApproved) for fact in after) == 1
 

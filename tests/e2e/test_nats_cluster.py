@@ -173,13 +173,13 @@ async def test_a_real_job_is_moved_while_the_leader_dies(
     job = cluster("--nats", bus_of_three.url, "--nnodes", "2:3", *program, *hold, *then)
     await asyncio.to_thread(job.until, r"job\.formed")
     await asyncio.to_thread(job.wait_until_ready, 2)
-    moved = await asyncio.to_thread(job.cli, "migrate", "worker-1", "--yes", "--no-wait")
+    moved = await asyncio.to_thread(job.cli, "migrate", "node-1", "--yes", "--no-wait")
     assert moved.returncode == 0, moved.stderr
     bus_of_three.kill(await bus_of_three.stream_leader())
     gate.touch()
     await asyncio.to_thread(job.until, r"migration\.(ready|switching)")
     second_gate.touch()  # else it may be at its end before there is a leader
-    await asyncio.to_thread(job.until, r"migration\.committed .*worker-1 -> worker-2")
+    await asyncio.to_thread(job.until, r"migration\.committed .*node-1 -> node-2")
     assert await asyncio.to_thread(job.finish) == 0, job.output
 
     expected = await asyncio.to_thread(undisturbed, 2, *program)

@@ -53,9 +53,9 @@ def test_a_secured_run_moves_a_machine_and_refuses_the_wrong_people(
 
     seen = job.cli("status", env=ops)
     assert seen.returncode == 0, seen.stderr
-    assert "worker-1" in seen.stdout
+    assert "node-1" in seen.stdout
 
-    reader = job.cli("migrate", "worker-1", "--yes", env=ops)
+    reader = job.cli("migrate", "node-1", "--yes", env=ops)
     assert reader.returncode == 3, reader
     assert "may not publish 'tm.v1.job.request.migrate'" in reader.stderr
     address = job.runtime()["nats"]
@@ -73,10 +73,10 @@ def test_a_secured_run_moves_a_machine_and_refuses_the_wrong_people(
 
     with subscriber(address, ops) as lines:
         # The operator's key is the default.
-        moved = job.cli("migrate", "worker-1", "--yes", "--no-wait")
+        moved = job.cli("migrate", "node-1", "--yes", "--no-wait")
         assert moved.returncode == 0, moved.stderr
         gate.touch()
-        job.until(r"migration\.committed .*worker-1 -> worker-2")
+        job.until(r"migration\.committed .*node-1 -> node-2")
         for phase in ("preparing", "ready", "switching", "committed"):
             lines.until(re.escape(f"dev.trainmover.migration.{phase}.v1"))
     assert job.finish() == 0, job.output

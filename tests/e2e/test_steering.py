@@ -68,48 +68,57 @@ def test_policy_asks_an_operator_decides_and_all_of_it_is_on_record(cluster: Sta
     job = cluster("--nnodes", "3:5", "--automation", "approval", *GPT)
     job.until(r"job\.formed")
     job.wait_until_ready(3, standbys=2)
-    with slow(job.runtime()["processes"]["worker-2"]):
+    with slow(job.runtime()["processes"]["node-2"]):
         line = job.until(r"migration\.proposed ")
-        assert "worker-2" in line, job.output
+        assert "node-2" in line, job.output
         (found,) = facts(job, "migration.proposed")
         one = found[1]["migration"]
         status = job.cli("status")
-        assert f"trainmover approve {one}" in status.stdout
-        dry = job.cli("approve", one, "--dry-run", "-o", "json")
-        assert json.loads(dry.stdout)["plan"]["moves"][0]["leaver"] == "worker-2"
-        done = job.cli("approve", one, "--reason", "fans are out", "--by", "ada", "-o", "json")
+        assert f"trainmover migration approve {one}" in status.stdout
+        dry = job.cli("migration", "approve", one, "--dry-run", "-o", "json")
+        assert json.loads(dry.stdout)["plan"]["moves"][0]["leaver"] == "node-2"
+        done = job.cli(
+            "migration", "approve", one, "--reason", "fans are out", "--by", "ada", "-o", "json"
+        )
     assert done.returncode == 0, done.stderr
     moved = json.loads(done.stdout)
     assert (moved["state"], moved["decided_by"]) == ("committed", "ada")
 
-    refused = job.cli("reject", one)
+    refused = job.cli("migration", "reject", one)
     assert refused.returncode == 3
     assert "waits for nobody" in refused.stderr
     assert (
-        job.cli("release", "worker-2", "--reason", "fans replaced", "--by", "bob").returncode == 0
+        job.cli(
+            "machine", "unquarantine", "node-2", "--reason", "fans replaced", "--by", "bob"
+        ).returncode
+        == 0
     )
-    again = job.cli("release", "worker-2")
+    again = job.cli("machine", "unquarantine", "node-2")
     assert again.returncode == 3
     assert "next:" in again.stderr
-    assert job.cli("pause", "--reason", "night", "--by", "bob").returncode == 0
-    assert "night" in job.cli("pause").stderr
+    assert job.cli("automation", "pause", "--reason", "night", "--by", "bob").returncode == 0
+    assert "night" in job.cli("automation", "pause").stderr
     status = job.cli("status", "-o", "json")
     assert json.loads(status.stdout)["automation"] == "paused"
-    assert job.cli("resume", "--by", "bob", "--reason", "day").returncode == 0
+    assert job.cli("automation", "resume", "--by", "bob", "--reason", "day").returncode == 0
 
     told = facts(
-        job, "migration.approved", "machine.quarantined", "machine.released", "automation.changed"
+        job,
+        "migration.approved",
+        "machine.quarantined",
+        "machine.unquarantined",
+        "automation.changed",
     )
     assert [name for name, _ in told] == [
         "migration.approved",
         "machine.quarantined",
-        "machine.released",
+        "machine.unquarantined",
         "automation.changed",
         "automation.changed",
     ]
     approved, held, freed, paused, resumed = (fact for _, fact in told)
     assert (approved["approved_by"], approved["approval"]) == ("ada", "fans are out")
-    assert (held["machine"], held["requested_by"]) == ("worker-2", "policy")
+    assert (held["machine"], held["requested_by"]) == ("node-2", "policy")
     assert (freed["requested_by"], freed["reason"]) == ("bob", "fans replaced")
     assert (paused["mode"], paused["requested_by"], paused["reason"]) == ("paused", "bob", "night")
     assert (resumed["mode"], resumed["reason"]) == ("automatic", "day")
@@ -126,20 +135,20 @@ def test_a_move_is_aborted_and_training_never_notices(
     job = cluster("--nnodes", "2:4", *program)
     job.until(r"job\.formed")
     job.wait_until_ready(2, standbys=2)
-    held = job.cli("quarantine", "worker-2", "--reason", "ECC errors", "--by", "ada")
+    held = job.cli("machine", "quarantine", "node-2", "--reason", "ECC errors", "--by", "ada")
     assert held.returncode == 0, held.stderr
-    refused = job.cli("migrate", "worker-1", "--to", "worker-2", "--yes")
+    refused = job.cli("migrate", "node-1", "--to", "node-2", "--yes")
     assert (refused.returncode, "not_a_standby" in refused.stderr) == (3, True)
-    seated = job.cli("quarantine", "worker-1")
-    assert seated.returncode == 3
-    assert "trainmover migrate worker-1" in seated.stderr
+    refused = job.cli("machine", "quarantine", "node-1")
+    assert refused.returncode == 3
+    assert "trainmover migrate node-1" in refused.stderr
 
-    started = job.cli("migrate", "worker-1", "--yes", "--no-wait", "-o", "json")
+    started = job.cli("migrate", "node-1", "--yes", "--no-wait", "-o", "json")
     one = json.loads(started.stdout)
-    assert one["plan"]["moves"][0]["joiner"] == "worker-3"
-    stopped = job.cli("abort", one["id"], "--reason", "wrong machine", "--by", "ada")
+    assert one["plan"]["moves"][0]["joiner"] == "node-3"
+    stopped = job.cli("migration", "abort", one["id"], "--reason", "wrong machine", "--by", "ada")
     assert stopped.returncode == 0, stopped.stderr
-    late = job.cli("abort", one["id"])
+    late = job.cli("migration", "abort", one["id"])
     assert late.returncode == 3
     gate.touch()
     assert job.finish() == 0, job.output

@@ -124,11 +124,11 @@ def test_one_trace_from_the_first_suspicion_to_the_step_after(
     )
     job.until(r"job\.formed")
     job.wait_until_ready(2, standbys=2)
-    moved = job.cli("migrate", "worker-1", "--yes", "--no-wait")
+    moved = job.cli("migrate", "node-1", "--yes", "--no-wait")
     assert moved.returncode == 0, moved.stderr
     gate.touch()
-    job.until(r"migration\.committed .*worker-1 -> ")
-    planned = json.loads(job.cli("migrations", "show", "m-0001", "-o", "json").stdout)["trace_id"]
+    job.until(r"migration\.committed .*node-1 -> ")
+    planned = json.loads(job.cli("migration", "show", "m-0001", "-o", "json").stdout)["trace_id"]
     agent, planner, detector = (f"trainmover-{name}" for name in ("agent", "planner", "detector"))
     collector.until(
         planned,
@@ -147,11 +147,11 @@ def test_one_trace_from_the_first_suspicion_to_the_step_after(
             (agent, "pause"),
         },
     )
-    job.kill("worker-0")
-    job.until(r"migration\.committed .*worker-0 -> ")
+    job.kill("node-0")
+    job.until(r"migration\.committed .*node-0 -> ")
 
     file = tmp_path / "trace.json"
-    shown = job.cli("migrations", "show", "m-0002", "--trace", str(file), "-o", "json")
+    shown = job.cli("migration", "show", "m-0002", "--trace", str(file), "-o", "json")
     assert shown.returncode == 0, shown.stderr
     recovery = json.loads(shown.stdout)
     failure = recovery["trace_id"]

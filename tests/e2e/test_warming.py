@@ -29,9 +29,7 @@ def test_a_failure_is_told_everywhere_and_tried_again(
     line = 1 + next(number for number, text in enumerate(lines) if "assert options" in text)
     file = tmp_path / "tokens.txt"
     job = cluster("--nnodes", "2:3", str(PROGRAM), "--file", str(file))
-    job.until(
-        rf"worker-\d is not ready for slot \d: {ERROR} at {PROGRAM.name}:{line}, in its shadow"
-    )
+    job.until(rf"node-\d is not ready for slot \d: {ERROR} at {PROGRAM.name}:{line}, in its shadow")
 
     standby = standby_of(job)
     assert not standby["ready_slots"]

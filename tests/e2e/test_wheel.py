@@ -21,21 +21,29 @@ pytestmark = [pytest.mark.job, pytest.mark.timeout(300)]
 JOB = ["-m", "trainmover_executor.programs.gpt", "--steps", "11", "--width", "32", "--layers", "1"]
 
 
+PIP = [sys.executable, "-m", "pip", "-q"]
+
+
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment that has the wheel, and sees what the wheel needs."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip", "-q"]
     build = ["wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(folder)]
-    subprocess.run([*pip, *build, str(ROOT)], check=True, timeout=120)
-    (wheel,) = folder.glob("trainmover-*.whl")
+    subprocess.run([*PIP, *build, str(ROOT)], check=True, timeout=120)
+    (made,) = folder.glob("trainmover-*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Path:
+    """A virtual environment that has the wheel, and sees what the wheel needs."""
+    folder = wheel.parent
     venv.create(folder / "venv")
     base = {"base": str(folder / "venv"), "platbase": str(folder / "venv")}
     site = Path(sysconfig.get_path("purelib", "venv", vars=base))
     # As a line of a .pth, a folder gives its packages but not what is installed in it for editing.
     (site / "needs.pth").write_text(sysconfig.get_path("purelib") + "\n")
     there = ["--python", str(folder / "venv"), "install", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run([*pip, *there], check=True, timeout=120)
+    subprocess.run([*PIP, *there], check=True, timeout=120)
     return folder / "venv" / "bin"
 
 
@@ -70,9 +78,7 @@ def test_it_trains_with_a_standby(installed: Path, tmp_path: Path) -> None:
 
 
 def test_its_detectors_are_found(installed: Path, tmp_path: Path) -> None:
-    listed = json.loads(
-        run(installed, "trainmover", "detectors", "list", "-o", "json", home=tmp_path)
-    )
+    listed = json.loads(run(installed, "trainmover", "detector", "ls", "-o", "json", home=tmp_path))
     assert {"liveness", "straggler", "hang", "links"} <= {each["name"] for each in listed}
 
 
@@ -89,3 +95,22 @@ def test_it_has_the_extras_that_the_documentation_names() -> None:
     named = [re.search(r"trainmover\[([\w,]+)\]", command) for _, command in COMMANDS]
     extras = {extra for match in named if match for extra in match[1].split(",")}
     assert {"train", "server"} <= extras <= set(provided or ())
+
+
+@pytest.mark.walk
+@pytest.mark.timeout(900)
+def test_an_empty_environment_gets_all_of_it_from_the_index(wheel: Path, tmp_path: Path) -> None:
+    """``pip install 'trainmover[all]'``, then what the README begins with."""
+    folder = tmp_path / "venv"
+    venv.create(folder)
+    wanted = ["-c", str(ROOT / "constraints.txt"), f"{wheel}[all]"]
+    there = ["--python", str(folder), "install", *wanted]
+    subprocess.run([*PIP, *there], check=True, timeout=600)
+    said = run(
+        folder / "bin", "trainmover", "run", "--slots", "2", "--standbys", "1", *JOB, home=tmp_path
+    )
+    assert re.search(r"^step +10  loss", said, re.MULTILINE)
+    assert run(folder / "bin", "trainmover", "job", "ls", home=tmp_path).startswith("job")
+    judged = json.loads(run(folder / "bin", "trainmover", "doctor", "-o", "json", home=tmp_path))
+    assert judged["worst"] != "problem"
+    run(folder / "bin", "python", "-c", "import prometheus_client, starlette", home=tmp_path)

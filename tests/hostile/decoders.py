@@ -27,7 +27,7 @@ from trainmover.job.endpoints import split_endpoint
 from trainmover.protocol import replies
 from trainmover.runtime import lease
 from trainmover.telemetry import records as telemetry
-from trainmover_executor.links.dialling.handshake import Answer, Hail, Reply
+from trainmover_executor.links.dialling.handshake import Answer, LinkRequest, Reply
 from trainmover_executor.messages import forks as fork_frames
 from trainmover_executor.messages.worker import (
     Fact,
@@ -150,7 +150,7 @@ def _headers(*messages: Any) -> tuple[bytes, ...]:
     return tuple(message.model_dump_json().encode() for message in messages)
 
 
-_HAIL: Final = Hail(job="j", epoch=5, group="g", source=0, target=1)
+_LINK_REQUEST: Final = LinkRequest(job="j", epoch=5, group="g", source=0, target=1)
 _FILE: Final = b'[{"name": "a/b", "size": 3, "executable": false, "digest": "00"}]'
 
 DECODERS: Final = (
@@ -206,7 +206,12 @@ DECODERS: Final = (
         lambda data: split_endpoint(data.decode(errors="replace")),
         (ValueError,),
     ),
-    Decoder("a hail", (_HAIL.pack(),), lambda data: Hail.parse(data, job="j"), (ProtocolError,)),
+    Decoder(
+        "a link_request",
+        (_LINK_REQUEST.pack(),),
+        lambda data: LinkRequest.parse(data, job="j"),
+        (ProtocolError,),
+    ),
     Decoder("an answer", (Answer(Reply.OK).pack(),), Answer.parse, (ProtocolError,)),
     Decoder(
         "a recording",

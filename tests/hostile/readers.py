@@ -56,7 +56,7 @@ def _watcher(story: Story) -> None:
 
 
 def _launcher(story: Story) -> None:
-    ledger = Ledger(nnodes_min=2, running={"worker-0", "worker-1"})
+    ledger = Ledger(nnodes_min=2, running={"node-0", "node-1"})
     for fact in story:
         ledger.learn(fact)
         ledger.ending()

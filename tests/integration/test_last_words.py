@@ -13,6 +13,7 @@ from trainmover_executor.messages.worker import Broke
 pytestmark = pytest.mark.job
 
 PROGRAM = str(Path(__file__).parents[1] / "jobs" / "last_words.py")
+YIELDS = str(Path(__file__).parents[1] / "programs" / "yields_from_inside.py")
 LEAVES = str(Path(__file__).parents[1] / "programs" / "leaves_early.py")
 
 
@@ -41,3 +42,12 @@ def test_a_standby_whose_program_ends_says_why(
         assert broke.error.startswith(error)
         assert broke.where == ("" if line is None else f"{LEAVES}:{line}")
         assert standby.process.wait(timeout_s=10).exit_code == exit_code
+
+
+def test_a_generator_that_yields_from_inside_a_step_ends_at_its_first_step(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    with RanksJob(nursery, [YIELDS], slots=2, folder=tmp_path) as job:
+        for rank in job.ranks:
+            assert rank.process.wait(timeout_s=60).exit_code == 1
+        assert not list(tmp_path.glob("rank-*.jsonl"))  # no step was completed

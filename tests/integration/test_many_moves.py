@@ -93,7 +93,7 @@ def test_planned_moves_in_one_switch_change_no_bit(
 def test_one_joiner_dies_in_the_switch_and_the_other_stays(
     start: Start, undisturbed: Undisturbed, kill_at: KillAt
 ) -> None:
-    """One slot goes back to its leaver; its capsule is with the joiner that did join."""
+    """One slot goes back to its leaver; its private state is with the joiner that did join."""
     job, gate = start(*LONG, slots=6)
     joined, members = spares(job, [1, 2])
     switch = job.plan_of("planned", members)
@@ -127,7 +127,7 @@ def test_one_joiner_dies_in_the_switch_and_the_other_stays(
 def test_machines_that_die_together_change_no_bit(
     slots: int, ranks: int, dying: list[int], start: Start, undisturbed: Undisturbed
 ) -> None:
-    """Also neighbours, each of which keeps the other's capsule."""
+    """Also neighbours, each of which keeps the other's private state."""
     job, gate = start(*PROGRAM, slots=slots, ranks_per_slot=ranks)
     joined, members = spares(job, dying)
     for rank in range(slots * ranks):

@@ -116,27 +116,27 @@ class Tensors:
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    turned: bool
+    transposed: bool
 
     def of(self, rank: int) -> torch.Tensor:
-        """Not contiguous where it is turned."""
-        if not self.turned:
+        """Not contiguous where it is transposed."""
+        if not self.transposed:
             return value(rank, self.shape, self.dtype)
-        turns = range(len(self.shape))[::-1]
-        return value(rank, self.shape[::-1], self.dtype).permute(*turns)
+        axes = range(len(self.shape))[::-1]
+        return value(rank, self.shape[::-1], self.dtype).permute(*axes)
 
     def empty(self) -> torch.Tensor:
         return torch.zeros_like(self.of(0).to(torch.float32)).to(self.dtype)
 
     def __str__(self) -> str:
         kind = str(self.dtype).removeprefix("torch.")
-        return f"{self.shape} {kind}{' turned' if self.turned else ''}"
+        return f"{self.shape} {kind}{' transposed' if self.transposed else ''}"
 
 
 def moves() -> Iterator[tuple[str, Case]]:
-    kinds = [Tensors(shape, torch.float32, turned=False) for shape in SHAPES]
-    kinds += [Tensors(shape, torch.float32, turned=True) for shape in SHAPES if len(shape) > 1]
-    kinds += [Tensors((3, 4), dtype, turned=False) for dtype in DTYPES]
+    kinds = [Tensors(shape, torch.float32, transposed=False) for shape in SHAPES]
+    kinds += [Tensors(shape, torch.float32, transposed=True) for shape in SHAPES if len(shape) > 1]
+    kinds += [Tensors((3, 4), dtype, transposed=False) for dtype in DTYPES]
     for kind in kinds:
         for move in (
             *(broadcast, all_gather, all_gather_into_tensor, gather, scatter, all_to_all),
@@ -704,8 +704,8 @@ class ByGloo:
         self._inits = itertools.count()
 
     def __call__(self) -> None:
-        meeting = f"file://{self._folder}/meeting{next(self._inits)}"
-        dist.init_process_group("gloo", init_method=meeting, rank=self._rank, world_size=3)
+        rendezvous = f"file://{self._folder}/rendezvous{next(self._inits)}"
+        dist.init_process_group("gloo", init_method=rendezvous, rank=self._rank, world_size=3)
 
 
 def run_all(folder: Path, initialize: Callable[[], None]) -> None:

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from trainmover import Session
-from trainmover_executor.state.training import local_of
+from trainmover_executor.state.packing.shards import local_of
 
 WIDTH = 16
 

@@ -119,29 +119,29 @@ class TestSection5DeltaGroups:
 
     def test_the_delta_is_the_links_to_the_leaver(self, fabric: Fabric) -> None:
         leaver, parked = fabric.prepare(2)
-        stayers = [seat for seat in fabric.seats if seat.rank != 2]
-        links = {seat.rank: len(seat.table.edges_to(range(6))) for seat in stayers}
-        for seat in stayers:
-            assert seat.table.switch(fabric.membership) == parked[seat.rank]
-            seat.rewind()
-        assert {seat.rank: len(seat.table.edges_to(range(6))) for seat in stayers} == links
+        stayers = [process for process in fabric.processes if process.rank != 2]
+        links = {process.rank: len(process.table.edges_to(range(6))) for process in stayers}
+        for process in stayers:
+            assert process.table.switch(fabric.membership) == parked[process.rank]
+            process.rewind()
+        assert {process.rank: len(process.table.edges_to(range(6))) for process in stayers} == links
         assert sum(parked.values()) * 2 < sum(links.values())
         fabric.everywhere(fabric.use)
         leaver.leave()
 
     def test_training_goes_on_over_the_old_group_in_phase_one(self, fabric: Fabric) -> None:
         leaver, _ = fabric.prepare(2)
-        joiner, fabric.seats[2] = fabric.seats[2], leaver
+        joiner, fabric.processes[2] = fabric.processes[2], leaver
         fabric.everywhere(fabric.use)
         joiner.leave()
 
     def test_phase_one_holds_no_communication_memory(self, fabric: Fabric) -> None:
         """Parked links are sockets; buffers come with the switch (INV-BYTES)."""
         leaver, parked = fabric.prepare(2)
-        for seat in fabric.seats:
-            if seat.rank != 2:
-                idle = len(seat.table.sockets()) - len(seat.table.edges_to(range(6)))
-                assert idle == parked[seat.rank]
+        for process in fabric.processes:
+            if process.rank != 2:
+                idle = len(process.table.sockets()) - len(process.table.edges_to(range(6)))
+                assert idle == parked[process.rank]
         leaver.leave()
 
 

@@ -107,6 +107,13 @@ CATALOGUE = {
     "unfreeze": Program(90),
     "difficulty": Program(90),
     "spectral": Program(90, ends=(30, 60)),
+    "prefetcher": Program(90, ends=(30, 60)),
+    "wide": Program(110),
+    "windows": Program(90, ends=(30, 60)),
+    "history": Program(90, ends=(30, 60), between=True),
+    "stages": Program(90),
+    "modules": Program(90),
+    "deep": Program(90),
 }
 
 GAPS = {

@@ -41,20 +41,19 @@ def test_a_loss_that_is_another_one_each_time_is_found(weight: str, check: Drive
             assert "torch.use_deterministic_algorithms(True)" in words
 
 
+_SOAKED = (
+    *("fsdp", "accumulate", "no_sync", "scaler"),
+    *("own_generators", "hand_decay", "sam", "several_steps"),
+)
+
+
 @pytest.mark.parametrize(
     "program",
     [
         ("twice_alike", "generator"),
-        ("fsdp",),
         ("gan",),
-        ("accumulate",),
-        ("no_sync",),
-        ("scaler",),
-        ("own_generators",),
-        ("hand_decay",),
         ("lbfgs",),
-        ("sam",),
-        ("several_steps",),
+        *(pytest.param((name,), marks=pytest.mark.soak) for name in _SOAKED),
     ],
     ids=lambda program: program[-1],
 )

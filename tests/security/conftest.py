@@ -15,7 +15,7 @@ from trainmover.bus.nats.bus import NatsBus
 from trainmover.security import Role, Setup, User, client_folder, write
 from trainmover.testing import running_server
 
-MACHINES = ("worker-0", "worker-1")
+MACHINES = ("node-0", "node-1")
 JOB = "gpt"
 
 
@@ -27,7 +27,7 @@ class Secured:
     server: EmbeddedServer
 
     def credentials(self, who: str) -> Credentials:
-        """Those of "planner", or of "machine-worker-0"."""
+        """Those of "planner", or of "machine-node-0"."""
         role, _, machine = who.partition("-")
         return Credentials.of_folder(client_folder(self.folder, User(Role(role), machine)))
 

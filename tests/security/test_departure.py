@@ -33,34 +33,34 @@ class Asked:
 
 async def test_its_own(secured: Secured) -> None:
     asked = Asked()
-    async with secured.bus("planner") as planner, secured.bus("machine-worker-0") as agent:
+    async with secured.bus("planner") as planner, secured.bus("machine-node-0") as agent:
         await planner.serve(JOB, asked)
-        reply = await agent.depart(JOB, "worker-0", reason="maintenance")
+        reply = await agent.depart(JOB, "node-0", reason="maintenance")
     assert json.loads(reply)["migration"] == "m-1"
     [(verb, request)] = asked.requests
     assert verb == "migrate"
-    assert request.machines == ("worker-0",)
-    assert (request.reason, request.requested_by) == ("maintenance", "machine worker-0")
+    assert request.machines == ("node-0",)
+    assert (request.reason, request.requested_by) == ("maintenance", "machine node-0")
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b'{"machine": "worker-1"}', b'{"others": ["x"]}'])
+@pytest.mark.parametrize("body", [b"", b"{", b'{"machine": "node-1"}', b'{"others": ["x"]}'])
 async def test_whatever_stands_in_it(secured: Secured, body: bytes) -> None:
     asked = Asked()
-    async with secured.bus("planner") as planner, secured.bus("machine-worker-0") as agent:
+    async with secured.bus("planner") as planner, secured.bus("machine-node-0") as agent:
         await planner.serve(JOB, asked)
-        subject = f"tm.v1.{JOB}.departure.worker-0"
+        subject = f"tm.v1.{JOB}.departure.node-0"
         await agent.client.request(subject, body, timeout=2)
-    assert {request.machines for _, request in asked.requests} <= {("worker-0",)}
+    assert {request.machines for _, request in asked.requests} <= {("node-0",)}
 
 
 async def test_no_others_and_nothing_else(secured: Secured) -> None:
     asked = Asked()
-    async with secured.bus("planner") as planner, secured.bus("machine-worker-0") as agent:
+    async with secured.bus("planner") as planner, secured.bus("machine-node-0") as agent:
         await planner.serve(JOB, asked)
         with pytest.raises(PermissionDeniedError):
-            await agent.depart(JOB, "worker-1", reason="")
+            await agent.depart(JOB, "node-1", reason="")
         with pytest.raises(PermissionDeniedError):
-            await agent.request(JOB, "migrate", MigrateRequest(machine="worker-0"))
+            await agent.request(JOB, "migrate", MigrateRequest(machine="node-0"))
     assert asked.requests == []
 
 
@@ -68,8 +68,8 @@ async def test_the_bus_in_memory_does_the_same() -> None:
     asked = Asked()
     async with MemoryBus() as bus:
         await bus.serve(JOB, asked)
-        await bus.depart(JOB, "worker-0", reason="x")
-    assert [request.machines for _, request in asked.requests] == [("worker-0",)]
+        await bus.depart(JOB, "node-0", reason="x")
+    assert [request.machines for _, request in asked.requests] == [("node-0",)]
 
 
 def refused(code: str) -> Refusal:
@@ -99,11 +99,19 @@ async def test_the_command_waits_until_it_holds_no_slot(
     async def handler(verb: str, body: bytes) -> bytes:
         return left.pop(0).model_dump_json().encode()
 
-    credentials = secured.credentials("machine-worker-0").environment()
+    credentials = secured.credentials("machine-node-0").environment()
     async with secured.bus("planner") as planner:
         await planner.serve(JOB, handler)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "trainmover_console.cli", "depart", "--machine", "worker-0"),
+            *(
+                sys.executable,
+                "-m",
+                "trainmover_console.cli",
+                "machine",
+                "depart",
+                "--machine",
+                "node-0",
+            ),
             *("--job", JOB, "--nats", secured.server.url),
             env={**os.environ, **credentials},
         )
@@ -119,4 +127,4 @@ def test_no_pod_that_trains_holds_an_operators_key() -> None:
         if document["kind"] == "Job":
             [container] = document["spec"]["template"]["spec"]["containers"]
             command = container["lifecycle"]["preStop"]["exec"]["command"][-1]
-            assert command.startswith("trainmover depart --machine")
+            assert command.startswith("trainmover machine depart --machine")

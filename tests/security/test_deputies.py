@@ -41,7 +41,7 @@ async def create_consumer(
 
 
 async def until_dead(secured: Secured, wanted: str) -> None:
-    """Wait for a dead letter like ``foreign tm.v1.gpt.cmd.worker-1``."""
+    """Wait for a dead letter like ``foreign tm.v1.gpt.cmd.node-1``."""
     async with secured.bus("admin") as admin, asyncio.timeout(5):
         letters = await admin.client.jetstream().subscribe(
             subjects.DEAD_LETTER, stream=DEAD_STREAM, ordered_consumer=True
@@ -73,13 +73,13 @@ async def test_an_answer_that_comes_as_a_request_moves_nobody(
         secured.bus("operator") as operator,
     ):
         await planner.serve(JOB, handler)
-        stored = MigrateRequest(machine="worker-0").model_dump_json().encode()
+        stored = MigrateRequest(machine="node-0").model_dump_json().encode()
         await planner.put("tm_jobs", f"{JOB}.mine", stored, revision=None)
         target = f"tm.v1.{JOB}.request.migrate"
         await answer_to(ops, target)
         await until_dead(secured, f"foreign {target}")
-        await operator.request(JOB, "migrate", MigrateRequest(machine="worker-1"))
-    assert asked == ["worker-1"]
+        await operator.request(JOB, "migrate", MigrateRequest(machine="node-1"))
+    assert asked == ["node-1"]
 
 
 async def test_an_answer_goes_to_inboxes_only(secured: Secured) -> None:
@@ -93,7 +93,7 @@ async def test_an_answer_goes_to_inboxes_only(secured: Secured) -> None:
     async with secured.bus("planner") as planner, secured.bus("ops") as ops:
         await planner.serve(JOB, handler)
         await ops.client.publish(
-            f"tm.v1.{JOB}.request.status", b"{}", reply=f"tm.v1.{JOB}.cmd.worker-1"
+            f"tm.v1.{JOB}.request.status", b"{}", reply=f"tm.v1.{JOB}.cmd.node-1"
         )
         await until_dead(secured, f"foreign tm.v1.{JOB}.request.status")
     assert asked == []
@@ -102,10 +102,10 @@ async def test_an_answer_goes_to_inboxes_only(secured: Secured) -> None:
 STORED = (
     f"$KV.tm_jobs.{JOB}.planner-lease",
     f"$KV.tm_jobs.{JOB}.incarnation",
-    f"$KV.tm_machines.{JOB}.worker-1.starts",
-    f"tm.v1.{JOB}.cmd.worker-1",
+    f"$KV.tm_machines.{JOB}.node-1.starts",
+    f"tm.v1.{JOB}.cmd.node-1",
     f"tm.v1.{JOB}.job.failed",
-    f"tm.v1.{JOB}.machine.ready.worker-1",
+    f"tm.v1.{JOB}.machine.ready.node-1",
 )
 """Dead letters are not among them: whoever reads one knows that anybody may have written it."""
 STREAMS = (subjects.EVENT_STREAM, subjects.COMMAND_STREAM, DEAD_STREAM, "KV_tm_jobs")
@@ -131,9 +131,9 @@ async def test_what_a_consumer_delivers_is_stored_nowhere(
     secured: Secured, target: str, stream: str
 ) -> None:
     """A machine's own words, in a fact, would else come as another's command or lease."""
-    said = new_event(job=JOB, source="/machine/worker-0", payload=make.registered("worker-0"))
+    said = new_event(job=JOB, source="/machine/node-0", payload=make.registered("node-0"))
     async with secured.bus("ops") as ops, secured.bus("admin") as admin:
-        async with secured.bus("machine-worker-0") as agent:
+        async with secured.bus("machine-node-0") as agent:
             await agent.publish(said)
             await agent.client.publish(subjects.DEAD_LETTER, b"{}")
             await agent.ping()
@@ -174,7 +174,7 @@ async def test_nobody_deposes_a_planner_by_having_an_answer_put_over_its_lease(
 async def test_an_agent_cannot_read_more_than_its_permission_names(
     secured: Secured, config: dict[str, Any]
 ) -> None:
-    async with secured.bus("machine-worker-0") as agent:
+    async with secured.bus("machine-node-0") as agent:
         answer = await create_consumer(agent, subjects.EVENT_STREAM, f"tm.v1.{JOB}.job.*", **config)
     assert "error" in answer, answer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 
@@ -17,6 +18,7 @@ from trainmover.bus.nats import reading
 from trainmover.bus.nats.bus import NatsBus
 from trainmover.errors import BusUnavailableError
 from trainmover.events.machine import MachineLost
+from trainmover.runtime import procfs
 from trainmover.testing import BusBench, memory_bench, nats_bench
 from trainmover.tracing.observe import new_event
 from trainmover_console.view.watching import Watched, follow
@@ -83,6 +85,13 @@ def stalled(nats_server: EmbeddedServer) -> Iterator[EmbeddedServer]:
     os.kill(nats_server.pid, signal.SIGCONT)
 
 
+def stop(server: EmbeddedServer) -> None:
+    """Stop it, and return when it has stopped: its threads go on for a moment on a busy host."""
+    os.kill(server.pid, signal.SIGSTOP)
+    while (stat := procfs.read_stat(server.pid)) is not None and stat.state != "T":
+        time.sleep(0.001)
+
+
 async def freeze(server: EmbeddedServer, *, after_s: float, for_s: float) -> None:
     await asyncio.sleep(after_s)
     os.kill(server.pid, signal.SIGSTOP)
@@ -143,7 +152,7 @@ async def test_whoever_asks_is_told_that_the_bus_does_not_get_on(
         await bus.publish(new_event(job=JOB, source="/planner", payload=lost("w0")))
         async with aclosing(bus.events(JOB)) as facts:
             await anext(facts)
-        os.kill(stalled.pid, signal.SIGSTOP)
+        stop(stalled)
         with pytest.raises(BusUnavailableError):
             await history(bus, JOB, patience_s=1.5)
 

@@ -22,7 +22,7 @@ from trainmover.tracing.observe import new_event
 from trainmover_planner import core
 from trainmover_planner.state.effects import Fact
 
-_MACHINES = ("worker-0", "worker-1")
+_MACHINES = ("node-0", "node-1")
 _SMALL = 256 * 1024
 
 
@@ -64,14 +64,14 @@ def lost(name: str) -> MachineLost:
 
 
 def formed() -> JobFormed:
-    return JobFormed(membership=make.seats(*_MACHINES))
+    return JobFormed(membership=make.membership_of(*_MACHINES))
 
 
 async def test_a_flood_does_not_push_out_what_the_planner_resumes_from(small: NatsBus) -> None:
     said = [*(make.registered(name) for name in _MACHINES), formed()]
     await say(small, *said)
     await copied(small, 3)
-    await flood(small, "tm.v1.demo.step.broken.worker-1")
+    await flood(small, "tm.v1.demo.step.broken.node-1")
     assert (await small.client.jetstream().stream_info(subjects.EVENT_STREAM)).state.first_seq > 3
     found = await history(small, "demo")
     assert [event.payload for event in found] == said
@@ -84,10 +84,10 @@ async def test_a_flood_does_not_push_out_what_the_planner_resumes_from(small: Na
 
 async def test_the_order_is_that_of_all_facts_and_nothing_comes_twice(small: NatsBus) -> None:
     """Some were pushed out and some were not; copies of both are kept."""
-    await say(small, make.registered("worker-0"), formed(), make.registered("worker-1"))
+    await say(small, make.registered("node-0"), formed(), make.registered("node-1"))
     await copied(small, 3)
-    await flood(small, "tm.v1.other.step.broken.worker-1")
-    late = [make.registered("worker-2"), lost("worker-1")]
+    await flood(small, "tm.v1.other.step.broken.node-1")
+    late = [make.registered("node-2"), lost("node-1")]
     await say(small, *late)
     await copied(small, 5)
     sequences: list[int] = []
@@ -103,19 +103,19 @@ async def test_the_order_is_that_of_all_facts_and_nothing_comes_twice(small: Nat
 
 
 async def test_who_fills_the_copies_pushes_out_its_own(small: NatsBus) -> None:
-    await say(small, make.registered("worker-0"), make.registered("worker-1"))
+    await say(small, make.registered("node-0"), make.registered("node-1"))
     await copied(small, 2)
     for _ in range(300):
-        await small.client.publish("tm.v1.demo.machine.registered.worker-1", b"x" * 1024)
-    await flood(small, "tm.v1.demo.machine.registered.worker-1")
+        await small.client.publish("tm.v1.demo.machine.registered.node-1", b"x" * 1024)
+    await flood(small, "tm.v1.demo.machine.registered.node-1")
     context = small.client.jetstream()
     info = await context.stream_info("TM_MACHINES", subjects_filter=">")
     assert info.state.subjects == {
-        "tm.v1.demo.machine.registered.worker-0": 1,
-        "tm.v1.demo.machine.registered.worker-1": 4,
+        "tm.v1.demo.machine.registered.node-0": 1,
+        "tm.v1.demo.machine.registered.node-1": 4,
     }
     found = await history(small, "demo")
-    assert [event.payload for event in found] == [make.registered("worker-0")]
+    assert [event.payload for event in found] == [make.registered("node-0")]
 
 
 @pytest.mark.parametrize(
@@ -133,16 +133,14 @@ async def test_no_fact_holds_up_the_copies(small: NatsBus, headers: dict[str, st
     context = small.client.jetstream()
     facts = next(each for each in stream_configs() if each.name == subjects.EVENT_STREAM)
     await context.update_stream(facts)
-    subject = "tm.v1.demo.machine.registered.worker-1"
+    subject = "tm.v1.demo.machine.registered.node-1"
     room = facts.max_msg_size - sum(len(f"{k}: {v}\r\n") for k, v in headers.items()) - 12
     await context.publish(subject, b"x" * room, headers=headers)
     with pytest.raises(Exception, match="maximum"):
         await context.publish(subject, b"x" * (room + 1), headers=headers)
-    await say(small, make.registered("worker-0"))
+    await say(small, make.registered("node-0"))
     await copied(small, 2)
-    assert [event.payload for event in await history(small, "demo")] == [
-        make.registered("worker-0")
-    ]
+    assert [event.payload for event in await history(small, "demo")] == [make.registered("node-0")]
 
 
 def test_every_fact_of_the_planner_is_kept_and_only_known_ones_are() -> None:
@@ -174,7 +172,7 @@ async def test_setup_copies_what_an_older_bus_holds(nats_url: str) -> None:
         await context.add_stream(
             next(each for each in stream_configs() if each.name == subjects.EVENT_STREAM)
         )
-        await say(bus, make.registered("worker-0"), formed())
+        await say(bus, make.registered("node-0"), formed())
         await bus.setup()
         await copied(bus, 2)
         await bus.setup()

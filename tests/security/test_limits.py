@@ -53,20 +53,20 @@ async def test_the_commands_of_a_machine_that_takes_none_leave_room(admin: NatsB
 
 async def test_a_machine_has_one_small_key_and_cannot_fill_the_bucket(secured: Secured) -> None:
     """What is full takes nothing more, also from the others."""
-    async with secured.bus("machine-worker-0") as bus:
+    async with secured.bus("machine-node-0") as bus:
         with pytest.raises(BusError, match="maximum"):
-            await bus.put("tm_machines", f"{JOB}.worker-0.generation", b"1" * 4096, revision=None)
+            await bus.put("tm_machines", f"{JOB}.node-0.generation", b"1" * 4096, revision=None)
         with pytest.raises(PermissionDeniedError):
-            await bus.put("tm_machines", f"{JOB}.worker-0.more", b"1", revision=None)
+            await bus.put("tm_machines", f"{JOB}.node-0.more", b"1", revision=None)
 
 
-@pytest.mark.parametrize("who", ["detector", "machine-worker-0", "planner"])
+@pytest.mark.parametrize("who", ["detector", "machine-node-0", "planner"])
 @pytest.mark.parametrize("rollup", ["all", "sub"])
 async def test_no_header_empties_a_bucket(secured: Secured, who: str, rollup: str) -> None:
     """``Nats-Rollup: all`` with the detector's key purged all jobs' records."""
     key = {
         "detector": f"$KV.tm_jobs.{JOB}.detector-lease",
-        "machine-worker-0": f"$KV.tm_machines.{JOB}.worker-0.generation",
+        "machine-node-0": f"$KV.tm_machines.{JOB}.node-0.generation",
         "planner": f"$KV.tm_jobs.{JOB}.x",
     }[who]
     async with secured.bus("admin") as admin, secured.bus(who) as bus:

@@ -33,7 +33,7 @@ from trainmover_executor.links.dialling.handshake import (
     REQUEST_SIZE,
     WATCH_GROUP,
     Answer,
-    Hail,
+    LinkRequest,
     Reply,
 )
 from trainmover_executor.links.dialling.secret import LinkSecret
@@ -47,7 +47,7 @@ NO_ENDPOINTS = [
     *("a" * 64 + ":1", ".x:1", "x..y:1", "-x:1", ("a." * 130) + "b:1", "x\0:1", "x\n:1"),
     "x:" + "1" * 5000,
 ]
-HAIL = Hail(job="j", epoch=5, group="g", source=0, target=1)
+LINK_REQUEST = LinkRequest(job="j", epoch=5, group="g", source=0, target=1)
 
 
 @pytest.mark.parametrize("text", ["h:1", "10.0.0.1:65535", "[::1]:80", "::1:80", "a-b.c_d.e.:0"])
@@ -76,26 +76,28 @@ def test_what_is_no_endpoint_gets_into_no_fact_and_no_membership(text: str) -> N
 async def test_calling_it_raises_what_callers_know(text: str) -> None:
     """Every rank that dialled the joiner ended with exit code 70."""
     with pytest.raises((OSError, TrainMoverError)):
-        await dial(text, HAIL, secret=LinkSecret())
+        await dial(text, LINK_REQUEST, secret=LinkSecret())
 
 
 @pytest.mark.parametrize(
-    "hail",
+    "link_request",
     [
-        Hail(job="j", epoch=2**64, group="g", source=0, target=1),
-        Hail(job="j", epoch=-1, group="g", source=0, target=1),
-        Hail(job="j", epoch=1, group="g", source=2**32, target=1),
-        Hail(job="j", epoch=1, group="g", source=0, target=-1),
+        LinkRequest(job="j", epoch=2**64, group="g", source=0, target=1),
+        LinkRequest(job="j", epoch=-1, group="g", source=0, target=1),
+        LinkRequest(job="j", epoch=1, group="g", source=2**32, target=1),
+        LinkRequest(job="j", epoch=1, group="g", source=0, target=-1),
     ],
 )
-async def test_a_hail_that_does_not_fit_is_a_protocol_error(hail: Hail) -> None:
+async def test_a_link_request_that_does_not_fit_is_a_protocol_error(
+    link_request: LinkRequest,
+) -> None:
     with pytest.raises(ProtocolError, match="does not fit"):
-        await dial("127.0.0.1:1", hail, secret=LinkSecret())
+        await dial("127.0.0.1:1", link_request, secret=LinkSecret())
 
 
 @given(data=st.binary(max_size=300))
 def test_a_handshake_is_read_or_is_a_protocol_error(data: bytes) -> None:
-    for parse in (Answer.parse, lambda each: Hail.parse(each, job="j")):
+    for parse in (Answer.parse, lambda each: LinkRequest.parse(each, job="j")):
         with contextlib.suppress(ProtocolError):
             parse(data)
 
@@ -112,7 +114,7 @@ async def serving() -> AsyncIterator[str]:
         rank=1,
         secret=LinkSecret(b"s" * 32),
         is_stale=lambda _: False,
-        accept=lambda hail, sock: sock.close(),
+        accept=lambda link_request, sock: sock.close(),
     )
     endpoint.open()
     task = asyncio.ensure_future(endpoint.serve())
@@ -150,7 +152,7 @@ async def test_a_rank_survives_that_no_descriptor_is_left(few_files: int) -> Non
         for sock in held:
             sock.close()
         async with asyncio.timeout(10):
-            (await dial(address, HAIL, secret=LinkSecret(b"s" * 32))).close()
+            (await dial(address, LINK_REQUEST, secret=LinkSecret(b"s" * 32))).close()
 
 
 async def test_strangers_that_talk_in_every_way_keep_nobody_out() -> None:
@@ -159,10 +161,10 @@ async def test_strangers_that_talk_in_every_way_keep_nobody_out() -> None:
         strangers = []
         for number in range(200):
             reader, writer = await asyncio.open_connection(host, port)
-            writer.write((b"", b"G", HAIL.pack(), b"\xff" * 4096)[number % 4])
+            writer.write((b"", b"G", LINK_REQUEST.pack(), b"\xff" * 4096)[number % 4])
             strangers.append((reader, writer))
         async with asyncio.timeout(10):
-            (await dial(address, HAIL, secret=LinkSecret(b"s" * 32))).close()
+            (await dial(address, LINK_REQUEST, secret=LinkSecret(b"s" * 32))).close()
         for _, writer in strangers:
             writer.close()
 
@@ -196,7 +198,7 @@ async def test_memory_is_shared_with_whoever_knows_the_secret_and_nobody_else() 
 
     deceived = asyncio.create_task(asyncio.to_thread(deceive))
     with pytest.raises((ProtocolError, OSError)):
-        await dial(address, HAIL, secret=LinkSecret(b"s" * 32))
+        await dial(address, LINK_REQUEST, secret=LinkSecret(b"s" * 32))
     assert await deceived == []
 
 
@@ -209,7 +211,7 @@ class Rank:
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         self.said: list[Frozen] = []
         self.table = SimpleNamespace(
-            epoch=1, membership=seats(1, "127.0.0.2:9"), seated_at=lambda rank: 0
+            epoch=1, membership=membership(1, "127.0.0.2:9"), held_since=lambda rank: 0
         )
         spec = WorkerSpec(
             job="j",
@@ -243,21 +245,21 @@ class Rank:
             theirs = socket.create_connection(listener.getsockname(), source_address=(host, 0))
             mine, _ = listener.accept()
         mine.setblocking(False)
-        hail = Hail(job="j", epoch=epoch, group=WATCH_GROUP, source=source, target=1)
-        self.neighbours.accept(mine, hail)
+        link_request = LinkRequest(job="j", epoch=epoch, group=WATCH_GROUP, source=source, target=1)
+        self.neighbours.accept(mine, link_request)
         theirs.setblocking(False)
         return theirs
 
     def move_to(self, epoch: int, endpoint: str) -> None:
         """Rank 0 is at another machine from now on."""
-        self.table.epoch, self.table.membership = epoch, seats(epoch, endpoint)
+        self.table.epoch, self.table.membership = epoch, membership(epoch, endpoint)
         self.neighbours._watches[2, True] = SimpleNamespace(  # type: ignore[assignment]
             epoch=1, peer=2, socket=None, tell=lambda _: None, close=lambda: None
         )
         self.neighbours.watch_anew(frozenset({0}))
 
 
-def seats(epoch: int, endpoint: str) -> Membership:
+def membership(epoch: int, endpoint: str) -> Membership:
     members = tuple(
         Member(machine=f"m{slot}", generation=0, endpoints=(at,))
         for slot, at in enumerate((endpoint, "127.0.0.1:1", "127.0.0.1:2"))
@@ -362,10 +364,10 @@ class TestRotation:
     ) -> None:
         async with listening(LinkSecret(*callees)) as address:
             if may:
-                (await dial(address, HAIL, secret=LinkSecret(*callers))).close()
+                (await dial(address, LINK_REQUEST, secret=LinkSecret(*callers))).close()
             else:
                 with pytest.raises(ProtocolError, match="different link secrets"):
-                    await dial(address, HAIL, secret=LinkSecret(*callers))
+                    await dial(address, LINK_REQUEST, secret=LinkSecret(*callers))
 
     async def test_a_rank_that_runs_takes_what_its_file_says_now(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -383,14 +385,14 @@ class TestRotation:
         monkeypatch.setenv(SECRET_VARIABLE, str(file))
         old = LinkSecret(OLD)
         async with listening(LinkSecret.from_environment()) as address:
-            (await dial(address, HAIL, secret=old)).close()
+            (await dial(address, LINK_REQUEST, secret=old)).close()
             write(NEW, OLD)
-            (await dial(address, HAIL, secret=old)).close()
+            (await dial(address, LINK_REQUEST, secret=old)).close()
             write(b"n" * 64, NEW)
             with pytest.raises(ProtocolError, match="different link secrets"):
-                await dial(address, HAIL, secret=old)
+                await dial(address, LINK_REQUEST, secret=old)
             file.write_bytes(b"half")  # whoever copies it to the machine is not done
-            (await dial(address, HAIL, secret=LinkSecret(NEW))).close()
+            (await dial(address, LINK_REQUEST, secret=LinkSecret(NEW))).close()
 
 
 @contextlib.asynccontextmanager

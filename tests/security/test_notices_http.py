@@ -122,6 +122,6 @@ async def test_callers_that_say_nothing_take_a_bounded_number_of_threads() -> No
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "notices"])
 def test_other_hosts_need_a_token(host: str) -> None:
-    arguments = ["notices", "serve", "--host", host, "--job", "j", "--nats", "nats://127.0.0.1:1"]
+    arguments = ["notice", "serve", "--host", host, "--job", "j", "--nats", "nats://127.0.0.1:1"]
     result = CliRunner().invoke(app, arguments, env={"TRAINMOVER_NOTICES_TOKEN": ""})
     assert result.exit_code == ExitCode.USAGE

@@ -15,7 +15,7 @@ from tests.security.conftest import Secured
 from trainmover.bus.credentials import inbox_prefix, public_key
 from trainmover.bus.kept import KEPT
 
-EVERYBODY = ("planner", "detector", "machine-worker-0", "operator", "ops", "relay")
+EVERYBODY = ("planner", "detector", "machine-node-0", "operator", "ops", "relay")
 
 PUBLISH = {
     # decisions: the planner's
@@ -24,41 +24,41 @@ PUBLISH = {
     "tm.v1.gpt.job.formed": {"planner"},
     "tm.v1.gpt.machine.quarantined": {"planner"},
     "tm.v1.gpt.machine.lost": {"planner"},
-    "tm.v1.gpt.cmd.worker-0": {"planner"},
-    "tm.v1.gpt.cmd.worker-1": {"planner"},
+    "tm.v1.gpt.cmd.node-0": {"planner"},
+    "tm.v1.gpt.cmd.node-1": {"planner"},
     "$KV.tm_jobs.gpt": {"planner"},
     "$KV.tm_jobs.gpt.incarnation": {"planner"},
     "$KV.tm_migrations.gpt.m-0001": {"planner"},
-    "$KV.tm_machines.gpt.worker-0.generation": {"planner", "machine-worker-0"},
-    "$KV.tm_machines.gpt.worker-0.more": {"planner"},
-    "$KV.tm_machines.gpt.worker-1.generation": {"planner"},
-    # claims: the detector's
+    "$KV.tm_machines.gpt.node-0.generation": {"planner", "machine-node-0"},
+    "$KV.tm_machines.gpt.node-0.more": {"planner"},
+    "$KV.tm_machines.gpt.node-1.generation": {"planner"},
+    # findings: the detector's
     "tm.v1.gpt.incident.opened": {"detector"},
     "tm.v1.gpt.detector.quarantined": {"detector"},
     # what a machine says of itself
-    "tm.v1.gpt.machine.registered.worker-0": {"machine-worker-0"},
-    "tm.v1.gpt.step.progress.worker-0": {"machine-worker-0"},
-    "tm.v1.gpt.plan.committed.worker-0": {"machine-worker-0"},
-    "tm.v1.gpt.telemetry.worker-0": {"machine-worker-0"},
-    "tm.v1.gpt.machine.registered.worker-1": set(),
-    "tm.v1.gpt.step.progress.worker-1": set(),
-    "tm.v1.gpt.telemetry.worker-1": set(),
-    "tm.v1.gpt.machine.lost.worker-0": set(),
+    "tm.v1.gpt.machine.registered.node-0": {"machine-node-0"},
+    "tm.v1.gpt.step.progress.node-0": {"machine-node-0"},
+    "tm.v1.gpt.plan.committed.node-0": {"machine-node-0"},
+    "tm.v1.gpt.telemetry.node-0": {"machine-node-0"},
+    "tm.v1.gpt.machine.registered.node-1": set(),
+    "tm.v1.gpt.step.progress.node-1": set(),
+    "tm.v1.gpt.telemetry.node-1": set(),
+    "tm.v1.gpt.machine.lost.node-0": set(),
     "tm.v1.gpt.machine.registered": set(),
     # what others know about machines: people's, and their tools'
     "tm.v1.gpt.machine.noticed": {"operator"},
     # requests: people's
     "tm.v1.gpt.request.migrate": {"operator"},
     # a machine's own departure, and no other's
-    "tm.v1.gpt.departure.worker-0": {"machine-worker-0"},
-    "tm.v1.gpt.departure.worker-1": set(),
+    "tm.v1.gpt.departure.node-0": {"machine-node-0"},
+    "tm.v1.gpt.departure.node-1": set(),
     "tm.v1.gpt.request.abort": {"operator"},
     "tm.v1.gpt.request.status": {"operator", "ops"},
     # dead letters: whoever must read facts may say that one is bad
-    "tm.v1.dead": {"planner", "detector", "machine-worker-0", "relay"},
+    "tm.v1.dead": {"planner", "detector", "machine-node-0", "relay"},
     # another job, another tool, no job of ours
     "tm.v1.other.migration.proposed": set(),
-    "tm.v1.other.step.progress.worker-0": set(),
+    "tm.v1.other.step.progress.node-0": set(),
     "tm.v1.other.request.migrate": set(),
     "$KV.tm_jobs.other": set(),
     "$SYS.REQ.SERVER.PING": set(),
@@ -83,9 +83,9 @@ PUBLISH = {
     "$JS.API.STREAM.INFO.TM_EVENTS": {"planner", "detector", "operator", "ops", "relay"},
     "$JS.API.CONSUMER.CREATE.TM_EVENTS.x": {"planner", "detector", "operator", "ops"},
     "$JS.API.CONSUMER.CREATE.TM_EVENTS.x.tm.v1.gpt.job.*": {
-        *("planner", "detector", "operator", "ops", "machine-worker-0"),
+        *("planner", "detector", "operator", "ops", "machine-node-0"),
     },
-    "$JS.API.CONSUMER.CREATE.TM_EVENTS.x.tm.v1.gpt.step.progress.worker-1": {
+    "$JS.API.CONSUMER.CREATE.TM_EVENTS.x.tm.v1.gpt.step.progress.node-1": {
         *("planner", "detector", "operator", "ops"),
     },
     "$JS.API.CONSUMER.CREATE.TM_EVENTS": set(),  # its filter and its name would be free
@@ -99,25 +99,25 @@ PUBLISH = {
     "$JS.ACK.TM_EVENTS.facts:gpt:relay.1.1.1.1.0": {"relay"},
     "$JS.API.CONSUMER.DURABLE.CREATE.TM_EVENTS.facts:gpt:relay": set(),
     # reading commands: each machine its own
-    "$JS.API.CONSUMER.CREATE.TM_COMMANDS.agent:gpt:worker-0.tm.v1.gpt.cmd.worker-0": {
-        "machine-worker-0",
+    "$JS.API.CONSUMER.CREATE.TM_COMMANDS.agent:gpt:node-0.tm.v1.gpt.cmd.node-0": {
+        "machine-node-0",
     },
-    "$JS.API.CONSUMER.CREATE.TM_COMMANDS.agent:gpt:worker-0.tm.v1.gpt.cmd.worker-1": set(),
-    "$JS.API.CONSUMER.CREATE.TM_COMMANDS.agent:gpt:worker-0": set(),
-    "$JS.API.CONSUMER.DURABLE.CREATE.TM_COMMANDS.agent:gpt:worker-0": set(),
-    "$JS.API.CONSUMER.MSG.NEXT.TM_COMMANDS.agent:gpt:worker-0": {"machine-worker-0"},
-    "$JS.API.CONSUMER.MSG.NEXT.TM_COMMANDS.agent:gpt:worker-1": set(),
-    "$JS.ACK.TM_COMMANDS.agent:gpt:worker-0.1.1.1.1.0": {"machine-worker-0"},
-    "$JS.ACK.TM_COMMANDS.agent:gpt:worker-1.1.1.1.1.0": set(),
+    "$JS.API.CONSUMER.CREATE.TM_COMMANDS.agent:gpt:node-0.tm.v1.gpt.cmd.node-1": set(),
+    "$JS.API.CONSUMER.CREATE.TM_COMMANDS.agent:gpt:node-0": set(),
+    "$JS.API.CONSUMER.DURABLE.CREATE.TM_COMMANDS.agent:gpt:node-0": set(),
+    "$JS.API.CONSUMER.MSG.NEXT.TM_COMMANDS.agent:gpt:node-0": {"machine-node-0"},
+    "$JS.API.CONSUMER.MSG.NEXT.TM_COMMANDS.agent:gpt:node-1": set(),
+    "$JS.ACK.TM_COMMANDS.agent:gpt:node-0.1.1.1.1.0": {"machine-node-0"},
+    "$JS.ACK.TM_COMMANDS.agent:gpt:node-1.1.1.1.1.0": set(),
     "$JS.API.STREAM.MSG.GET.TM_COMMANDS": set(),
     # buckets and dead letters, to look at
     "$JS.API.STREAM.MSG.GET.KV_tm_jobs": {"planner", "detector", "operator", "ops"},
-    "$JS.API.STREAM.MSG.GET.KV_tm_machines": {"planner", "operator", "ops", "machine-worker-0"},
+    "$JS.API.STREAM.MSG.GET.KV_tm_machines": {"planner", "operator", "ops", "machine-node-0"},
     # a direct get can put a bare message anywhere: nobody's
     "$JS.API.DIRECT.GET.KV_tm_jobs": set(),
     "$JS.API.DIRECT.GET.KV_tm_jobs.$KV.tm_jobs.gpt": set(),
-    "$JS.API.DIRECT.GET.KV_tm_machines.$KV.tm_machines.gpt.worker-0.starts": set(),
-    "$JS.API.DIRECT.GET.TM_COMMANDS.tm.v1.gpt.cmd.worker-1": set(),
+    "$JS.API.DIRECT.GET.KV_tm_machines.$KV.tm_machines.gpt.node-0.starts": set(),
+    "$JS.API.DIRECT.GET.TM_COMMANDS.tm.v1.gpt.cmd.node-1": set(),
     "$JS.API.STREAM.MSG.GET.TM_DEAD": {"operator", "ops"},
 }
 
@@ -129,7 +129,7 @@ SUBSCRIBE = {
     "tm.v1.gpt.step.>": {"operator", "ops"},
     "tm.v1.dead": {"operator", "ops"},
     "tm.v1.gpt.cmd.*": set(),
-    "tm.v1.gpt.cmd.worker-0": set(),
+    "tm.v1.gpt.cmd.node-0": set(),
     "tm.v1.gpt.>": set(),
     "tm.v1.>": set(),
     "tm.v1.other.migration.>": set(),
@@ -139,7 +139,7 @@ SUBSCRIBE = {
     "$SYS.>": set(),
     "_INBOX.>": set(),
     "_INBOX.admin.x": set(),
-    "$SRV.PING": {"planner", "detector", "machine-worker-0", "relay"},
+    "$SRV.PING": {"planner", "detector", "machine-node-0", "relay"},
     "$SRV.PING.trainmover-planner": {"planner"},
 }
 
@@ -207,7 +207,7 @@ async def test_the_admin_may_do_everything(secured: Secured) -> None:
 @pytest.mark.parametrize("who", EVERYBODY)
 async def test_replies_are_seen_by_their_asker_alone(secured: Secured, who: str) -> None:
     keys = {}
-    for each in (*EVERYBODY, "machine-worker-1"):
+    for each in (*EVERYBODY, "machine-node-1"):
         seed = secured.credentials(each).nkey
         assert seed is not None
         keys[each] = public_key(seed.read_text().strip())
@@ -221,10 +221,10 @@ async def test_every_subject_of_the_catalogue_has_one_speaker(secured: Secured) 
     """Nothing in the contract is left out of the permissions, or open to two roles."""
     from trainmover.events import CATALOG
 
-    speakers = ("planner", "detector", "machine-worker-0", "operator", "ops", "relay")
+    speakers = ("planner", "detector", "machine-node-0", "operator", "ops", "relay")
     for who in speakers:
         async with Asker(secured, who) as asker:
             for kind in CATALOG.values():
-                subject = kind.subject("bert", machine="worker-0")
+                subject = kind.subject("bert", machine="node-0")
                 allowed = re.match(kind.by, who) is not None
                 assert await asker.may_publish(subject) is allowed, (who, subject)

@@ -1,4 +1,4 @@
-"""``trainmover setup`` as a process, and a server that runs from what it wrote."""
+"""``trainmover bus setup`` as a process, and a server that runs from what it wrote."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trainmover.tracing.observe import new_event
 
 def setup(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "trainmover_console.cli", "setup", *arguments],
+        [sys.executable, "-m", "trainmover_console.cli", "bus", "setup", *arguments],
         env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
         capture_output=True,
         text=True,
@@ -61,7 +61,7 @@ class TestFiles:
         done = setup("--out", str(tmp_path), "--job", "gpt", "--machines", "2", "--standbys", "2")
         assert done.returncode == 0, done.stderr
         made = sorted(path.name for path in (tmp_path / "clients" / "machines").iterdir())
-        assert made == ["standby-1", "standby-2", "worker-0", "worker-1"]
+        assert made == ["node-0", "node-1", "standby-1", "standby-2"]
 
     def test_machines_are_added_and_keys_kept(self, tmp_path: Path) -> None:
         setup("--out", str(tmp_path), "--job", "gpt", "--machines", "2")
@@ -88,7 +88,7 @@ class TestFiles:
 
     def test_a_client_folder_has_all_that_one_client_needs(self, tmp_path: Path) -> None:
         setup("--out", str(tmp_path), "--job", "gpt", "--machines", "1")
-        folder = tmp_path / "clients" / "machines" / "worker-0"
+        folder = tmp_path / "clients" / "machines" / "node-0"
         assert sorted(path.name for path in folder.iterdir()) == ["ca.pem", "link-gpt", "nkey"]
         assert len((folder / "link-gpt").read_text().strip()) == 64
 
@@ -212,24 +212,24 @@ async def test_a_machine_that_is_added_may_connect_after_a_reload(tmp_path: Path
 
     with Server(made(tmp_path)) as server:
         setup("--out", str(tmp_path), "--nats", server.url)
-        setup("--out", str(tmp_path), "--machine", "worker-9")
-        new = server.credentials(Role.MACHINE, "worker-9")
+        setup("--out", str(tmp_path), "--machine", "node-9")
+        new = server.credentials(Role.MACHINE, "node-9")
         with pytest.raises(PermissionDeniedError):
             async with NatsBus(server.url, credentials=new, connect_timeout=0.5):
                 pass
         server.process.send_signal(signal.SIGHUP)
         server.until("Reloaded")
         async with NatsBus(server.url, credentials=new) as bus:
-            fact = make.registered("worker-9")
-            await bus.publish(new_event(job="gpt", source="/machine/worker-9", payload=fact))
+            fact = make.registered("node-9")
+            await bus.publish(new_event(job="gpt", source="/machine/node-9", payload=fact))
 
 
 async def test_a_key_that_is_taken_back_does_not_come_again(tmp_path: Path) -> None:
     with Server(made(tmp_path)) as server:
         setup("--out", str(tmp_path), "--nats", server.url)
-        setup("--out", str(tmp_path), "--machine", "worker-9")
+        setup("--out", str(tmp_path), "--machine", "node-9")
         stolen = {}
-        for role, machine in ((Role.MACHINE, "worker-9"), (Role.OPERATOR, "")):
+        for role, machine in ((Role.MACHINE, "node-9"), (Role.OPERATOR, "")):
             credentials = server.credentials(role, machine)
             assert credentials.nkey is not None
             copy = tmp_path / f"stolen-{role}"
@@ -240,7 +240,7 @@ async def test_a_key_that_is_taken_back_does_not_come_again(tmp_path: Path) -> N
         for each in stolen.values():
             async with NatsBus(server.url, credentials=each) as bus:
                 await bus.ping()
-        gone = setup("--out", str(tmp_path), "--revoke", "worker-9", "--revoke", "operator")
+        gone = setup("--out", str(tmp_path), "--revoke", "node-9", "--revoke", "operator")
         assert gone.returncode == 0, gone.stderr
         setup("--out", str(tmp_path))
         server.process.send_signal(signal.SIGHUP)
@@ -251,29 +251,29 @@ async def test_a_key_that_is_taken_back_does_not_come_again(tmp_path: Path) -> N
                     pass
         async with NatsBus(server.url, credentials=server.credentials(Role.OPERATOR)) as bus:
             await bus.ping()
-        assert not (tmp_path / "clients" / "machines" / "worker-9" / "nkey").exists()
+        assert not (tmp_path / "clients" / "machines" / "node-9" / "nkey").exists()
 
 
 def test_a_count_does_not_bring_back_a_key_that_was_taken_out(tmp_path: Path) -> None:
     """A deployment says how many machines there are each time that it starts."""
     everything = ("--out", str(tmp_path), "--job", "gpt", "--machines", "2", "--standbys", "1")
     home = tmp_path / "clients" / "machines"
-    for name in ("worker-1", "standby-1"):
+    for name in ("node-1", "standby-1"):
         setup(*everything)
         assert setup("--out", str(tmp_path), "--revoke", name).returncode == 0
         assert [path.name for path in (home / name).iterdir()] == ["ca.pem"]
     setup(*everything)
-    assert not (home / "worker-1" / "nkey").exists()
+    assert not (home / "node-1" / "nkey").exists()
     assert not (home / "standby-1" / "nkey").exists()
-    setup("--out", str(tmp_path), "--machine", "worker-1")
+    setup("--out", str(tmp_path), "--machine", "node-1")
     setup(*everything)
-    assert (home / "worker-1" / "nkey").exists()
+    assert (home / "node-1" / "nkey").exists()
     assert not (home / "standby-1" / "nkey").exists()
 
 
 def test_links_get_a_new_secret_and_the_one_before_lasts_until_the_next(tmp_path: Path) -> None:
     setup("--out", str(tmp_path), "--job", "gpt", "--machines", "2")
-    file = tmp_path / "clients" / "machines" / "worker-1" / "link-gpt"
+    file = tmp_path / "clients" / "machines" / "node-1" / "link-gpt"
     first = file.read_text().split()
     seen = [first]
     for _ in range(2):
@@ -314,9 +314,9 @@ def test_nobody_to_take_a_key_from(tmp_path: Path) -> None:
     assert setup("--out", str(tmp_path), "--revoke", "x").returncode == 2
     setup("--out", str(tmp_path), "--job", "gpt", "--machines", "1")
     before = contents(tmp_path)
-    refused = setup("--out", str(tmp_path), "--revoke", "worker-7")
+    refused = setup("--out", str(tmp_path), "--revoke", "node-7")
     assert refused.returncode == 2
-    assert "worker-0" in refused.stderr
+    assert "node-0" in refused.stderr
     assert contents(tmp_path) == before
 
 

@@ -30,7 +30,7 @@ class Checks:
         self.step = 0
         self.voted_epoch = 0
         self.calm = True
-        self._seats: dict[int, Membership] = {}
+        self._memberships: dict[int, Membership] = {}
         self._plans: dict[str, Plan] = {}
         self._planned: set[int] = set()
         self._witnesses: set[tuple[str, int]] = set()
@@ -46,14 +46,14 @@ class Checks:
 
         Args:
             epoch: The epoch.
-            voters: (slot, life, completed steps, digest of the state) of each rank.
+            voters: (slot, incarnation, completed steps, digest of the state) of each rank.
         """
         voters = list(voters)
         if len({(committed, digest) for _, _, committed, digest in voters}) != 1:
             self.fail("INV-SAME-BITS", f"ranks voted with different states: {voters}")
         committed = voters[0][2]
         again = committed == self.step - 1 and not self._witnesses & {
-            life for _, life, _, _ in voters
+            incarnation for _, incarnation, _, _ in voters
         }
         if again and self.voted_epoch < epoch and epoch not in self._planned:
             self.step -= 1  # all who knew that it counted are dead: a failure may cost this step
@@ -62,17 +62,17 @@ class Checks:
             self.fail("INV-NO-LOST-STEP", f"after step {self.step}, step {committed} was {what}")
         if epoch < self.voted_epoch:
             self.fail("INV-EPOCH-MONOTONE", f"a vote passed at {epoch} after {self.voted_epoch}")
-        for slot, life, _, _ in voters:
-            owner = self._owners.setdefault((slot, epoch), life)
-            if owner != life:
-                self.fail("INV-ONE-OWNER", f"slot {slot} at {epoch}: {owner} and {life}")
+        for slot, incarnation, _, _ in voters:
+            owner = self._owners.setdefault((slot, epoch), incarnation)
+            if owner != incarnation:
+                self.fail("INV-ONE-OWNER", f"slot {slot} at {epoch}: {owner} and {incarnation}")
         self.voted_epoch = epoch
         self.step += 1
         self._witnesses = set()
 
-    def witness(self, life: tuple[str, int]) -> None:
-        """A rank of this life knows that the latest vote passed."""
-        self._witnesses.add(life)
+    def witness(self, incarnation: tuple[str, int]) -> None:
+        """A rank of this incarnation knows that the latest vote passed."""
+        self._witnesses.add(incarnation)
 
     def command(self, machine: str, command: Command) -> None:
         """The planner sent this."""
@@ -83,7 +83,7 @@ class Checks:
                 if self.calm and plan.kind == "failure":
                     self.fail("INV-LEAVER-WHOLE", f"{plan.id} recovers a job that is well")
             case Start(membership=membership):
-                self._seat(membership)
+                self._check_epoch(membership)
             case _:
                 pass
 
@@ -91,7 +91,7 @@ class Checks:
         """The bus stored this."""
         match fact.payload:
             case JobFormed(membership=membership) | MigrationCommitted(membership=membership):
-                self._seat(membership)
+                self._check_epoch(membership)
             case StepBroken(machine=machine, epoch=epoch) if self.calm:
                 self.fail("INV-LEAVER-WHOLE", f"a step of {machine} broke at {epoch}: why?")
             case _:
@@ -103,10 +103,10 @@ class Checks:
         known = self._plans.setdefault(plan.id, plan)
         if known is not plan and known != plan:
             self.fail("INV-EPOCH-MONOTONE", f"{plan.id} means two plans")
-        self._seat(plan.membership)
+        self._check_epoch(plan.membership)
 
-    def _seat(self, membership: Membership) -> None:
-        known = self._seats.setdefault(membership.epoch, membership)
+    def _check_epoch(self, membership: Membership) -> None:
+        known = self._memberships.setdefault(membership.epoch, membership)
         if known is not membership and known != membership:
             self.fail("INV-EPOCH-MONOTONE", f"epoch {membership.epoch} means two memberships")
 

@@ -1,4 +1,4 @@
-"""The links between ranks: collectives as meetings, hand-overs as deposits, ends of processes."""
+"""The links between ranks: collectives of all ranks, hand-overs as deposits, ends of processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Fabric"]
 
 
 @dataclass(slots=True)
-class _Meeting:
+class _Collective:
     """One collective of all ranks at one epoch."""
 
     kind: str
@@ -39,7 +39,7 @@ class Fabric:
         self.sim = sim
         self.checks = checks
         self.ranks: list[SimRank] = []
-        self._meetings: dict[tuple[int, int], _Meeting] = {}
+        self._collectives: dict[tuple[int, int], _Collective] = {}
         self._deposits: dict[tuple[int, str, int], Any] = {}
 
     # -- collectives -----------------------------------------------------------------------------
@@ -53,21 +53,21 @@ class Fabric:
         """
         key = (rank.epoch, rank.sequence)
         rank.sequence += 1
-        meeting = self._meetings.get(key)
-        if meeting is None:
-            meeting = self._meetings[key] = _Meeting(kind)
-        if meeting.kind != kind:
-            self.checks.fail("in step", f"{rank.name} is in {kind}, others in {meeting.kind}")
-        rank.meeting = key
-        meeting.there[rank.rank] = (rank, value, done)
+        collective = self._collectives.get(key)
+        if collective is None:
+            collective = self._collectives[key] = _Collective(kind)
+        if collective.kind != kind:
+            self.checks.fail("in step", f"{rank.name} is in {kind}, others in {collective.kind}")
+        rank.collective = key
+        collective.there[rank.rank] = (rank, value, done)
         if self._ahead(rank):
-            rank.after(0.001, rank.links_broke, rank.turn, "a peer is at a later epoch")
+            rank.after(0.001, rank.links_broke, rank.changes, "a peer is at a later epoch")
             return
-        if meeting.broken or len(meeting.there) < rank.membership.layout.world_size:
+        if collective.broken or len(collective.there) < rank.membership.layout.world_size:
             return
-        meeting.over = True
-        values = [value for _, value, _ in meeting.there.values()]
-        for one, _, finish in meeting.there.values():
+        collective.over = True
+        values = [value for _, value, _ in collective.there.values()]
+        for one, _, finish in collective.there.values():
             one.after(
                 self.sim.between(0.0002, 0.004), self._leave_together, one, key, finish, values
             )
@@ -75,21 +75,22 @@ class Fabric:
     def _leave_together(
         self, rank: SimRank, key: tuple[int, int], done: Callable[[list[Any]], None], values: Any
     ) -> None:
-        if rank.meeting != key:
+        if rank.collective != key:
             return
-        rank.meeting = None
-        meeting = self._meetings[key]
-        if meeting.kind == "vote" and not meeting.seen:
+        rank.collective = None
+        collective = self._collectives[key]
+        if collective.kind == "vote" and not collective.seen:
             # Somebody knows that it passed; where nobody does, the step is void for all.
-            meeting.seen = True
+            collective.seen = True
             self.checks.vote(
                 epoch=key[0],
                 voters=[
-                    (one.slot, one.life, *value[:2]) for one, value, _ in meeting.there.values()
+                    (one.slot, one.incarnation, *value[:2])
+                    for one, value, _ in collective.there.values()
                 ],
             )
-        if meeting.kind == "vote":
-            self.checks.witness(rank.life)
+        if collective.kind == "vote":
+            self.checks.witness(rank.incarnation)
         done(values)
 
     def _ahead(self, rank: SimRank) -> bool:
@@ -101,19 +102,23 @@ class Fabric:
 
     def break_off(self, rank: SimRank) -> None:
         """``rank`` latched or died: what it already sent may still arrive, or not."""
-        if rank.meeting is None:
+        if rank.collective is None:
             return
-        meeting = self._meetings[rank.meeting]
-        rank.meeting = None
-        if not meeting.over and self.sim.chance(0.5):
-            meeting.broken = True
+        collective = self._collectives[rank.collective]
+        rank.collective = None
+        if not collective.over and self.sim.chance(0.5):
+            collective.broken = True
 
     def reset(self, rank: SimRank) -> None:
         """``rank`` closed all its links and is at a new epoch: who waits for it sees them end."""
         for other in self.ranks:
-            if other.meeting is not None and other.epoch < rank.epoch and self._knows(other, rank):
+            if (
+                other.collective is not None
+                and other.epoch < rank.epoch
+                and self._knows(other, rank)
+            ):
                 late_s = self.sim.between(0.001, 0.01)
-                other.after(late_s, other.links_broke, other.turn, "links ended")
+                other.after(late_s, other.links_broke, other.changes, "links ended")
 
     # -- processes -------------------------------------------------------------------------------
 
@@ -133,16 +138,16 @@ class Fabric:
                 other.after(self.sim.between(0.0005, 0.005), other.heard_abort, epoch, reason)
 
     def at(self, machine: str, generation: int, rank: int) -> SimRank | None:
-        """The process that holds ``rank`` in this life, if it lives."""
+        """The process that holds ``rank`` in this incarnation, if it lives."""
         for one in self.ranks:
-            if one.life == (machine, generation) and one.rank == rank and one.alive:
+            if one.incarnation == (machine, generation) and one.rank == rank and one.alive:
                 return one
         return None
 
     @staticmethod
     def _knows(rank: SimRank, other: SimRank) -> bool:
-        seat = rank.membership.members[other.slot]
-        return (seat.machine, seat.generation) == other.life and rank is not other
+        member = rank.membership.members[other.slot]
+        return (member.machine, member.generation) == other.incarnation and rank is not other
 
     def _adjacent(self, rank: SimRank, other: SimRank) -> bool:
         world = rank.membership.layout.world_size

@@ -63,7 +63,7 @@ class SimMachine:
             host=self.name,
             warm_limit=sim.random.choice([None, None, None, 1, 2]),
         )
-        # As the shell does: tenths of a second, so that no life repeats an earlier one's number.
+        # As the shell does: tenths of a second, so that no incarnation repeats a number.
         self._state = AgentState(me=me, generation=int(10 * sim.now_s) - 1)
         sim.note(self.name, "starts")
         self.scene.bus.obey(self.agent, self.name, self._obey)
@@ -139,7 +139,12 @@ class SimMachine:
             case effects.Forward() | effects.Spawn() | effects.End():
                 self._act_on_ranks(action)
             case effects.Log(event=event, fields=fields):
-                if event in ("command.ignored", "plan.refused", "life.ending", "worker.exited"):
+                if event in (
+                    "command.ignored",
+                    "plan.refused",
+                    "incarnation.ending",
+                    "worker.exited",
+                ):
                     self.scene.sim.note(self.name, "%s %s", event, fields)
             case _:
                 self._act_alone(action)
@@ -223,7 +228,7 @@ class SimMachine:
 def _brief(command: Command) -> str:
     plan = getattr(command, "plan", None)
     if plan is not None:
-        seats = ",".join(f"{m.machine}.{m.generation}" for m in plan.membership.members)
+        members = ",".join(f"{m.machine}.{m.generation}" for m in plan.membership.members)
         moves = "; ".join(map(str, plan.moves))
-        return f"{command.verb} {plan.id} epoch {plan.epoch} [{seats}] {moves}"
+        return f"{command.verb} {plan.id} epoch {plan.epoch} [{members}] {moves}"
     return f"{command.verb} {command.model_dump(exclude={'verb', 'membership'})}"

@@ -71,6 +71,6 @@ class PhaseOne:
             self._rank.after(0.1, self._dial, plan)
 
     def _joiner_of(self, plan: Plan, slot: int) -> SimRank | None:
-        seat = plan.membership.members[slot]
+        member = plan.membership.members[slot]
         rank = plan.membership.layout.ranks_of(slot)[0]
-        return self._rank.fabric.at(seat.machine, seat.generation, rank)
+        return self._rank.fabric.at(member.machine, member.generation, rank)

@@ -2,7 +2,7 @@
 
 Its state is the number of completed steps and a digest that every step changes. What the core
 decides is done here as ``trainmover_executor`` does it: ``control_thread`` (commands, neighbours),
-``loop`` (steps), ``ballot`` (the vote), ``handover``, ``leaver`` and ``joiner``. What runs in two
+``loop`` (steps), ``vote``, ``handover``, ``leaver`` and ``joiner``. What runs in two
 threads there is one here.
 """
 
@@ -18,11 +18,11 @@ from tests.simulation.voice import Voice
 from trainmover.commands import AbortMigration, BreakStep, Prepare, Recover, SaveCheckpoint
 from trainmover.job.plan import Plan
 from trainmover.job.topology import Frozen, Member, Membership
-from trainmover.protocol.capsules import holder_of
+from trainmover.protocol.private_state import holder_of
 from trainmover.testing.simulation import SimProcess, Simulation
 from trainmover_executor.decisions import core, effects
 from trainmover_executor.decisions.state import WorkerState
-from trainmover_executor.decisions.turn import failure_of
+from trainmover_executor.decisions.transition import failure_of
 
 __all__ = ["SimRank"]
 
@@ -35,7 +35,7 @@ class SimRank(SimProcess):
     Args:
         sim: The world.
         fabric: Its links.
-        member: The life it belongs to.
+        member: The incarnation it belongs to.
         rank: Its rank.
         membership: What it was started in.
         standby: Whether it waits in the sandbox.
@@ -48,7 +48,7 @@ class SimRank(SimProcess):
     Attributes:
         role: What it knows and decides by.
         where: What the training thread is doing.
-        turn: Grows with each change of ``where``: whatever was to follow the one before is void.
+        changes: Grows with each change of ``where``: whatever was to follow the one before is void.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class SimRank(SimProcess):
     ) -> None:
         super().__init__(sim)
         self.fabric = fabric
-        self.machine, self.life = member.machine, (member.machine, member.generation)
+        self.machine, self.incarnation = member.machine, (member.machine, member.generation)
         self.rank = rank
         self.slot = membership.layout.slot_of(rank)
         self.membership = membership
@@ -79,9 +79,9 @@ class SimRank(SimProcess):
         self.name = f"{self.machine}/r{rank}"
         self.digest = 0
         self.where = "starting"
-        self.turn = 0
+        self.changes = 0
         self.sequence = 0
-        self.meeting: tuple[int, int] | None = None
+        self.collective: tuple[int, int] | None = None
         self.linked = not standby
         self._step_s, self._max_steps = step_s, max_steps
         self._report, self._warmed, self._finished = report, warmed, finished
@@ -139,15 +139,15 @@ class SimRank(SimProcess):
 
     def _go(self, where: str) -> int:
         self.where = where
-        self.turn += 1
-        return self.turn
+        self.changes += 1
+        return self.changes
 
     def _next(self, delay_s: float, method: Callable[[], None]) -> None:
-        turn = self.turn
-        self.after(delay_s, self._if_still, turn, method)
+        changes = self.changes
+        self.after(delay_s, self._if_still, changes, method)
 
-    def _if_still(self, turn: int, method: Callable[[], None]) -> None:
-        if self.turn == turn:
+    def _if_still(self, changes: int, method: Callable[[], None]) -> None:
+        if self.changes == changes:
             method()
 
     def _note(self, text: str, *args: object) -> None:
@@ -207,8 +207,8 @@ class SimRank(SimProcess):
         last = self.committed + 1 >= self._max_steps
         may_switch = self._attempts + 1 >= SHADOW_ITERATIONS and not last
         self._take(effects.VoteBegun(may_switch))
-        ballot = self.role.ballot
-        prepared = self.epoch if ballot is None else ballot.epoch
+        voted_on = self.role.voted_on
+        prepared = self.epoch if voted_on is None else voted_on.epoch
         self._go("vote")
         self.fabric.enter(self, "vote", (self.committed, self.digest, prepared), self._voted)
 
@@ -246,9 +246,9 @@ class SimRank(SimProcess):
             self._go("void")
             self._next(self.sim.between(0.0, 0.05), follows)
 
-    def links_broke(self, turn: int, reason: str) -> None:
+    def links_broke(self, changes: int, reason: str) -> None:
         """An operation of the training thread met a closed link."""
-        if self.turn == turn:
+        if self.changes == changes:
             self.trip(reason)
 
     def heard_abort(self, epoch: int, reason: str) -> None:
@@ -258,8 +258,8 @@ class SimRank(SimProcess):
 
     def lost(self, dead: SimRank) -> None:
         """A watch link ended without a goodbye."""
-        seat = self.membership.members[dead.slot]
-        if (seat.machine, seat.generation) != dead.life or self.where == "done":
+        member = self.membership.members[dead.slot]
+        if (member.machine, member.generation) != dead.incarnation or self.where == "done":
             return
         self._blame(dead.rank, "reset")
         self.trip(f"rank {dead.rank} is gone")
@@ -323,9 +323,9 @@ class SimRank(SimProcess):
         if epoch != self.epoch:
             return
         peer = (self.rank + 1) % self.membership.layout.world_size
-        seat = self.membership.members[self.membership.layout.slot_of(peer)]
-        gone = self.fabric.at(seat.machine, seat.generation, peer) is None
-        if gone and not self.unreachable(seat.machine):
+        member = self.membership.members[self.membership.layout.slot_of(peer)]
+        gone = self.fabric.at(member.machine, member.generation, peer) is None
+        if gone and not self.unreachable(member.machine):
             self._blame(peer, "refused")
             self.trip(f"rank {peer} cannot be reached")
 
@@ -355,7 +355,7 @@ class SimRank(SimProcess):
             if source == self.rank and joiner != self.rank:
                 self.fabric.deposit(plan.epoch, "state", joiner, (self.committed, self.digest))
             if self._holder(plan, joiner) == self.rank:
-                self.fabric.deposit(plan.epoch, "capsule", joiner, self.committed)
+                self.fabric.deposit(plan.epoch, "private_state", joiner, self.committed)
         self._next(self.sim.between(0.001, 0.1), self._handed_out)
 
     def _handed_out(self) -> None:
@@ -376,8 +376,8 @@ class SimRank(SimProcess):
             self._rewatch()
             self._settle()
             return
-        seat = plan.membership.members[self.slot]
-        joiner = self.fabric.at(seat.machine, seat.generation, self.rank)
+        member = plan.membership.members[self.slot]
+        joiner = self.fabric.at(member.machine, member.generation, self.rank)
         if joiner is None or joiner.epoch != plan.epoch:
             self.trip("the joiner was lost when the switch was decided")
             self._settle()
@@ -400,8 +400,8 @@ class SimRank(SimProcess):
     def _lead(self, plan: Plan) -> None:
         if self.role.leading != plan:
             return
-        seat = plan.membership.members[self.slot]
-        joiner = self.fabric.at(seat.machine, seat.generation, self.rank)
+        member = plan.membership.members[self.slot]
+        joiner = self.fabric.at(member.machine, member.generation, self.rank)
         if joiner is None:
             self._take(effects.LeadFailed(plan, "the joiner is gone"))
         elif joiner.where == "joining" and joiner.epoch == plan.epoch:
@@ -414,10 +414,10 @@ class SimRank(SimProcess):
             self._take(effects.LeadFailed(plan, "the joiner ended the link"))
 
     def _hang_up(self, plan: Plan) -> None:
-        seat = plan.membership.members[self.slot]
-        joiner = self.fabric.at(seat.machine, seat.generation, self.rank)
+        member = plan.membership.members[self.slot]
+        joiner = self.fabric.at(member.machine, member.generation, self.rank)
         if joiner is not None and joiner.where == "joining" and joiner.epoch == plan.epoch:
-            joiner.after(0.002, joiner.links_broke, joiner.turn, "the leaver ended the link")
+            joiner.after(0.002, joiner.links_broke, joiner.changes, "the leaver ended the link")
 
     def leads(self, plan: Plan) -> bool:
         """Whether this leaver has called the joiner, and not hung up."""
@@ -467,8 +467,8 @@ class SimRank(SimProcess):
         if found is None:
             return
         committed, digest = found
-        capsule = self.fabric.collect(plan.epoch, "capsule", self.rank)
-        if kind == "state" and committed and capsule is None:
+        private_state = self.fabric.collect(plan.epoch, "private_state", self.rank)
+        if kind == "state" and committed and private_state is None:
             return
         self.digest = digest
         self._note("joined at epoch %d after step %d", plan.epoch, committed)

@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 import numpy as np
 from tests.simulation.scene import Scene
 
-from trainmover.detection import CollectiveWindow, Evidence, Verdict
+from trainmover.detection import CollectiveWindow, Evidence, Finding
 from trainmover.detection.guard import Guarded
 from trainmover.events.incident import IncidentOpened
 from trainmover.job.topology import Frozen, Membership
@@ -52,14 +52,14 @@ class SimPlanner:
         self.state: State = core.initial("sim", settings)
         self.ready = False
         self.replies: list[Frozen] = []
-        self._lives = itertools.count()
+        self._starts = itertools.count()
         self._asked = itertools.count()
 
     def start(self) -> None:
         """A fresh process that reads what is stored."""
         self.process = SimProcess(self.scene.sim)
         self.ready = False
-        self._life = next(self._lives)
+        self._started = next(self._starts)
         self._facts = SimOutbox(self.process, self.scene.bus, "planner")
         self._machines: dict[str, SimOutbox] = {}
         self.process.after(self.scene.sim.between(0.05, 0.6), self._catch_up, self.process)
@@ -81,9 +81,9 @@ class SimPlanner:
         self.state = state
         bus.follow(process, "planner", self._hear, skip=len(bus.facts))
         self._stepped_s = sim.now_s
-        incarnation = self._life if state.membership is not None else 1
+        incarnation = self._started if state.membership is not None else 1
         self.state, commands = core.resume(self.state, sim.now_s, incarnation=max(1, incarnation))
-        sim.note("planner", "is ready, life %d", self._life)
+        sim.note("planner", "is ready, incarnation %d", self._started)
         self.ready = True
         self._carry_out(commands)
         self._plan_wake()
@@ -172,18 +172,18 @@ class SlownessOracle:
     def __init__(self, slow: list[str]) -> None:
         self._slow = slow
 
-    def observe(self, window: CollectiveWindow) -> Iterable[Verdict]:
+    def observe(self, window: CollectiveWindow) -> Iterable[Finding]:
         return ()
 
-    def notice(self, evidence: Evidence) -> Iterable[Verdict]:
+    def notice(self, evidence: Evidence) -> Iterable[Finding]:
         return ()
 
     def membership_changed(self, membership: Membership) -> None:
         return None
 
-    def tick(self, now_s: float) -> Iterable[Verdict]:
+    def tick(self, now_s: float) -> Iterable[Finding]:
         return [
-            Verdict("straggler", name, None, 0.9, f"{name} is slow", advice="move")
+            Finding("straggler", name, None, 0.9, f"{name} is slow", advice="move")
             for name in self._slow
         ]
 
@@ -200,7 +200,7 @@ class SimDetector:
         self.slow: list[str] = []
         self.process = SimProcess(scene.sim)
         self.process.die()
-        self._lives = itertools.count()
+        self._starts = itertools.count()
         self._core: DetectorCore | None = None
         scene.hear.append(self._telemetry)
 
@@ -208,7 +208,7 @@ class SimDetector:
         """A fresh process that reads what is stored."""
         self.process = SimProcess(self.scene.sim)
         self._core = None
-        self._life = next(self._lives)
+        self._started = next(self._starts)
         self._said = itertools.count()
         self._outbox = SimOutbox(self.process, self.scene.bus, "detector")
         self.process.after(self.scene.sim.between(0.05, 0.6), self._catch_up, self.process)
@@ -257,7 +257,7 @@ class SimDetector:
         for payload in payloads:
             if isinstance(payload, IncidentOpened):
                 sim.note("detector", "%s %s: %s", payload.id, payload.kind, payload.summary)
-            id = f"{self._life}.{next(self._said)}"
+            id = f"{self._started}.{next(self._said)}"
             stored = StoredFact(sim.now_s, "/detector", id, payload)
             self._outbox.put(lambda stored=stored: bus.store(stored))  # type: ignore[misc]
 

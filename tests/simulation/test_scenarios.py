@@ -60,7 +60,7 @@ def test_an_abort_that_comes_after_the_vote_breaks_no_step():
 
 
 def test_a_joiner_that_has_switched_survives_the_next_death():
-    """The next plan seats it like any other; its agent had not seen the commit yet."""
+    """The next plan gives it a slot like any other; its agent had not seen the commit yet."""
     world = Stage()
     world.planner.ask("migrate", MigrateRequest(machine="w-3"))
     world.until(PlanSwitched, count=4)
@@ -76,16 +76,16 @@ def test_a_joiner_that_has_switched_survives_the_next_death():
 
 
 def test_a_machine_that_starts_over_before_anybody_missed_it_is_replaced():
-    """Its telemetry must not pass for that of its earlier life."""
+    """Its telemetry must not pass for that of its earlier incarnation."""
     world = Stage()
     world.harm("w-2")
     world.machines["w-2"].kill(reset=False)
     world.wait(0.5)
     world.machines["w-2"].start()
     world.trains_again()
-    seats = world.planner.state.membership
-    assert seats is not None
-    names = {(one.machine, one.generation) for one in seats.members}
+    membership = world.planner.state.membership
+    assert membership is not None
+    names = {(one.machine, one.generation) for one in membership.members}
     assert ("w-2", 0) not in names
 
 

@@ -374,10 +374,10 @@ def _freeze_service(world: World, name: Literal["planner", "detector"]) -> str |
 
 
 def _migrate(world: World) -> str | None:
-    seats = world.planner.state.membership
-    if seats is None:
+    membership = world.planner.state.membership
+    if membership is None:
         return None
-    names = [member.machine for member in seats.members]
+    names = [member.machine for member in membership.members]
     chosen = world.sim.random.sample(names, 1 if world.sim.chance(0.8) else min(2, len(names)))
     world.planner.ask("migrate", MigrateRequest(machine=chosen[0], others=tuple(chosen[1:])))
     return f"operator moves {', '.join(chosen)}"

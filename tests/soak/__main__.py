@@ -144,7 +144,7 @@ class Soak:
         missing = SLOTS + 2 - len(alive) if alive else 0
         for _ in range(missing):
             self._number += 1
-            name = f"worker-{self._number}"
+            name = f"node-{self._number}"
             argv = [sys.executable, "-m", "trainmover_executor.agent", "--job", self.job.name]
             argv += ["--nats", self.job.runtime()["nats"], "--machine", name]
             argv += ["--nnodes", f"{SLOTS}:{SLOTS + 2}", "--metrics-dir", str(self.job.metrics)]

@@ -64,7 +64,7 @@ class ClusterJob:
         return NatsBus(record["nats"], name="test", credentials=ops)
 
     def kill(self, *names: str) -> None:
-        """``kill -9`` the named processes ("detector", "worker-2", ...)."""
+        """``kill -9`` the named processes ("detector", "node-2", ...)."""
         processes = self.runtime()["processes"]
         for name in names:
             os.kill(processes[name], signal.SIGKILL)
@@ -87,7 +87,7 @@ class ClusterJob:
     ) -> None:
         """Wait until so many standbys are warm for every slot.
 
-        Those count whose agent had at least ``generation`` lives before.
+        Those count whose agent had at least ``generation`` incarnations before.
         """
         asyncio.run(self._until_ready(set(range(slots)), standbys, generation, timeout_s))
 

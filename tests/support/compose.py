@@ -145,7 +145,7 @@ class Stack:
 
     def revive(self, *, standbys: int) -> None:
         """Start services and machines that ended; the bus was set up before."""
-        services = ("detector", "planner", *(f"worker-{slot}" for slot in SLOTS), "standby")
+        services = ("detector", "planner", *(f"node-{slot}" for slot in SLOTS), "standby")
         scale = ("--scale", f"standby={standbys}")
         self.compose("up", "-d", "--no-recreate", "--no-deps", *scale, *services, timeout_s=180)
 
@@ -195,7 +195,7 @@ class Stack:
 
     def metrics(self, folder: Path) -> RunMetrics:
         """The loss lines of every rank up to now."""
-        self.compose("cp", f"worker-0:{METRICS}", str(folder))
+        self.compose("cp", f"node-0:{METRICS}", str(folder))
         return read_run(folder)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from trainmover.errors import StaleEpochError
 from trainmover.job.topology import Layout, Member, Membership
 from trainmover_executor.collectives.linked.control import ControlCommunicator
-from trainmover_executor.links.dialling.handshake import Hail
+from trainmover_executor.links.dialling.handshake import LinkRequest
 from trainmover_executor.links.shared_memory.slots import SharedMemory, SharedSocket
 from trainmover_executor.links.table import LinkTable
 
@@ -104,13 +104,18 @@ class Fabric:
     def table(self, rank: int) -> LinkTable:
         return self.tables[self.start.endpoint_of(rank)]
 
-    def dial(self, endpoint: str, hail: Hail) -> concurrent.futures.Future[socket.socket]:
+    def dial(
+        self, endpoint: str, link_request: LinkRequest
+    ) -> concurrent.futures.Future[socket.socket]:
         future: concurrent.futures.Future[socket.socket] = concurrent.futures.Future()
-        shared = self.shares(hail.source, hail.target)
+        shared = self.shares(link_request.source, link_request.target)
         mine, theirs = shared_pair() if shared else socket_pair()
         try:
             self.tables[endpoint].park(
-                epoch=hail.epoch, group=hail.group, peer=hail.source, sock=theirs
+                epoch=link_request.epoch,
+                group=link_request.group,
+                peer=link_request.source,
+                sock=theirs,
             )
         except StaleEpochError as error:
             mine.close()

@@ -10,7 +10,7 @@ RANGE = range(20_000, 32_000)
 """Below those that Linux takes by itself, for connections and where a program asks for any:
 one of them would be free now and a connection's by the time that it is listened on."""
 
-_claims: list[socket.socket] = []
+_reserved: list[socket.socket] = []
 
 
 def free_port() -> int:
@@ -20,20 +20,20 @@ def free_port() -> int:
         OSError: All are taken.
     """
     for port in random.sample(RANGE, len(RANGE)):
-        if _claimed(port) and _is_free(port):
+        if _reserve(port) and _is_free(port):
             return port
     raise OSError(errno.EADDRINUSE, f"no port of {RANGE} is free: do other tests run?")
 
 
-def _claimed(port: int) -> bool:
+def _reserve(port: int) -> bool:
     """A name in the system's abstract namespace, which ends with this process."""
-    claim = socket.socket(socket.AF_UNIX)
+    holder = socket.socket(socket.AF_UNIX)
     try:
-        claim.bind(f"\0trainmover-test-port-{port}")
+        holder.bind(f"\0trainmover-test-port-{port}")
     except OSError:
-        claim.close()
+        holder.close()
         return False
-    _claims.append(claim)
+    _reserved.append(holder)
     return True
 
 

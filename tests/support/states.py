@@ -36,8 +36,8 @@ _PARTS: Final = (
     ("A job", "As the planner sees it, and as `trainmover status` says.", JOB.mermaid()),
     (
         "A machine",
-        "Each way through `registered` is a new life, with a generation of its own: nobody takes "
-        "a machine that comes back for the one that was given up.",
+        "Each way through `registered` is a new incarnation, with a generation of its own: nobody "
+        "takes a machine that comes back for the one that was given up.",
         MACHINE.mermaid(),
     ),
     ("A slot that a standby is warm for", "One for each slot it may take.", BAY.mermaid()),

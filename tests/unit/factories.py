@@ -19,7 +19,7 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def seats(*names: str, epoch: int = 1) -> Membership:
+def membership_of(*names: str, epoch: int = 1) -> Membership:
     members = tuple(Member(machine=n, generation=0, endpoints=("127.0.0.1:1",)) for n in names)
     return Membership(epoch=epoch, layout=Layout(slots=len(names)), members=members)
 
@@ -137,17 +137,17 @@ class Move:
 
 
 FORMED = (
-    *(registered(f"worker-{number}") for number in range(3)),
-    migration.JobFormed(membership=seats("worker-0", "worker-1"), standbys=("worker-2",)),
-    ready("worker-2", 0),
+    *(registered(f"node-{number}") for number in range(3)),
+    migration.JobFormed(membership=membership_of("node-0", "node-1"), standbys=("node-2",)),
+    ready("node-2", 0),
 )
 """A job of two machines, with a standby that is warm for the first slot."""
 
 MOVE = Move(
     "m-0001",
     slot=1,
-    leaver="worker-1",
-    joiner="worker-2",
-    after=seats("worker-0", "worker-2", epoch=2),
+    leaver="node-1",
+    joiner="node-2",
+    after=membership_of("node-0", "node-2", epoch=2),
 )
 """The standby takes the second slot of that job."""

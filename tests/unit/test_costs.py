@@ -8,10 +8,10 @@ from tests.unit.test_view import view_of
 
 from trainmover.events import migration
 from trainmover.events.executor import WorkerCosts
-from trainmover_console.cli.jobs.look import _status_table
+from trainmover_console.cli.daily.status import _status_table
 from trainmover_console.view.costs import cost_lines
 
-FORMED = migration.JobFormed(membership=make.seats("w-0", "w-1"), standbys=("spare",))
+FORMED = migration.JobFormed(membership=make.membership_of("w-0", "w-1"), standbys=("spare",))
 AT_END = WorkerCosts(
     machine="w-1", rank=1, vote="end", kept_bytes=1_200_000, keep_s=0.0031, because="it alternates"
 )

@@ -30,9 +30,9 @@ from trainmover_console.cli.exits import ExitCode
 
 TOKEN = "correct horse battery staple"
 FACTS = (
-    *(make.registered(f"worker-{number}") for number in range(3)),
-    JobFormed(membership=make.seats("worker-0", "worker-1"), standbys=("worker-2",)),
-    make.straggler("worker-1", 1),
+    *(make.registered(f"node-{number}") for number in range(3)),
+    JobFormed(membership=make.membership_of("node-0", "node-1"), standbys=("node-2",)),
+    make.straggler("node-1", 1),
     make.MOVE.proposed(),
 )
 
@@ -100,15 +100,15 @@ async def test_the_stream_shows_facts_as_they_come(nats_url: str, tmp_path: Path
                 states = {one["id"]: one["state"] for one in picture["migrations"]}
                 if states == {"m-0001": "proposed"} and not told:
                     told = True
-                    assert picture["incidents"][0]["machine"] == "worker-1"
-                    assert [one["machine"] for one in picture["ranks"]] == ["worker-0", "worker-1"]
+                    assert picture["incidents"][0]["machine"] == "node-1"
+                    assert [one["machine"] for one in picture["ranks"]] == ["node-0", "node-1"]
                     await tell(bus, make.MOVE.preparing(), make.MOVE.committed())
                 if states == {"m-0001": "committed"}:
                     break
             job = (await client.get("/api/job")).json()
             assert job["epoch"] == 2
             report = (await client.get("/api/migrations/m-0001")).json()
-            assert report["claim"]["summary"] == "worker-1 is twice as slow as its peers"
+            assert report["finding"]["summary"] == "node-1 is twice as slow as its peers"
             page = await client.get("/migrations/m-0001")
             assert "twice as slow" in page.text
             assert (await client.get("/migrations/none")).status_code == 404

@@ -57,7 +57,7 @@ def of(samples: Samples, name: str, **labels: str) -> float:
 
 
 def test_the_job_its_machines_and_its_standbys() -> None:
-    seen = watched(make.ready("worker-2", 1), make.progress("worker-0", 0, 12))
+    seen = watched(make.ready("node-2", 1), make.progress("node-0", 0, 12))
     found = scrape(seen, now=make.at(20))
     assert of(found, "step") == 12
     assert of(found, "epoch") == 1
@@ -71,8 +71,8 @@ def test_the_job_its_machines_and_its_standbys() -> None:
 
 
 def test_a_standby_that_keeps_one_slot_warm_is_ready_with_one() -> None:
-    frugal = make.registered("worker-2", generation=1).model_copy(update={"warm_limit": 1})
-    seen = watched(frugal, make.ready("worker-2", 0))
+    frugal = make.registered("node-2", generation=1).model_copy(update={"warm_limit": 1})
+    seen = watched(frugal, make.ready("node-2", 0))
     assert of(scrape(seen, now=make.at(20)), "standbys_ready") == 1
 
 
@@ -85,7 +85,7 @@ def test_a_pause_is_counted_once_and_never_taken_back() -> None:
     early = scrape(seen, now=make.at(8))
     assert of(early, "migrations_total", kind="planned", outcome="committed") == 1
     assert of(early, "migration_pause_seconds_count", kind="planned") == 0, "no rank reported yet"
-    seen.apply(make.said(make.MOVE.resumed("worker-0", 0, 0.02), at_s=9))
+    seen.apply(make.said(make.MOVE.resumed("node-0", 0, 0.02), at_s=9))
     found = scrape(seen, now=make.at(9))
     assert of(found, "migration_pause_seconds_count", kind="planned") == 1
     assert of(found, "migration_pause_seconds_sum", kind="planned") == 0.02
@@ -113,7 +113,7 @@ def test_what_waits_for_an_operator_is_counted() -> None:
 
 
 def test_an_incident_whose_machine_kept_its_slot_was_a_false_alarm() -> None:
-    opened = make.straggler("worker-1", 1)
+    opened = make.straggler("node-1", 1)
     closed = IncidentClosed(id="i-1", reason="keeps up again")
     wrong = watched(opened, closed)
     assert [one.id for one in false_alarms(wrong.view)] == ["i-1"]
@@ -130,10 +130,10 @@ def test_lateness_has_a_series_for_each_rank() -> None:
     for rank, wait_ms in ((0, 50), (1, 10)):
         records = np.zeros(1, RECORD)
         records["rank"], records["duration_ns"] = rank, wait_ms * 1_000_000
-        batch = Batch(job="j", machine=f"worker-{rank}", generation=0, epoch=1, records=records)
+        batch = Batch(job="j", machine=f"node-{rank}", generation=0, epoch=1, records=records)
         seen.add(batch)
     found = scrape(seen, now=make.at(20))
-    late = of(found, "rank_lateness_seconds", rank="1", machine="worker-1")
+    late = of(found, "rank_lateness_seconds", rank="1", machine="node-1")
     assert late == pytest.approx(0.04)
 
 

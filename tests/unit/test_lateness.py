@@ -16,7 +16,7 @@ def batch(rank: int, rows: list[tuple[int, int, float]], *, epoch: int = 1) -> B
     for record, (step, sequence, duration) in zip(records, rows, strict=True):
         record["rank"], record["step"], record["sequence"] = rank, step, sequence
         record["duration_ns"] = round(duration * 1e9)
-    return Batch("j", f"worker-{rank}", 0, epoch, records)
+    return Batch("j", f"node-{rank}", 0, epoch, records)
 
 
 def test_the_last_to_arrive_waits_least_and_is_late_by_the_difference() -> None:

@@ -16,14 +16,14 @@ from trainmover.job.topology import Layout, Member, Membership
 def start(slots: int) -> Start:
     members = tuple(
         Member(
-            machine=f"worker-{slot}",
+            machine=f"node-{slot}",
             generation=3,
             endpoints=tuple(f"10.0.{slot // 250}.{slot % 250}:{9000 + r}" for r in range(8)),
         )
         for slot in range(slots)
     )
-    seats = Membership(epoch=1, layout=Layout(slots=slots, ranks_per_slot=8), members=members)
-    return Start(generation=3, slot=1, membership=seats)
+    membership = Membership(epoch=1, layout=Layout(slots=slots, ranks_per_slot=8), members=members)
+    return Start(generation=3, slot=1, membership=membership)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from trainmover.job.plan import Move, Plan
 from trainmover.job.topology import Layout, Member, Membership
 
 
-def seats(epoch, *names, ranks=2):
+def membership_of(epoch, *names, ranks=2):
     return Membership(
         epoch=epoch,
         layout=Layout(slots=len(names), ranks_per_slot=ranks),
@@ -25,7 +25,7 @@ def fields(**changes):
         "job": "demo",
         "kind": "planned",
         "from_epoch": 1,
-        "membership": seats(2, "a", "x"),
+        "membership": membership_of(2, "a", "x"),
         "moves": (Move(slot=1, leaver="b", joiner="x"),),
         "sources": {2: 2, 3: 3},
     } | changes
@@ -40,10 +40,10 @@ def test_a_plan_knows_who_joins():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"membership": seats(1, "a", "x")}, "epoch must grow: 1 -> 1"),
+        ({"membership": membership_of(1, "a", "x")}, "epoch must grow: 1 -> 1"),
         ({"from_epoch": 2}, "epoch must grow"),
         ({"moves": (), "sources": {}}, "moves at least one slot"),
-        ({"membership": seats(2, "a", "y")}, "does not put x into slot 1"),
+        ({"membership": membership_of(2, "a", "y")}, "does not put x into slot 1"),
         ({"sources": {2: 2}}, r"must name ranks \[2, 3\]"),
         ({"sources": {2: 3, 3: 3}}, r"ranks \[3\] join themselves"),
         ({"moves": (Move(slot=1, leaver="b", joiner="x"),) * 2}, "hands twice"),

@@ -28,7 +28,7 @@ from trainmover.protocol.migration import (
 from trainmover.protocol.table import Deadlines
 
 
-def seats(epoch, *names):
+def membership_of(epoch, *names):
     return Membership(
         epoch=epoch,
         layout=Layout(slots=len(names)),
@@ -43,7 +43,7 @@ def step(state, event, now_s):
     return bare_step(state, event, now_s, deadlines=LIMITS)
 
 
-BEFORE = seats(1, "a", "b", "c")
+BEFORE = membership_of(1, "a", "b", "c")
 
 
 def plan(kind="planned", epoch=2):
@@ -52,7 +52,7 @@ def plan(kind="planned", epoch=2):
         job="demo",
         kind=kind,
         from_epoch=1,
-        membership=seats(epoch, "a", "x", "c"),
+        membership=membership_of(epoch, "a", "x", "c"),
         moves=(Move(slot=1, leaver="b", joiner="x"),),
         sources={1: 1 if kind == "planned" else 2},
     )

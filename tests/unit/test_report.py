@@ -20,7 +20,7 @@ RECORDED = Path(__file__).parent / "data" / "two-migrations.jsonl"
 
 @pytest.fixture(scope="module")
 def facts() -> list[Envelope]:
-    """A real job: m-0001 a planned move of worker-2, m-0002 after worker-0 was killed."""
+    """A real job: m-0001 a planned move of node-2, m-0002 after node-0 was killed."""
     lines = map(json.loads, RECORDED.read_text().splitlines())
     return [decode(each["subject"], each["headers"], each["body"].encode()) for each in lines]
 
@@ -51,7 +51,7 @@ class Outline(HTMLParser):
 
 def test_a_planned_move_is_told_in_order(facts: list[Envelope]) -> None:
     report = Report.of(facts, "m-0001", job="job")
-    assert "worker-2 -> " in report.headline
+    assert "node-2 -> " in report.headline
     assert report.headline.startswith("m-0001 committed: planned move")
     cost = report.cost
     assert cost.steps_redone == 0
@@ -67,17 +67,17 @@ def test_a_recovery_says_why_the_machine_was_believed_dead(facts: list[Envelope]
     report = Report.of(facts, "m-0002", job="job")
     assert report.incident is not None
     evidence = dict(report.evidence())
-    assert "worker-0" in evidence["claim"]
+    assert "node-0" in evidence["finding"]
     assert evidence["confidence"].endswith("%")
     assert len(evidence) > 2
     assert report.cost.beside_s is None, "nobody trains meanwhile"
-    assert report.as_data()["claim"]["machine"] == "worker-0"
+    assert report.as_data()["finding"]["machine"] == "node-0"
     assert report.as_data()["timeline"]
 
 
 def test_who_decided_and_why_is_told() -> None:
-    after = make.seats("worker-0", "worker-2", epoch=2)
-    move = make.Move("m-1", slot=1, leaver="worker-1", joiner="worker-2", after=after)
+    after = make.membership_of("node-0", "node-2", epoch=2)
+    move = make.Move("m-1", slot=1, leaver="node-1", joiner="node-2", after=after)
     said = [make.said(move.proposed()), make.said(move.aborted("wrong one"), at_s=1)]
     report = Report.of(said, "m", job="j")
     assert report.decision == "asked for by policy, given up by planner"
@@ -102,7 +102,7 @@ def test_an_id_may_be_its_beginning(facts: list[Envelope]) -> None:
     assert Report.of(facts, "m-0002", job="j").migration.id == "m-0002"
     with pytest.raises(ConfigError, match="beginning of 2"):
         Report.of(facts, "m-", job="j")
-    with pytest.raises(ConfigError, match="migrations ls"):
+    with pytest.raises(ConfigError, match="migration ls"):
         Report.of(facts, "x", job="j")
 
 

@@ -11,8 +11,8 @@ from tests.unit import factories as make
 
 from trainmover.events import machine
 from trainmover.job.topology import Frozen
-from trainmover_console.cli.jobs import run
-from trainmover_console.cli.jobs.look import _status_table
+from trainmover_console.cli.daily import supervise
+from trainmover_console.cli.daily.status import _status_table
 from trainmover_console.doctor import machines
 from trainmover_console.metrics.exporter import JobCollector
 from trainmover_console.view import JobView
@@ -21,9 +21,9 @@ from trainmover_console.view.summary import summarise, worth_showing
 from trainmover_console.view.watching import Watched
 from trainmover_launcher.spec import ClusterSpec
 
-SEATED = make.seats("worker-0", "worker-1")
+MEMBERSHIP = make.membership_of("node-0", "node-1")
 LINE = (
-    "worker-2 is not ready for slots 0, 1: AssertionError: odd at train.py:19, tried 3 times, "
+    "node-2 is not ready for slots 0, 1: AssertionError: odd at train.py:19, tried 3 times, "
     "next try in 3 s"
 )
 
@@ -34,7 +34,7 @@ def failed(
     attempts: int = 1,
     retry_in_s: float = 4.0,
     error: str = "AssertionError: odd",
-    name: str = "worker-2",
+    name: str = "node-2",
 ) -> machine.MachineWarmingFailed:
     return machine.MachineWarmingFailed(
         machine=name,
@@ -49,8 +49,8 @@ def failed(
 
 
 FORMED = [
-    *(make.registered(f"worker-{index}") for index in range(3)),
-    make.migration.JobFormed(membership=SEATED, standbys=("worker-2",)),
+    *(make.registered(f"node-{index}") for index in range(3)),
+    make.migration.JobFormed(membership=MEMBERSHIP, standbys=("node-2",)),
 ]
 
 
@@ -81,17 +81,17 @@ def test_other_errors_have_lines_of_their_own() -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        [make.ready("worker-2", 0), make.ready("worker-2", 1)],
-        [make.registered("worker-2", generation=1)],
-        [machine.MachineLost(machine="worker-2", reason="gone")],
-        [machine.MachineQuarantined(machine="worker-2", reason="slow")],
+        [make.ready("node-2", 0), make.ready("node-2", 1)],
+        [make.registered("node-2", generation=1)],
+        [machine.MachineLost(machine="node-2", reason="gone")],
+        [machine.MachineQuarantined(machine="node-2", reason="slow")],
         [
             make.Move(
                 id="m-1",
                 slot=1,
-                leaver="worker-1",
-                joiner="worker-2",
-                after=make.seats("worker-0", "worker-2", epoch=2),
+                leaver="node-1",
+                joiner="node-2",
+                after=make.membership_of("node-0", "node-2", epoch=2),
             ).committed()
         ],
     ],
@@ -102,17 +102,17 @@ def test_it_is_forgotten_when_the_standby_is_ready_or_gone(event: list[Frozen]) 
         told = payload if isinstance(payload, make.Envelope) else make.said(payload, at_s=index)
         view.apply(told)
     assert list(not_ready(view, now=NOW)) == []
-    assert view.machines["worker-2"].failures == {}
+    assert view.machines["node-2"].failures == {}
 
 
 def test_a_ready_standby_that_dies_is_not_ready() -> None:
-    view = view_of(make.ready("worker-2", 0), failed(0))
-    assert view.machines["worker-2"].ready_slots == set()
+    view = view_of(make.ready("node-2", 0), failed(0))
+    assert view.machines["node-2"].ready_slots == set()
 
 
 def test_status_says_it_to_people_and_to_programs() -> None:
     view = view_of(*BOTH)
-    (standby,) = (one for one in view.as_data()["machines"] if one["machine"] == "worker-2")
+    (standby,) = (one for one in view.as_data()["machines"] if one["machine"] == "node-2")
     assert standby["not_ready"] == [
         {
             "slots": [0, 1],
@@ -132,7 +132,7 @@ def test_watch_shows_it_and_tells_only_the_first_attempt() -> None:
     seen = watched(*BOTH)
     assert LINE in text_of(picture(seen, now=NOW))
     assert [line.text for line in seen.lines if line.bad] == [
-        "machine.warming_failed worker-2 is not ready for slot 0: AssertionError: odd at "
+        "machine.warming_failed node-2 is not ready for slot 0: AssertionError: odd at "
         "train.py:19, next try in 4 s"
     ]
     assert not worth_showing(make.said(failed(0, attempts=2)))
@@ -147,15 +147,15 @@ def test_when_the_next_try_is_due_it_says_so() -> None:
 def test_the_doctor_calls_it_a_problem() -> None:
     (found,) = machines.judge_standbys(view_of(*BOTH), now=NOW)
     assert (found.check, found.level, found.text) == ("standbys", "problem", LINE)
-    assert "rank 0 on worker-2" in found.cure
+    assert "rank 0 on node-2" in found.cure
 
 
 def test_a_metric_for_each_standby_and_slot() -> None:
     registry = CollectorRegistry()
-    seen = watched(make.ready("worker-2", 1), failed(0))
+    seen = watched(make.ready("node-2", 1), failed(0))
     registry.register(JobCollector(seen, clock=lambda: NOW))
     text = generate_latest(registry).decode()
-    labels = 'machine="worker-2",slot="{}",training_job="j"'
+    labels = 'machine="node-2",slot="{}",training_job="j"'
     name = "trainmover_standby_slot_ready"
     assert f"{name}{{{labels.format(0)}}} 0.0" in text
     assert f"{name}{{{labels.format(1)}}} 1.0" in text
@@ -167,11 +167,11 @@ def test_the_launcher_says_each_error_once(capsys: pytest.CaptureFixture[str]) -
     )
     known: set[tuple[str, str]] = set()
     for fact in (*BOTH, failed(0, attempts=2), failed(0, attempts=3, error="ValueError: new")):
-        run._warn_once(fact, spec, known)
+        supervise._warn_once(fact, spec, known)
     told = capsys.readouterr().err
     assert told.count("AssertionError: odd at train.py:19") == 1
     assert told.count("ValueError: new at train.py:19") == 1
-    assert "/logs/rank0-worker-2-*.log" in told
+    assert "/logs/rank0-node-2-*.log" in told
 
 
 def text_of(page: object) -> str:

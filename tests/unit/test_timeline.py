@@ -20,7 +20,7 @@ RECORDED = Path(__file__).parent / "data" / "two-migrations.jsonl"
 
 @pytest.fixture(scope="module")
 def facts() -> list[Envelope]:
-    """A real job: m-0001 a planned move of worker-2, m-0002 after worker-0 was killed."""
+    """A real job: m-0001 a planned move of node-2, m-0002 after node-0 was killed."""
     lines = map(json.loads, RECORDED.read_text().splitlines())
     return [decode(each["subject"], each["headers"], each["body"].encode()) for each in lines]
 
@@ -42,21 +42,25 @@ class TestBars:
         assert {bar.lane for bar in (links, state, moment)} == {"rank 3"}
 
     def test_a_pause_ends_where_the_first_step_begins(self):
-        move = make.Move("m", slot=1, leaver="a", joiner="b", after=make.seats("x", "b", epoch=2))
+        move = make.Move(
+            "m", slot=1, leaver="a", joiner="b", after=make.membership_of("x", "b", epoch=2)
+        )
         pause, step = bars_of(make.said(move.resumed("x", 0, 0.125), at_s=10))
         assert (pause.name, pause.seconds) == ("pause", 0.125)
         assert (step.name, step.seconds) == ("first step", 0.25)
         assert pause.end == step.start
 
     def test_a_clock_that_ran_backwards_makes_no_negative_bar(self):
-        move = make.Move("m", slot=1, leaver="a", joiner="b", after=make.seats("x", "b", epoch=2))
+        move = make.Move(
+            "m", slot=1, leaver="a", joiner="b", after=make.membership_of("x", "b", epoch=2)
+        )
         phases = Phases()
         phases.take(make.said(move.proposed(), at_s=10))
         (bar,) = phases.take(make.said(move.preparing(), at_s=9))
         assert (bar.name, bar.seconds) == ("proposed", 0)
 
     def test_two_migrations_at_once_keep_apart(self):
-        after = make.seats("x", "b", epoch=2)
+        after = make.membership_of("x", "b", epoch=2)
         one = make.Move("one", slot=1, leaver="a", joiner="b", after=after)
         two = make.Move("two", slot=0, leaver="x", joiner="c", after=after)
         phases = Phases()
@@ -78,11 +82,11 @@ class TestTimeline:
         whole = next(bar for bar in bars if bar.name == "migration")
         assert whole.details["outcome"] == "committed"
         names = {(bar.who, bar.name) for bar in bars}
-        for rank_of in ("worker-0", "worker-1", "worker-3", "worker-4"):
+        for rank_of in ("node-0", "node-1", "node-3", "node-4"):
             assert (rank_of, "phase 1") in names
             assert (rank_of, "committed") in names
-        assert ("worker-4", "shadow iterations") in names  # what made the joiner warm
-        assert ("worker-2", "phase 2: state") in names  # the leaver hands over
+        assert ("node-4", "shadow iterations") in names  # what made the joiner warm
+        assert ("node-2", "phase 2: state") in names  # the leaver hands over
         assert sum(bar.name == "pause" for bar in bars) == 3  # the stayers
         assert not any(bar.who == "detector" for bar in bars)
 
@@ -104,7 +108,7 @@ class TestChromeTrace:
 
     @pytest.fixture
     def document(self, facts) -> dict[str, Any]:
-        roles = {"worker-1": "stayer", "worker-5": "joiner"}
+        roles = {"node-1": "stayer", "node-5": "joiner"}
         made = chrome_trace(timeline(facts, "m-0002"), roles=roles, migration="m-0002")
         return json.loads(json.dumps(made))  # it is JSON
 
@@ -126,7 +130,7 @@ class TestChromeTrace:
         events = document["traceEvents"]
         names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
         assert list(names.values())[:2] == ["detector", "planner"]
-        assert {"worker-1 (stayer)", "worker-5 (joiner)"} <= set(names.values())
+        assert {"node-1 (stayer)", "node-5 (joiner)"} <= set(names.values())
         threads = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
         drawn = {(e["pid"], e["tid"]) for e in events if e["ph"] != "M"}
         assert drawn == threads

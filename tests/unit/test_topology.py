@@ -13,7 +13,7 @@ def member(name, generation=0, ranks=1):
     return Member(machine=name, generation=generation, endpoints=endpoints)
 
 
-def seats(*names, ranks=1, epoch=1):
+def membership_of(*names, ranks=1, epoch=1):
     return Membership(
         epoch=epoch,
         layout=Layout(slots=len(names), ranks_per_slot=ranks),
@@ -39,7 +39,7 @@ def test_outside_of_the_layout(outside):
 
 
 def test_looking_up():
-    membership = seats("a", "b", ranks=2)
+    membership = membership_of("a", "b", ranks=2)
     assert membership.endpoint_of(3) == "b:01"
     assert membership.machine_of(1) == "a"
     assert membership.slot_of_machine("b") == 1
@@ -60,7 +60,7 @@ def test_a_membership_is_whole(members, message):
 
 
 def test_replace_and_delta():
-    before = seats("a", "b", "c", ranks=2)
+    before = membership_of("a", "b", "c", ranks=2)
     after = before.replace({1: member("x", ranks=2)})
     assert after.epoch == 2
     assert [m.machine for m in after.members] == ["a", "x", "c"]
@@ -68,16 +68,16 @@ def test_replace_and_delta():
     assert before.changed_ranks(after) == {2, 3}
     assert before.replace({}, epoch=7).epoch == 7
     reborn = before.replace({1: member("b", 1, ranks=2)})
-    assert before.changed_slots(reborn) == {1}, "a new life is another process"
+    assert before.changed_slots(reborn) == {1}, "a new incarnation is another process"
 
 
 def test_a_machine_cannot_take_a_second_slot():
     with pytest.raises(ValidationError, match="fills two slots"):
-        seats("a", "b").replace({1: member("a")})
+        membership_of("a", "b").replace({1: member("a")})
 
 
 def test_readers_are_tolerant_and_nothing_changes():
-    membership = seats("a", "b")
+    membership = membership_of("a", "b")
     parsed = Membership.model_validate({**membership.model_dump(), "colour": "red"})
     assert parsed == membership
     with pytest.raises(ValidationError):

@@ -21,15 +21,15 @@ def view_of(*facts: Frozen) -> JobView:
 
 
 FORMED = (
-    *(make.registered(f"worker-{number}") for number in range(3)),
-    JobFormed(membership=make.seats("worker-0", "worker-1"), standbys=("worker-2",)),
+    *(make.registered(f"node-{number}") for number in range(3)),
+    JobFormed(membership=make.membership_of("node-0", "node-1"), standbys=("node-2",)),
 )
 MOVE = make.Move(
     "m-1",
     slot=1,
-    leaver="worker-1",
-    joiner="worker-2",
-    after=make.seats("worker-0", "worker-2", epoch=2),
+    leaver="node-1",
+    joiner="node-2",
+    after=make.membership_of("node-0", "node-2", epoch=2),
 )
 
 
@@ -38,22 +38,22 @@ def roles(view: JobView) -> dict[str, str]:
 
 
 def test_formed_job() -> None:
-    view = view_of(*FORMED, make.ready("worker-2", 0), make.progress("worker-0", 0, 12))
-    assert roles(view) == {"worker-0": "active", "worker-1": "active", "worker-2": "standby"}
+    view = view_of(*FORMED, make.ready("node-2", 0), make.progress("node-0", 0, 12))
+    assert roles(view) == {"node-0": "active", "node-1": "active", "node-2": "standby"}
     assert view.state == "running"
     assert view.step == 12
-    assert [(one.name, one.ready_slots) for one in view.standbys] == [("worker-2", {0})]
+    assert [(one.name, one.ready_slots) for one in view.standbys] == [("node-2", {0})]
 
 
 def test_a_migration_from_incident_to_pause() -> None:
     view = view_of(
         *FORMED,
-        make.straggler("worker-1", 1),
+        make.straggler("node-1", 1),
         MOVE.proposed(),
         MOVE.preparing(),
         MOVE.committed(),
-        MOVE.resumed("worker-0", 0, 0.02),
-        MOVE.resumed("worker-2", 1, 0.05),
+        MOVE.resumed("node-0", 0, 0.02),
+        MOVE.resumed("node-2", 1, 0.05),
     )
     move = view.migrations["m-1"]
     assert move.state == "committed"
@@ -63,54 +63,54 @@ def test_a_migration_from_incident_to_pause() -> None:
     assert move.incident == "i-1"
     assert move.spans_s() == {"proposed": 1.0, "preparing": 1.0}
     assert move.as_data()["phases_s"] == {"proposed": 1.0, "preparing": 1.0, "switch": 0.01}
-    assert roles(view) == {"worker-0": "active", "worker-1": "released", "worker-2": "active"}
+    assert roles(view) == {"node-0": "active", "node-1": "released", "node-2": "active"}
     assert view.membership is not None
     assert view.membership.epoch == 2
 
 
 def test_a_released_machine_that_registers_again_is_a_standby() -> None:
-    view = view_of(*FORMED, MOVE.committed(), make.registered("worker-1", generation=1))
-    assert roles(view)["worker-1"] == "standby"
-    assert view.machines["worker-1"].ready_slots == set()
+    view = view_of(*FORMED, MOVE.committed(), make.registered("node-1", generation=1))
+    assert roles(view)["node-1"] == "standby"
+    assert view.machines["node-1"].ready_slots == set()
 
 
 def test_a_quarantined_machine_stays_out() -> None:
     view = view_of(
         *FORMED,
         MOVE.committed(),
-        MachineQuarantined(machine="worker-1", reason="slow"),
-        make.registered("worker-1", generation=1),
+        MachineQuarantined(machine="node-1", reason="slow"),
+        make.registered("node-1", generation=1),
     )
-    assert roles(view)["worker-1"] == "quarantined"
+    assert roles(view)["node-1"] == "quarantined"
     assert view.standbys == []
 
 
 def test_a_slot_with_a_new_process_is_not_ready_again_yet() -> None:
     def listens(**ports: str) -> MachineWarming:
         endpoints = {int(slot[1:]): (f"h:{port}",) for slot, port in ports.items()}
-        return MachineWarming(machine="worker-2", generation=0, endpoints=endpoints)
+        return MachineWarming(machine="node-2", generation=0, endpoints=endpoints)
 
-    warm = (make.ready("worker-2", 0), make.ready("worker-2", 1))
+    warm = (make.ready("node-2", 0), make.ready("node-2", 1))
     for later, ready in (
         (listens(s0="10", s1="11"), {0, 1}),
         (listens(s0="10", s1="12"), {0}),
         (listens(s1="11"), {1}),
     ):
         view = view_of(*FORMED, listens(s0="10", s1="11"), *warm, later)
-        assert view.machines["worker-2"].ready_slots == ready
+        assert view.machines["node-2"].ready_slots == ready
 
 
 def test_a_lost_machine() -> None:
-    view = view_of(*FORMED, MachineLost(machine="worker-0", reason="killed"))
-    assert roles(view)["worker-0"] == "lost"
-    assert view.machines["worker-0"].note == "killed"
+    view = view_of(*FORMED, MachineLost(machine="node-0", reason="killed"))
+    assert roles(view)["node-0"] == "lost"
+    assert view.machines["node-0"].note == "killed"
 
 
-def test_an_aborted_migration_changes_no_seat() -> None:
+def test_an_aborted_migration_changes_no_slot() -> None:
     view = view_of(*FORMED, MOVE.proposed(), MOVE.preparing(), MOVE.aborted("no longer needed"))
     assert view.migrations["m-1"].state == "aborted"
     assert view.migrations["m-1"].reason == "no longer needed"
-    assert roles(view)["worker-1"] == "active"
+    assert roles(view)["node-1"] == "active"
 
 
 @pytest.mark.parametrize(
@@ -127,22 +127,20 @@ def test_the_life_of_a_job(fact: Frozen, state: str) -> None:
 
 def test_a_held_job_runs_again_when_a_rank_progresses() -> None:
     held = JobHeld(slots=(0,), reason="no standby")
-    assert view_of(*FORMED, held, make.progress("worker-0", 0, 3)).state == "running"
+    assert view_of(*FORMED, held, make.progress("node-0", 0, 3)).state == "running"
 
 
 def test_what_is_kept_for_good_tells_the_step_as_well() -> None:
     """Progress is forgotten after a minute: a job that is held makes none."""
     formed = next(fact for fact in FORMED if isinstance(fact, JobFormed))
-    broken = StepBroken(machine="worker-0", rank=0, epoch=1, committed_step=7, reason="reset")
+    broken = StepBroken(machine="node-0", rank=0, epoch=1, committed_step=7, reason="reset")
     assert view_of(formed, broken).step == 7
     assert view_of(formed, broken, MOVE.committed()).step == 40
 
 
 def test_every_fact_has_words() -> None:
     lines = [summarise(make.said(fact)) for fact in (*FORMED, MOVE.committed())]
-    assert lines[-1] == (
-        "migration.committed   worker-1 -> worker-2 in slot 1, epoch 2 after step 40"
-    )
-    assert lines[-2] == "job.formed            worker-0, worker-1; standbys: worker-2"
-    assert not worth_showing(make.said(make.progress("worker-0", 0, 1)))
+    assert lines[-1] == ("migration.committed   node-1 -> node-2 in slot 1, epoch 2 after step 40")
+    assert lines[-2] == "job.formed            node-0, node-1; standbys: node-2"
+    assert not worth_showing(make.said(make.progress("node-0", 0, 1)))
     assert worth_showing(make.said(MOVE.committed()))

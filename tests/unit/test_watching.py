@@ -32,7 +32,7 @@ def batch(rank: int, durations_ms: list[float]) -> Batch:
     records["step"] = range(len(durations_ms))
     records["sequence"] = range(len(durations_ms))
     records["duration_ns"] = [round(each * 1e6) for each in durations_ms]
-    return Batch(job="j", machine=f"worker-{rank}", generation=0, epoch=1, records=records)
+    return Batch(job="j", machine=f"node-{rank}", generation=0, epoch=1, records=records)
 
 
 def drawn(what: RenderableType) -> str:
@@ -45,7 +45,7 @@ def drawn(what: RenderableType) -> str:
 def test_the_pace_is_that_of_late_and_drops_when_nothing_moves() -> None:
     seen = Watched("j")
     for number in range(11):
-        fact = make.progress("worker-0", 0, 10 * number + 1)
+        fact = make.progress("node-0", 0, 10 * number + 1)
         seen.apply(make.said(fact, at_s=number))
     assert seen.rate(make.at(10)) == 10.0
     assert seen.rate(make.at(20)) == 5.0, "ten seconds without a step"
@@ -53,40 +53,40 @@ def test_the_pace_is_that_of_late_and_drops_when_nothing_moves() -> None:
 
 
 def test_the_picture_says_who_is_late_and_what_moves() -> None:
-    seen = watched(make.straggler("worker-1", 1), make.MOVE.proposed())
+    seen = watched(make.straggler("node-1", 1), make.MOVE.proposed())
     seen.add(batch(0, [50, 50, 50]))
     seen.add(batch(1, [10, 20, 50]))
     text = drawn(picture(seen, now=make.at(20)))
     assert "job j  running  epoch 1" in text
     (row,) = [line for line in text.splitlines() if line.startswith("1  ")]
-    assert "worker-1" in row
+    assert "node-1" in row
     assert "██" in row
     assert row.rstrip().endswith("0.000")
-    assert "standbys: worker-2 (ready for 1 of 2 slots)" in text
-    assert "i-1 straggler worker-1: worker-1 is twice as slow" in text
-    assert "trainmover approve m-0001" in text
+    assert "standbys: node-2 (ready for 1 of 2 slots)" in text
+    assert "i-1 straggler node-1: node-1 is twice as slow" in text
+    assert "trainmover migration approve|reject m-0001" in text
     assert "proposed 14.00 s ..." in text
     assert "incident.opened" in text
 
 
 def test_a_finished_move_shows_its_phases_and_its_pause() -> None:
     seen = watched(make.MOVE.proposed(), make.MOVE.preparing(), make.MOVE.committed())
-    seen.apply(make.said(make.MOVE.resumed("worker-0", 0, 0.0213), at_s=9))
+    seen.apply(make.said(make.MOVE.resumed("node-0", 0, 0.0213), at_s=9))
     text = drawn(picture(seen, now=make.at(20)))
-    assert "m-0001 planned worker-1 -> worker-2 in slot 1: proposed 1.00 s" in text
+    assert "m-0001 planned node-1 -> node-2 in slot 1: proposed 1.00 s" in text
     assert "committed  pause 0.021 s" in text
     assert "waits for you" not in text
 
 
 def test_bad_news_is_said() -> None:
     changed = operator.AutomationChanged(mode="paused", reason="night", requested_by="ada")
-    seen = watched(MachineLost(machine="worker-2", reason="its host is gone"), changed)
+    seen = watched(MachineLost(machine="node-2", reason="its host is gone"), changed)
     seen.connected = False
     text = drawn(picture(seen, now=make.at(20)))
     assert "automation paused" in text
     assert "the bus does not answer" in text
     assert "standbys: none" in text
-    assert "lost: worker-2 (its host is gone)" in text
+    assert "lost: node-2 (its host is gone)" in text
     assert [line.bad for line in seen.lines if "machine.lost" in line.text] == [True]
 
 
@@ -94,7 +94,7 @@ def test_where_nothing_can_be_redrawn_the_latest_rank_is_named() -> None:
     seen = watched()
     seen.add(batch(0, [50, 50]))
     seen.add(batch(1, [10, 10]))
-    assert plain_line(seen, now=make.at(20)).endswith("latest: rank 1 on worker-1 by 0.040 s")
+    assert plain_line(seen, now=make.at(20)).endswith("latest: rank 1 on node-1 by 0.040 s")
 
 
 def test_telemetry_of_ranks_that_do_not_exist_is_left_out() -> None:
@@ -108,7 +108,7 @@ def test_data_for_machines_has_ranks_and_lines() -> None:
     seen.add(batch(0, [50]))
     seen.add(batch(1, [10]))
     data = seen.as_data(make.at(20))
-    assert data["ranks"][1] == {"rank": 1, "machine": "worker-1", "late_s": [0.04]}
+    assert data["ranks"][1] == {"rank": 1, "machine": "node-1", "late_s": [0.04]}
     assert data["late_steps"] == [0]
     assert data["lines"][-1]["text"].startswith("migration.proposed")
     assert data["migrations"][0]["id"] == "m-0001"
@@ -146,11 +146,11 @@ async def test_a_bus_feeds_it_and_the_planner_says_how_it_was_started() -> None:
                 news.clear()
                 await news.wait()
             for rank in range(2):
-                await bus.send_telemetry("j", f"worker-{rank}", encode_batch(batch(rank, [10])))
-            fact = make.progress("worker-0", 0, 5)
-            await bus.publish(new_event(job="j", source="/machine/worker-0", payload=fact))
+                await bus.send_telemetry("j", f"node-{rank}", encode_batch(batch(rank, [10])))
+            fact = make.progress("node-0", 0, 5)
+            await bus.publish(new_event(job="j", source="/machine/node-0", payload=fact))
             while seen.view.step != 5 or not seen.late_s(0, 1):
                 news.clear()
                 await news.wait()
             task.cancel()
-        assert seen.view.standbys[0].name == "worker-2"
+        assert seen.view.standbys[0].name == "node-2"

@@ -39,7 +39,7 @@ def settings_from(path: Path) -> dict[str, dict[str, Any]]:
 
 def main() -> None:
     """Parse the command line and watch until told to stop."""
-    parser = argparse.ArgumentParser(prog="trainmover-detector", description=__doc__)
+    parser = argparse.ArgumentParser(prog="trainmover detector run", description=__doc__)
     add_common_options(parser)
     group = parser.add_argument_group("detectors")
     group.add_argument(
@@ -53,7 +53,7 @@ def main() -> None:
         action="append",
         default=[name for name in os.environ.get(SHADOW_VARIABLE, "").split(",") if name],
         metavar="NAME",
-        help="publish this detector's claims, but let them lead to no action "
+        help="publish this detector's findings, but let them lead to no action "
         f"(more by commas in {SHADOW_VARIABLE})",
     )
     group.add_argument(

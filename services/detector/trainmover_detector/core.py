@@ -1,7 +1,7 @@
 """The detector without I/O: facts, telemetry and time in; incident facts out.
 
-Knows who sits where, asks every detector, and turns verdicts into incidents: one open incident
-per kind, machine and epoch, however often it is claimed.
+Knows who sits where, asks every detector, and turns findings into incidents: one open incident
+per kind, machine and epoch, however often it is found.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from trainmover.detection import CollectiveWindow, Evidence, Verdict
+from trainmover.detection import CollectiveWindow, Evidence, Finding
 from trainmover.detection.guard import Alarm, Guarded
-from trainmover.detection.seats import Seats
+from trainmover.detection.membership import MembershipTracker
 from trainmover.events.incident import (
     DetectorQuarantined,
     IncidentClosed,
@@ -38,7 +38,7 @@ _BUNCH: Final = 64
 """So many batches of a large job are shown together: there it is the number of calls that costs."""
 _ADVICE: Final = ("none", "move", "recover")
 _Key = tuple[str, str | None, str, tuple[int, int] | None]
-"""(kind, machine, mode, link): a claim in shadow mode must not hide an active one."""
+"""(kind, machine, mode, link): a finding in shadow mode must not hide an active one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,14 @@ class DetectorCore:
         self._told: set[str] = set()
         self._open: dict[_Key, _Open] = {}
         self._count = 0
-        self._seats = Seats()
+        self._tracker = MembershipTracker()
         self._unseen: list[CollectiveWindow] = []
         self._over = False
 
     @property
     def membership(self) -> Membership | None:
-        """The seats as of the latest epoch that is known to have begun."""
-        return self._seats.membership
+        """That of the latest epoch that is known to have begun."""
+        return self._tracker.membership
 
     def on_fact(self, fact: Frozen, now_s: float) -> list[Frozen]:
         """Take in a fact; the incident facts that follow from it."""
@@ -85,7 +85,7 @@ class DetectorCore:
 
     def on_batch(self, batch: Batch, now_s: float) -> list[Frozen]:
         """Take in telemetry; a batch of another epoch is a sign of life and no more."""
-        window = None if self._over else self._seats.window(batch, now_s)
+        window = None if self._over else self._tracker.window(batch, now_s)
         if window is None:
             return []
         self._unseen.append(window)
@@ -104,7 +104,7 @@ class DetectorCore:
         return [one.opened for one in self._open.values()]
 
     def remember(self, fact: IncidentOpened | IncidentClosed) -> None:
-        """Take in what an earlier life of this service published."""
+        """Take in what an earlier run of this service published."""
         match fact:
             case IncidentOpened():
                 self._open[key_of(fact)] = _Open(fact, 0.0)
@@ -114,11 +114,11 @@ class DetectorCore:
                 for key in [key for key, one in self._open.items() if one.opened.id == id]:
                     del self._open[key]
 
-    # -- seats -----------------------------------------------------------------------------------
+    # -- membership ------------------------------------------------------------------------------
 
     def _learn(self, fact: Frozen) -> list[Frozen]:
-        if (membership := self._seats.learn(fact)) is not None:
-            early = self._seats.early()
+        if (membership := self._tracker.learn(fact)) is not None:
+            early = self._tracker.early()
             for guarded in self._detectors:
                 with self._armed():  # each for itself: one that does not return ends for itself
                     guarded.membership_changed(membership)
@@ -128,7 +128,7 @@ class DetectorCore:
                 back = {move.joiner for move in moves}
                 return [*self._close_left(membership), *self._close_deaths(back, membership)]
             case MachineRegistered(machine=machine):
-                if not self._seats.seats(machine.name):
+                if not self._tracker.holds_slot(machine.name):
                     failed = [
                         key
                         for key, one in self._open.items()
@@ -146,65 +146,67 @@ class DetectorCore:
         windows, self._unseen = self._unseen, []
         return self._ask(lambda guarded: guarded.observe(windows), now_s) if windows else []
 
-    def _ask(self, ask: Callable[[Guarded], list[Verdict]], now_s: float) -> list[Frozen]:
+    def _ask(self, ask: Callable[[Guarded], list[Finding]], now_s: float) -> list[Frozen]:
         said: list[Frozen] = []
         with self._armed():
             for guarded in self._detectors:
-                if verdicts := ask(guarded):
-                    said += self._judge(guarded, verdicts, now_s)
+                if findings := ask(guarded):
+                    said += self._judge(guarded, findings, now_s)
         return said + self._quarantines()
 
-    def _judge(self, guarded: Guarded, verdicts: list[Verdict], now_s: float) -> list[Frozen]:
+    def _judge(self, guarded: Guarded, findings: list[Finding], now_s: float) -> list[Frozen]:
         said: list[Frozen] = []
-        for verdict in verdicts:
-            key = (verdict.kind, verdict.machine, guarded.mode, verdict.link)
+        for finding in findings:
+            key = (finding.kind, finding.machine, guarded.mode, finding.link)
             known = self._open.get(key)
-            if verdict.closed:
+            if finding.closed:
                 if known is not None:
-                    said.append(self._close(key, verdict.summary))
-            elif known is None or self._is_outdated(known.opened, verdict):
+                    said.append(self._close(key, finding.summary))
+            elif known is None or self._is_outdated(known.opened, finding):
                 if known is not None:
-                    reason = f"claimed again at epoch {self._seats.epoch}, advice {verdict.advice}"
+                    reason = f"found again at epoch {self._tracker.epoch}, advice {finding.advice}"
                     said.append(self._close(key, reason))
-                said.append(self._publish(guarded, verdict, now_s))
+                said.append(self._publish(guarded, finding, now_s))
             elif now_s - known.updated_s >= _UPDATE_EVERY_S:
                 self._open[key] = replace(known, updated_s=now_s)
                 said.append(
                     IncidentUpdated(
                         id=known.opened.id,
-                        confidence=verdict.confidence,
-                        summary=verdict.summary,
-                        evidence=dict(verdict.evidence),
+                        confidence=finding.confidence,
+                        summary=finding.summary,
+                        evidence=dict(finding.evidence),
                     )
                 )
         return said
 
-    def _is_outdated(self, opened: IncidentOpened, verdict: Verdict) -> bool:
-        """Whether a claim says more than the open incident: of a new epoch, or with more advice."""
-        grown = _ADVICE.index(verdict.advice) > _ADVICE.index(opened.advice)
-        return opened.epoch < self._seats.epoch or grown
+    def _is_outdated(self, opened: IncidentOpened, finding: Finding) -> bool:
+        """Whether a finding says more than the open incident: a new epoch, or more advice."""
+        grown = _ADVICE.index(finding.advice) > _ADVICE.index(opened.advice)
+        return opened.epoch < self._tracker.epoch or grown
 
-    def _publish(self, guarded: Guarded, verdict: Verdict, now_s: float) -> IncidentOpened:
+    def _publish(self, guarded: Guarded, finding: Finding, now_s: float) -> IncidentOpened:
         self._count += 1
-        seats = self.membership
+        membership = self.membership
         slot = (
-            None if seats is None or not verdict.machine else seats.slot_of_machine(verdict.machine)
+            None
+            if membership is None or not finding.machine
+            else membership.slot_of_machine(finding.machine)
         )
         opened = IncidentOpened(
             id=f"i-{self._count:04d}",
-            kind=verdict.kind,
-            machine=verdict.machine,
-            rank=verdict.rank,
+            kind=finding.kind,
+            machine=finding.machine,
+            rank=finding.rank,
             slot=slot,
-            epoch=self._seats.epoch,
-            confidence=verdict.confidence,
-            summary=verdict.summary,
-            evidence=dict(verdict.evidence),
+            epoch=self._tracker.epoch,
+            confidence=finding.confidence,
+            summary=finding.summary,
+            evidence=dict(finding.evidence),
             detector=guarded.name,
             detector_version=guarded.version,
             mode=guarded.mode,
-            advice=verdict.advice,
-            link=verdict.link,
+            advice=finding.advice,
+            link=finding.link,
         )
         self._open[key_of(opened)] = _Open(opened, now_s)
         return opened
@@ -247,8 +249,8 @@ class DetectorCore:
                 self._told.add(guarded.name)
                 reason = guarded.quarantined
                 said.append(DetectorQuarantined(detector=guarded.name, reason=reason))
-                claims = [k for k, o in self._open.items() if o.opened.detector == guarded.name]
-                said += [self._close(k, f"{guarded.name} is quarantined") for k in claims]
+                keys = [k for k, o in self._open.items() if o.opened.detector == guarded.name]
+                said += [self._close(k, f"{guarded.name} is quarantined") for k in keys]
         return said
 
 

@@ -36,7 +36,7 @@ class OutputFollower:
         """Note what was there before the job."""
         self._read = {file: file.stat().st_size for file in self.log_dir.glob("rank0-*.log")}
 
-    def seated(self, membership: Membership) -> None:
+    def follow_members(self, membership: Membership) -> None:
         """A first or new membership: rank 0 may be computed elsewhere from now on."""
         machine = membership.machine_of(0)
         if machine == self._machine:

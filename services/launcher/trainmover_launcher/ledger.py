@@ -1,4 +1,4 @@
-"""When is a local job over, and how did it end? Pure: facts and process exits in, verdict out.
+"""When is a local job over, and how did it end? Pure: facts and process exits in, ending out.
 
 The bus may die in mid-run and training goes on (INV-NO-BUS-ON-PATH), so what the bus says is
 believed when it says something, and the exit codes of the machines decide when it does not.

@@ -61,7 +61,7 @@ class Child:
     in which processes end.
 
     Attributes:
-        name: Who it is ("detector", "worker-2").
+        name: Who it is ("detector", "node-2").
         pid: Process id, valid until ``exited`` is set.
         exited: Set once the process ended.
     """

@@ -30,8 +30,8 @@ class ClusterSpec:
         log_dir: Where services, machines and ranks log.
         nats: URL of an existing bus; an embedded one is started when None.
         planner_options: Further options of the planner's command line.
-        security: Folder of ``trainmover setup`` with everybody's credentials; made for an embedded
-            bus. Without it the bus trusts everybody who can reach it.
+        security: Folder of ``trainmover bus setup`` with everybody's credentials; made for an
+            embedded bus. Without it the bus trusts everybody who can reach it.
         environment: Variables to add for the machines.
     """
 
@@ -53,7 +53,7 @@ class ClusterSpec:
     @property
     def machines(self) -> tuple[str, ...]:
         """Names of the machines."""
-        return tuple(f"worker-{number}" for number in range(self.nnodes_max))
+        return tuple(f"node-{number}" for number in range(self.nnodes_max))
 
     def credentials(self, role: Role, machine: str = "") -> Credentials | None:
         """Those of one role, or one machine; None where the environment decides."""
@@ -70,7 +70,8 @@ class ClusterSpec:
         """Command line of one machine's agent."""
         argv = [sys.executable, "-m", "trainmover_executor.agent"]
         argv += ["--job", self.job, "--nats", url, "--machine", machine]
-        argv += ["--nnodes", f"{self.nnodes_min}:{self.nnodes_max}"]
+        argv += ["--slots", str(self.nnodes_min)]
+        argv += ["--standbys", str(self.nnodes_max - self.nnodes_min)]
         argv += ["--nproc-per-node", str(self.nproc_per_node), "--host", "127.0.0.1"]
         if self.metrics_dir is not None:
             argv += ["--metrics-dir", str(self.metrics_dir)]

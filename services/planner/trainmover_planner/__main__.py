@@ -19,7 +19,7 @@ from trainmover_planner.state.state import Settings
 def main() -> None:
     """Parse the command line and plan until told to stop."""
     defaults, limits = Settings(), Deadlines()
-    parser = argparse.ArgumentParser(prog="trainmover-planner", description=__doc__)
+    parser = argparse.ArgumentParser(prog="trainmover planner run", description=__doc__)
     add_common_options(parser)
     group = parser.add_argument_group("policy")
     group.add_argument(

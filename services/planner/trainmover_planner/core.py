@@ -27,7 +27,7 @@ from trainmover_planner.record import record
 from trainmover_planner.recovery import recovery, replan
 from trainmover_planner.state.effects import Command, Event, Fact, Request, SaveJob, Tick
 from trainmover_planner.state.state import Control, Settings, State
-from trainmover_planner.state.turn import Turn
+from trainmover_planner.state.transition import Transition
 
 __all__ = ["RESUME_GAP", "fold", "initial", "next_wake_s", "resume", "step"]
 
@@ -54,19 +54,19 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Command
         event: A fact, a request or the passing of time.
         now_s: The time in seconds; must not go back.
     """
-    turn = Turn(state, now_s)
+    transition = Transition(state, now_s)
     match event:
         case Fact():
-            record(turn, event)
+            record(transition, event)
             due = state.due_s is not None and now_s >= state.due_s
         case Request():
-            requests.answer(turn, event)
+            requests.answer(transition, event)
             due = True
         case Tick():
             due = True
-    if due or turn.changed:
-        _decide(turn, due=due)
-    return turn.state, _finish(turn)
+    if due or transition.changed:
+        _decide(transition, due=due)
+    return transition.state, _finish(transition)
 
 
 def fold(state: State, fact: Fact, at_s: float) -> State:
@@ -77,9 +77,9 @@ def fold(state: State, fact: Fact, at_s: float) -> State:
         fact: The next fact in stream order.
         at_s: When it was said, in seconds.
     """
-    turn = Turn(state, at_s, replay=True)
-    record(turn, fact)
-    return turn.state
+    transition = Transition(state, at_s, replay=True)
+    record(transition, fact)
+    return transition.state
 
 
 def resume(
@@ -96,22 +96,22 @@ def resume(
         incarnation: How many planners of this job there were, this one not counted; no two may
             be told the same number, or they might issue the same epoch.
     """
-    turn = Turn(state, now_s)
-    turn.set(unannounced={}, early=Table())
-    turn.commands.extend(state.unannounced.values())
+    transition = Transition(state, now_s)
+    transition.set(unannounced={}, early=Table())
+    transition.commands.extend(state.unannounced.values())
     if state.membership is not None and not state.over:
         gap = RESUME_GAP * incarnation
-        turn.set(issued=state.issued + gap, sequence=state.sequence + gap)
+        transition.set(issued=state.issued + gap, sequence=state.sequence + gap)
         for one in state.migrations.values():
             waits = one.phase is Phase.PROPOSED and state.control.mode != "automatic"
             if one.phase in (Phase.PROPOSED, Phase.APPROVED) and not waits:
-                advance(turn, one.id, protocol.Abort("the planner started over"))
-        resend(turn)
+                advance(transition, one.id, protocol.Abort("the planner started over"))
+        resend(transition)
         if not state.seen and len(state.memberships) == 1:
-            formation.start_members(turn)
-    turn.changed |= _EVERYTHING
-    _decide(turn, due=True)
-    return turn.state, _finish(turn)
+            formation.start_members(transition)
+    transition.changed |= _EVERYTHING
+    _decide(transition, due=True)
+    return transition.state, _finish(transition)
 
 
 def next_wake_s(state: State) -> float | None:
@@ -134,63 +134,67 @@ def _due_s(state: State, now_s: float) -> float | None:
     return min((at_s for at_s in times if at_s > now_s), default=None)
 
 
-def _decide(turn: Turn, *, due: bool) -> None:
+def _decide(transition: Transition, *, due: bool) -> None:
     """Everything the state calls for; repeated until nothing more follows.
 
     Args:
-        turn: The step under construction.
+        transition: The step under construction.
         due: Whether to look at what only time decides, too.
     """
-    asked = {stage for stage in _STAGES if (due and stage.timed) or stage.fields & turn.changed}
+    asked = {
+        stage for stage in _STAGES if (due and stage.timed) or stage.fields & transition.changed
+    }
     for _ in range(8):
-        if turn.state.over:
-            _stop(turn)
+        if transition.state.over:
+            _stop(transition)
             break
         for stage in _STAGES:
             if stage not in asked:
                 continue
             asked.discard(stage)
-            turn.changed = set()
-            stage.decide(turn)
-            asked |= {other for other in _STAGES if other.fields & turn.changed}
+            transition.changed = set()
+            stage.decide(transition)
+            asked |= {other for other in _STAGES if other.fields & transition.changed}
         if not asked:
             break
-    turn.changed = set()
-    turn.note(due_s=_due_s(turn.state, turn.now_s))
+    transition.changed = set()
+    transition.note(due_s=_due_s(transition.state, transition.now_s))
 
 
-def _stop(turn: Turn) -> None:
-    state = turn.state
+def _stop(transition: Transition) -> None:
+    state = transition.state
     reason = state.reason or f"the job has {state.phase}"
-    if "phase" in turn.touched:
-        turn.stop_everybody(reason)
+    if "phase" in transition.touched:
+        transition.stop_everybody(reason)
     else:
-        turn.stop_newcomers(reason)
+        transition.stop_newcomers(reason)
 
 
-def _expire(turn: Turn) -> None:
+def _expire(transition: Transition) -> None:
     """Phases of migrations that lasted for too long end."""
-    for id in turn.state.open:
-        if turn.state.migrations[id].open:
-            advance(turn, id, protocol.Tick())
+    for id in transition.state.open:
+        if transition.state.migrations[id].open:
+            advance(transition, id, protocol.Tick())
 
 
-def _finish_job(turn: Turn) -> None:
-    state = turn.state
+def _finish_job(transition: Transition) -> None:
+    state = transition.state
     if state.over:
         return
-    for seats in state.seats:
-        if len(state.finished) >= seats.layout.world_size and _all_finished(state, seats):
-            turn.set(phase="finished", reason="every rank's program ended normally")
-            turn.publish(JobFinished(epoch=seats.epoch, step=state.step), id="job.finished")
+    for membership in state.current_memberships:
+        if len(state.finished) >= membership.layout.world_size and _all_finished(state, membership):
+            transition.set(phase="finished", reason="every rank's program ended normally")
+            transition.publish(
+                JobFinished(epoch=membership.epoch, step=state.step), id="job.finished"
+            )
             return
 
 
-def _all_finished(state: State, seats: Membership) -> bool:
+def _all_finished(state: State, membership: Membership) -> bool:
     return all(
         (member.machine, rank) in state.finished
-        for slot, member in enumerate(seats.members)
-        for rank in seats.layout.ranks_of(slot)
+        for slot, member in enumerate(membership.members)
+        for rank in membership.layout.ranks_of(slot)
     )
 
 
@@ -204,7 +208,7 @@ class _Stage:
         timed: Whether it may find something although none of them changed.
     """
 
-    decide: Callable[[Turn], None]
+    decide: Callable[[Transition], None]
     fields: frozenset[str]
     timed: bool = False
 
@@ -238,7 +242,7 @@ _TOLD: Final = frozenset({"phase", "phases", "membership", "inventory", "deaths"
 """What readers of the mirrored job want to know at once."""
 
 
-def _finish(turn: Turn) -> tuple[Command, ...]:
-    if turn.touched & _TOLD:
-        turn.commands.append(SaveJob())
-    return tuple(turn.commands)
+def _finish(transition: Transition) -> tuple[Command, ...]:
+    if transition.touched & _TOLD:
+        transition.commands.append(SaveJob())
+    return tuple(transition.commands)

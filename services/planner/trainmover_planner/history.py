@@ -15,93 +15,97 @@ from trainmover_planner.machines import formation
 from trainmover_planner.migrations import steering
 from trainmover_planner.migrations.migrations import advance, forget, start
 from trainmover_planner.state.effects import Fact
-from trainmover_planner.state.turn import Turn
+from trainmover_planner.state.transition import Transition
 
 __all__ = ["remember"]
 
 
-def remember(turn: Turn, fact: Fact) -> None:
+def remember(transition: Transition, fact: Fact) -> None:
     """Take in one fact of an earlier planner; others' facts change nothing here."""
     if type_of(fact.payload).by != "planner":
         return
-    _of_job(turn, fact.payload)
-    _of_migration(turn, fact)
-    turn.drop("unannounced", fact.id)  # last: taking it in may have announced it again
+    _of_job(transition, fact.payload)
+    _of_migration(transition, fact)
+    transition.drop("unannounced", fact.id)  # last: taking it in may have announced it again
 
 
-def _of_job(turn: Turn, payload: Frozen) -> None:
-    state = turn.state
+def _of_job(transition: Transition, payload: Frozen) -> None:
+    state = transition.state
     match payload:
         case migration.JobFormed(membership=membership):
-            formation.adopt(turn, membership)
+            formation.adopt(transition, membership)
         case migration.JobHeld(slots=slots, reason=reason):
-            since_s = turn.now_s if state.held_s is None else state.held_s
-            turn.set(phase="held", held=slots, reason=reason, held_s=since_s)
+            since_s = transition.now_s if state.held_s is None else state.held_s
+            transition.set(phase="held", held=slots, reason=reason, held_s=since_s)
         case migration.JobFinished():
-            turn.set(phase="finished")
+            transition.set(phase="finished")
         case migration.JobFailed(reason=reason):
-            turn.set(phase="failed", reason=reason)
+            transition.set(phase="failed", reason=reason)
         case machine.MachineLost():
-            _lost(turn, payload)
-        case machine.MachineQuarantined() | operator.MachineReleased():
-            steering.apply(turn, payload)
+            _lost(transition, payload)
+        case machine.MachineQuarantined() | operator.MachineUnquarantined():
+            steering.apply(transition, payload)
         case operator.AutomationChanged():
-            steering.apply(turn, payload)
+            steering.apply(transition, payload)
         case _:
             pass
 
 
-def _lost(turn: Turn, fact: machine.MachineLost) -> None:
-    state = turn.state
+def _lost(transition: Transition, fact: machine.MachineLost) -> None:
+    state = transition.state
     host = state.inventory.get(fact.machine)
-    if fact.generation is None:  # said before the fact named the life
-        lives = [life for life in state.deaths if life[0] == fact.machine]
+    if fact.generation is None:  # said before the fact named the incarnation
+        incarnations = [
+            incarnation for incarnation in state.deaths if incarnation[0] == fact.machine
+        ]
     else:
-        lives = [(fact.machine, fact.generation)]
+        incarnations = [(fact.machine, fact.generation)]
     said, unsaid = state.said, state.unsaid
-    for name, generation in lives:
+    for name, generation in incarnations:
         if (name, generation) in state.deaths:
             said = said.put((f"{name}.{generation}", "lost"), None)
-            unsaid = tuple(life for life in unsaid if life != (name, generation))
-    turn.set(said=said, unsaid=unsaid)
-    if host is None or any(life in state.deaths for life in lives):
+            unsaid = tuple(
+                incarnation for incarnation in unsaid if incarnation != (name, generation)
+            )
+    transition.set(said=said, unsaid=unsaid)
+    if host is None or any(incarnation in state.deaths for incarnation in incarnations):
         return
     if fact.generation in (None, host.machine.generation):
-        turn.set(inventory=state.inventory.refuse(host.life))
+        transition.set(inventory=state.inventory.refuse(host.incarnation))
 
 
-def _of_migration(turn: Turn, fact: Fact) -> None:
+def _of_migration(transition: Transition, fact: Fact) -> None:
     match fact.payload:
         case migration.MigrationProposed() as proposed:
-            _proposed(turn, proposed, fact)
+            _proposed(transition, proposed, fact)
         case migration.MigrationApproved() as approved:
-            _approved(turn, approved)
-        case migration.MigrationSwitching(migration=id) if id in turn.state.migrations:
-            advance(turn, id, protocol.SwitchSeen())
+            _approved(transition, approved)
+        case migration.MigrationSwitching(migration=id) if id in transition.state.migrations:
+            advance(transition, id, protocol.SwitchSeen())
         case migration.MigrationRejected() as rejected:
             reject = protocol.Reject(rejected.code, rejected.reason, rejected.rejected_by)
-            _decide(turn, rejected.migration, reject)
-            one = turn.state.migrations.get(rejected.migration)
+            _decide(transition, rejected.migration, reject)
+            one = transition.state.migrations.get(rejected.migration)
             if one is not None and one.incident is not None:
-                turn.put("said", (one.incident, rejected.code), None)
+                transition.put("said", (one.incident, rejected.code), None)
         case migration.MigrationAborted() as aborted:
             abort = protocol.Abort(aborted.reason, aborted.aborted_by)
-            _decide(turn, aborted.migration, abort)
+            _decide(transition, aborted.migration, abort)
         case migration.MigrationCommitted() as committed:
-            _committed(turn, committed)
+            _committed(transition, committed)
         case migration.MigrationFailed() as failed:
-            _decide(turn, failed.migration, protocol.Fail(failed.reason))
+            _decide(transition, failed.migration, protocol.Fail(failed.reason))
         case _:
             pass
 
 
-def _proposed(turn: Turn, payload: migration.MigrationProposed, fact: Fact) -> None:
-    if payload.migration in turn.state.migrations:
+def _proposed(transition: Transition, payload: migration.MigrationProposed, fact: Fact) -> None:
+    if payload.migration in transition.state.migrations:
         return
     one, _ = protocol.propose(
         Migration(
             id=payload.migration,
-            job=turn.state.job,
+            job=transition.state.job,
             kind=payload.kind,
             slot=payload.slot,
             leaver=payload.leaver,
@@ -111,41 +115,43 @@ def _proposed(turn: Turn, payload: migration.MigrationProposed, fact: Fact) -> N
             requested_by=payload.requested_by,
             trace=fact.trace,
         ),
-        turn.now_s,
+        transition.now_s,
     )
-    forget(turn)
-    turn.keep(one)
+    forget(transition)
+    transition.keep(one)
     number = int(one.id.rpartition("-")[2])
-    turn.set(sequence=max(turn.state.sequence, number))
+    transition.set(sequence=max(transition.state.sequence, number))
 
 
-def _approved(turn: Turn, fact: migration.MigrationApproved) -> None:
+def _approved(transition: Transition, fact: migration.MigrationApproved) -> None:
     plan = fact.plan
-    one = turn.state.migrations.get(plan.id)
-    before = turn.state.memberships.get(plan.from_epoch)
+    one = transition.state.migrations.get(plan.id)
+    before = transition.state.memberships.get(plan.from_epoch)
     if one is None or before is None:
         return
     if not allows(kind=one.kind, phase=one.phase, signal=Signal.APPROVE):
         return
-    start(turn, one.id, plan, before, by=fact.approved_by, why=fact.approval)
+    start(transition, one.id, plan, before, by=fact.approved_by, why=fact.approval)
     if plan.kind == "failure":
-        turn.set(phase="running", held=(), held_s=None, attempts=turn.state.attempts + 1)
-    early = turn.state.early
+        transition.set(
+            phase="running", held=(), held_s=None, attempts=transition.state.attempts + 1
+        )
+    early = transition.state.early
     for key, report in early.items():
         if report.migration == one.id:
             early = early.drop(key)
-            advance(turn, one.id, protocol.Report(report))
-    turn.set(early=early)
+            advance(transition, one.id, protocol.Report(report))
+    transition.set(early=early)
 
 
-def _committed(turn: Turn, fact: migration.MigrationCommitted) -> None:
+def _committed(transition: Transition, fact: migration.MigrationCommitted) -> None:
     """A commit whose reports or plan are not stored any more: it was decided all the same."""
-    after, before = fact.membership, turn.state.membership
+    after, before = fact.membership, transition.state.membership
     if before is not None and after.epoch <= before.epoch:
         return
-    one = turn.state.migrations.get(fact.migration)
+    one = transition.state.migrations.get(fact.migration)
     if one is None or one.plan is None or not one.open:
-        formation.adopt(turn, after)
+        formation.adopt(transition, after)
         return
     for rank in range(after.layout.world_size):
         report = PlanCommitted(
@@ -155,11 +161,13 @@ def _committed(turn: Turn, fact: migration.MigrationCommitted) -> None:
             epoch=after.epoch,
             step=fact.step,
         )
-        advance(turn, one.id, protocol.Report(report))
+        advance(transition, one.id, protocol.Report(report))
 
 
-def _decide(turn: Turn, id: str, event: protocol.Reject | protocol.Abort | protocol.Fail) -> None:
-    one = turn.state.migrations.get(id)
+def _decide(
+    transition: Transition, id: str, event: protocol.Reject | protocol.Abort | protocol.Fail
+) -> None:
+    one = transition.state.migrations.get(id)
     signal = {
         protocol.Reject: Signal.REJECT,
         protocol.Abort: Signal.ABORT,
@@ -169,7 +177,7 @@ def _decide(turn: Turn, id: str, event: protocol.Reject | protocol.Abort | proto
         return
     if isinstance(event, protocol.Fail) and one.phase in ("preparing", "ready"):
         # It was known to have switched by a broken step at its epoch, not by its own report.
-        advance(turn, id, protocol.SwitchSeen())
-        one = turn.state.migrations[id]
+        advance(transition, id, protocol.SwitchSeen())
+        one = transition.state.migrations[id]
     if allows(kind=one.kind, phase=one.phase, signal=signal):
-        advance(turn, id, event)
+        advance(transition, id, event)

@@ -25,9 +25,9 @@ from trainmover_planner.migrations.migrations import advance, base_of
 from trainmover_planner.recovery import crashes
 from trainmover_planner.state import shapes
 from trainmover_planner.state.effects import Fact
-from trainmover_planner.state.inventory import Life, life_of
-from trainmover_planner.state.state import Breaks, Death, Holding, State, seat_of
-from trainmover_planner.state.turn import Turn
+from trainmover_planner.state.inventory import Incarnation, incarnation_of
+from trainmover_planner.state.state import Breaks, Death, Holding, State, slot_of
+from trainmover_planner.state.transition import Transition
 
 __all__ = ["record"]
 
@@ -41,130 +41,130 @@ _SEEN: Final = 256
 _TRACES: Final = 1024
 
 
-def record(turn: Turn, fact: Fact) -> None:
+def record(transition: Transition, fact: Fact) -> None:
     """Take in one fact; repeated and outdated ones change nothing."""
     payload = fact.payload
-    _of_machines(turn, payload)
-    _of_ranks(turn, payload)
-    _of_detectors(turn, fact)
-    if turn.replay:
-        remember(turn, fact)
+    _of_machines(transition, payload)
+    _of_ranks(transition, payload)
+    _of_detectors(transition, fact)
+    if transition.replay:
+        remember(transition, fact)
 
 
-def _of_machines(turn: Turn, payload: Frozen) -> None:
+def _of_machines(transition: Transition, payload: Frozen) -> None:
     match payload:
         case machine.MachineRegistered():
-            _registered(turn, payload)
+            _registered(transition, payload)
         case machine.MachineWarming() | machine.MachineReady():
-            _warmed(turn, payload)
+            _warmed(transition, payload)
         case machine.WorkerExited():
-            _exited(turn, payload)
+            _exited(transition, payload)
         case _:
             pass
 
 
-def _registered(turn: Turn, fact: machine.MachineRegistered) -> None:
-    inventory, name = turn.state.inventory, fact.machine.name
-    known, after = inventory.get(name), inventory.register(fact, turn.now_s)
+def _registered(transition: Transition, fact: machine.MachineRegistered) -> None:
+    inventory, name = transition.state.inventory, fact.machine.name
+    known, after = inventory.get(name), inventory.register(fact, transition.now_s)
     if after is inventory:
         return
-    turn.set(
+    transition.set(
         inventory=after,
-        newcomers=turn.state.newcomers.put(name, None),
-        spare=turn.state.spare.put(name, None),
-        cold=turn.state.cold.put(name, None),
+        newcomers=transition.state.newcomers.put(name, None),
+        spare=transition.state.spare.put(name, None),
+        cold=transition.state.cold.put(name, None),
     )
     host = after.get(name)
     wrong = shapes.of_machine(fact)
     if wrong and host is not None:
-        refuse(turn, host, wrong)
+        refuse(transition, host, wrong)
     if known is not None:
-        _superseded(turn, known.life)
+        _superseded(transition, known.incarnation)
 
 
-def _warmed(turn: Turn, fact: machine.MachineWarming | machine.MachineReady) -> None:
-    state = turn.state
-    host, seats = state.inventory.get(fact.machine), state.membership
-    if host is None or host.life != (fact.machine, fact.generation) or seats is None:
+def _warmed(transition: Transition, fact: machine.MachineWarming | machine.MachineReady) -> None:
+    state = transition.state
+    host, membership = state.inventory.get(fact.machine), state.membership
+    if host is None or host.incarnation != (fact.machine, fact.generation) or membership is None:
         return
-    if host.life in state.inventory.refused:
+    if host.incarnation in state.inventory.refused:
         return
-    wrong = shapes.of_standby(fact, seats.layout)
+    wrong = shapes.of_standby(fact, membership.layout)
     if not wrong and isinstance(fact, machine.MachineWarming):
-        turn.set(inventory=state.inventory.warmed(fact))
+        transition.set(inventory=state.inventory.warmed(fact))
     elif not wrong and isinstance(fact, machine.MachineReady):
-        turn.set(inventory=state.inventory.readied(fact))
-    elif all(seat_of(one, host.life) is None for one in state.seats):
-        refuse(turn, host, wrong)
+        transition.set(inventory=state.inventory.readied(fact))
+    elif all(slot_of(one, host.incarnation) is None for one in state.current_memberships):
+        refuse(transition, host, wrong)
 
 
-def _of_ranks(turn: Turn, payload: Frozen) -> None:
+def _of_ranks(transition: Transition, payload: Frozen) -> None:
     match payload:
         case executor.StepProgress() | executor.StepResumed():
-            _seen(turn, payload)
+            _seen(transition, payload)
         case executor.JobLayoutKnown():
-            _held(turn, payload)
+            _held(transition, payload)
         case executor.StateFollowed():
-            _followed(turn, payload)
+            _followed(transition, payload)
         case executor.StepBroken():
-            _broke(turn, payload)
+            _broke(transition, payload)
         case executor.CheckpointSaved():
-            if _speaks_for(turn.state, payload.machine, payload.rank, payload.epoch):
-                turn.put("saved", (payload.machine, payload.rank), payload)
+            if _speaks_for(transition.state, payload.machine, payload.rank, payload.epoch):
+                transition.put("saved", (payload.machine, payload.rank), payload)
         case executor.WorkerFinished():
-            if _seen(turn, payload):
-                turn.put("finished", (payload.machine, payload.rank), None)
+            if _seen(transition, payload):
+                transition.put("finished", (payload.machine, payload.rank), None)
         case (
             executor.PlanPrepared()
             | executor.PlanSwitched()
             | executor.PlanCommitted()
             | executor.PlanFailed()
         ):
-            _report(turn, payload)
+            _report(transition, payload)
         case _:
             pass
 
 
-def _of_detectors(turn: Turn, fact: Fact) -> None:
+def _of_detectors(transition: Transition, fact: Fact) -> None:
     match fact.payload:
         case incident.IncidentOpened() as opened:
-            turn.put("incidents", opened.id, opened)
-            if fact.trace and len(turn.state.traces) < _TRACES:
-                turn.put("traces", opened.id, fact.trace)
+            transition.put("incidents", opened.id, opened)
+            if fact.trace and len(transition.state.traces) < _TRACES:
+                transition.put("traces", opened.id, fact.trace)
             if condemn.recommends_end(opened):
-                _condemned(turn, opened)
+                _condemned(transition, opened)
         case incident.IncidentClosed(id=id):
-            turn.drop("incidents", id)
-            if all(death.incident != id for death in turn.state.deaths.values()):
-                turn.drop("traces", id)
+            transition.drop("incidents", id)
+            if all(death.incident != id for death in transition.state.deaths.values()):
+                transition.drop("traces", id)
         case _:
             pass
 
 
-def _held(turn: Turn, fact: executor.JobLayoutKnown) -> None:
+def _held(transition: Transition, fact: executor.JobLayoutKnown) -> None:
     """What a rank holds; that of others is their business."""
-    seats = _seats_of(turn.state, fact.machine, fact.rank)
-    if seats is None or shapes.of_layout(fact, seats.layout):
+    membership = _membership_of(transition.state, fact.machine, fact.rank)
+    if membership is None or shapes.of_layout(fact, membership.layout):
         return
     holding = Holding(fact.spans, fact.redundancy, fact.obstacle)
     # Nothing follows before a machine is lost, and then it is looked up.
-    turn.note(holdings=turn.state.holdings.put(fact.rank, holding))
+    transition.note(holdings=transition.state.holdings.put(fact.rank, holding))
 
 
-def _followed(turn: Turn, fact: executor.StateFollowed) -> None:
-    state = turn.state
+def _followed(transition: Transition, fact: executor.StateFollowed) -> None:
+    state = transition.state
     if not _speaks_for(state, fact.machine, fact.follower, fact.epoch):
         return
-    life = _life_at(state, fact.machine, fact.epoch)
+    incarnation = _incarnation_at(state, fact.machine, fact.epoch)
     world = 0 if state.membership is None else state.membership.layout.world_size
-    if life is not None and 0 <= fact.rank < world:
-        turn.note(followers=state.followers.put(fact.rank, (fact.follower, life)))
+    if incarnation is not None and 0 <= fact.rank < world:
+        transition.note(followers=state.followers.put(fact.rank, (fact.follower, incarnation)))
 
 
-def _broke(turn: Turn, fact: executor.StepBroken) -> None:
-    if not _seen(turn, fact):
+def _broke(transition: Transition, fact: executor.StepBroken) -> None:
+    if not _seen(transition, fact):
         return
-    state, who = turn.state, (fact.machine, fact.rank)
+    state, who = transition.state, (fact.machine, fact.rank)
     current = 0 if state.membership is None else state.membership.epoch
     at = [epoch for epoch, breaks in state.broken.items() if who in breaks.ranks]
     if fact.epoch < current or any(epoch >= fact.epoch for epoch in at):
@@ -175,30 +175,30 @@ def _broke(turn: Turn, fact: executor.StepBroken) -> None:
         broken[epoch] = replace(broken[epoch], ranks=left)
         if not left:
             del broken[epoch]
-    known = broken.get(fact.epoch, Breaks(Table(), turn.now_s, turn.now_s))
-    last_s = max(known.last_s, turn.now_s)
+    known = broken.get(fact.epoch, Breaks(Table(), transition.now_s, transition.now_s))
+    last_s = max(known.last_s, transition.now_s)
     broken[fact.epoch] = replace(known, ranks=known.ranks.put(who, None), last_s=last_s)
     first = len(broken[fact.epoch].ranks) == 1
-    turn.note(broken=MappingProxyType(broken))
-    if first or nearly_all(turn.state, current):
-        turn.changed.add("broken")
+    transition.note(broken=MappingProxyType(broken))
+    if first or nearly_all(transition.state, current):
+        transition.changed.add("broken")
 
 
-def _report(turn: Turn, fact: RankReport) -> None:
-    _raise_issued(turn, fact.epoch)
-    state = turn.state
+def _report(transition: Transition, fact: RankReport) -> None:
+    _raise_issued(transition, fact.epoch)
+    state = transition.state
     known = state.migrations.get(fact.migration)
     current = 0 if state.membership is None else state.membership.epoch
     if known is None:
-        if turn.replay and len(state.early) < 4 * _world_size(state) + _SEEN:
+        if transition.replay and len(state.early) < 4 * _world_size(state) + _SEEN:
             key = (fact.migration, type(fact).__name__, fact.machine, fact.rank)
-            turn.note(early=state.early.put(key, fact))
+            transition.note(early=state.early.put(key, fact))
         return
     if not known.open and fact.epoch <= current:
         return  # the job went past that plan: nobody can be at its epoch any more
     if isinstance(fact, executor.PlanSwitched | executor.PlanCommitted):
-        _seen(turn, fact)
-    advance(turn, fact.migration, protocol.Report(fact))
+        _seen(transition, fact)
+    advance(transition, fact.migration, protocol.Report(fact))
 
 
 _OfRank = (
@@ -211,28 +211,28 @@ _OfRank = (
 )
 
 
-def _seen(turn: Turn, fact: _OfRank) -> bool:
+def _seen(transition: Transition, fact: _OfRank) -> bool:
     """Learn how far the job is from one who has the rank; whether it has."""
-    state, epoch = turn.state, fact.epoch
+    state, epoch = transition.state, fact.epoch
     if not _speaks_for(state, fact.machine, fact.rank, epoch):
         return False
     step = fact.committed_step if isinstance(fact, executor.StepBroken) else fact.step
     if step > state.step:
-        turn.note(step=step)
-    _raise_issued(turn, epoch)
+        transition.note(step=step)
+    _raise_issued(transition, epoch)
     if epoch not in state.seen and len(state.seen) < _SEEN:
-        turn.set(seen=state.seen | {epoch})
+        transition.set(seen=state.seen | {epoch})
     return True
 
 
-def _raise_issued(turn: Turn, epoch: int) -> None:
+def _raise_issued(transition: Transition, epoch: int) -> None:
     """An epoch that nothing stored tells of was used all the same: the bus lost what was said."""
-    state = turn.state
+    state = transition.state
     if epoch <= state.issued:
         return
     known = max(state.memberships, default=0)
     if epoch <= min(known + _REACH, _HIGHEST):
-        turn.note(issued=epoch)
+        transition.note(issued=epoch)
 
 
 def _world_size(state: State) -> int:
@@ -241,103 +241,120 @@ def _world_size(state: State) -> int:
 
 def _speaks_for(state: State, machine: str, rank: int, epoch: int) -> bool:
     """Whether a machine has a rank at an epoch; at one that is not known, whether it may have."""
-    seats = state.memberships.get(epoch)
-    if seats is not None:
-        return seats.holds(machine, rank)
+    membership = state.memberships.get(epoch)
+    if membership is not None:
+        return membership.holds(machine, rank)
     if state.memberships and epoch < min(state.memberships):
         return False
     if epoch > max(state.memberships, default=0) + _REACH:
         return False
-    return _seats_of(state, machine, rank) is not None
+    return _membership_of(state, machine, rank) is not None
 
 
-def _seats_of(state: State, machine: str, rank: int) -> Membership | None:
+def _membership_of(state: State, machine: str, rank: int) -> Membership | None:
     """The membership, of those a machine may be running in, that gives it this rank."""
-    return next((seats for seats in _seated(state) if seats.holds(machine, rank)), None)
+    return next(
+        (
+            membership
+            for membership in _running_memberships(state)
+            if membership.holds(machine, rank)
+        ),
+        None,
+    )
 
 
-def _seated(state: State) -> list[Membership]:
+def _running_memberships(state: State) -> list[Membership]:
     """Memberships that a machine may be running in right now."""
     if state.membership is None:
         return []
-    return [state.membership, base_of(state), *state.seats[1:]]
+    return [state.membership, base_of(state), *state.current_memberships[1:]]
 
 
-def _superseded(turn: Turn, old: Life) -> None:
-    """The machine started over: whatever its earlier life computed is gone."""
-    if any(seat_of(seats, old) is not None for seats in _seated(turn.state)):
-        _died(turn, old, reason=f"machine {old[0]} started over", incident=None)
+def _superseded(transition: Transition, old: Incarnation) -> None:
+    """The machine started over: whatever its earlier incarnation computed is gone."""
+    if any(
+        slot_of(membership, old) is not None
+        for membership in _running_memberships(transition.state)
+    ):
+        _died(transition, old, reason=f"machine {old[0]} started over", incident=None)
 
 
-def _accused(state: State, opened: incident.IncidentOpened) -> Life | None:
-    """The life that an incident means: it names an epoch, not a generation."""
-    return _life_at(state, opened.machine or "", opened.epoch)
+def _accused(state: State, opened: incident.IncidentOpened) -> Incarnation | None:
+    """The incarnation that an incident means: it names an epoch, not a generation."""
+    return _incarnation_at(state, opened.machine or "", opened.epoch)
 
 
-def _life_at(state: State, name: str, epoch: int) -> Life | None:
-    """The life in which a machine had its slot at ``epoch``, else its latest one.
+def _incarnation_at(state: State, name: str, epoch: int) -> Incarnation | None:
+    """The incarnation in which a machine had its slot at ``epoch``, else its latest one.
 
     None where the epoch is over for so long that nobody knows.
     """
-    seats = state.memberships.get(epoch)
-    slot = None if seats is None else seats.slot_of_machine(name)
-    if seats is not None and slot is not None:
-        return life_of(seats.members[slot])
-    if seats is None and 0 < epoch < min(state.memberships, default=0):
+    membership = state.memberships.get(epoch)
+    slot = None if membership is None else membership.slot_of_machine(name)
+    if membership is not None and slot is not None:
+        return incarnation_of(membership.members[slot])
+    if membership is None and 0 < epoch < min(state.memberships, default=0):
         return None
     host = state.inventory.get(name)
-    return None if host is None else host.life
+    return None if host is None else host.incarnation
 
 
-def _has_finished(state: State, life: Life) -> bool:
-    for seats in _seated(state):
-        slot = seat_of(seats, life)
+def _has_finished(state: State, incarnation: Incarnation) -> bool:
+    for membership in _running_memberships(state):
+        slot = slot_of(membership, incarnation)
         if slot is not None:
-            ranks = seats.layout.ranks_of(slot)
-            return all((life[0], rank) in state.finished for rank in ranks)
+            ranks = membership.layout.ranks_of(slot)
+            return all((incarnation[0], rank) in state.finished for rank in ranks)
     return False
 
 
-def _condemned(turn: Turn, opened: incident.IncidentOpened) -> None:
+def _condemned(transition: Transition, opened: incident.IncidentOpened) -> None:
     """A detector wants a machine ended: it is, if that is evidence, or within the limits."""
-    state = turn.state
-    life = _accused(state, opened)
-    if life is None or life in state.deaths or _has_finished(state, life):
+    state = transition.state
+    incarnation = _accused(state, opened)
+    if incarnation is None or incarnation in state.deaths or _has_finished(state, incarnation):
         return
-    code, _ = condemn.refusal(state, opened, turn.now_s)
+    code, _ = condemn.refusal(state, opened, transition.now_s)
     if code:
         return  # policy says so
     if not condemn.is_death(opened):
-        lately = (at_s for at_s in state.fenced if at_s > turn.now_s - condemn.HOUR_S)
-        turn.note(fenced=(*lately, turn.now_s))
-    _died(turn, life, reason=opened.summary, incident=opened.id)
+        lately = (at_s for at_s in state.fenced if at_s > transition.now_s - condemn.HOUR_S)
+        transition.note(fenced=(*lately, transition.now_s))
+    _died(transition, incarnation, reason=opened.summary, incident=opened.id)
 
 
-def _died(turn: Turn, life: Life, *, reason: str, incident: str | None) -> None:
-    if life not in turn.state.deaths:
-        turn.set(
-            deaths=turn.state.deaths.put(
-                life, Death(turn.now_s, reason[: shapes.LONGEST], incident)
+def _died(
+    transition: Transition, incarnation: Incarnation, *, reason: str, incident: str | None
+) -> None:
+    if incarnation not in transition.state.deaths:
+        transition.set(
+            deaths=transition.state.deaths.put(
+                incarnation, Death(transition.now_s, reason[: shapes.LONGEST], incident)
             ),
-            unsaid=(*turn.state.unsaid, life),
+            unsaid=(*transition.state.unsaid, incarnation),
         )
 
 
-def _exited(turn: Turn, fact: machine.WorkerExited) -> None:
+def _exited(transition: Transition, fact: machine.WorkerExited) -> None:
     """A standby's process died, or a joiner's; members are the detector's business."""
-    state, life = turn.state, (fact.machine, fact.generation)
-    seats = state.membership
-    if seats is None or not 0 <= fact.rank < seats.layout.world_size:
+    state, incarnation = transition.state, (fact.machine, fact.generation)
+    membership = state.membership
+    if membership is None or not 0 <= fact.rank < membership.layout.world_size:
         return
-    slot = fact.rank // seats.layout.ranks_per_slot
-    if any(seat_of(one, life) == slot for one in _seated(state)):
-        crashes.note(turn, fact)
-    if seat_of(seats, life) is not None:
+    slot = fact.rank // membership.layout.ranks_per_slot
+    if any(slot_of(one, incarnation) == slot for one in _running_memberships(state)):
+        crashes.note(transition, fact)
+    if slot_of(membership, incarnation) is not None:
         return
-    turn.set(inventory=state.inventory.cooled(fact.machine, fact.generation, [slot]))
+    transition.set(inventory=state.inventory.cooled(fact.machine, fact.generation, [slot]))
     flight = state.flight
     if flight is None or flight.plan is None:
         return
-    if seat_of(flight.plan.membership, life) == slot:
+    if slot_of(flight.plan.membership, incarnation) == slot:
         how = f"signal {fact.signal}" if fact.signal else f"exit code {fact.exit_code}"
-        _died(turn, life, reason=f"rank {fact.rank} on {fact.machine} ended: {how}", incident=None)
+        _died(
+            transition,
+            incarnation,
+            reason=f"rank {fact.rank} on {fact.machine} ended: {how}",
+            incident=None,
+        )

@@ -25,7 +25,7 @@ class Credentials:
     """Files that a client connects with.
 
     Attributes:
-        nkey: File with the seed of a user's key, as ``trainmover setup`` makes it.
+        nkey: File with the seed of a user's key, as ``trainmover bus setup`` makes it.
         creds: File with a user's JWT and seed, for servers that are run by operators and JWTs.
         ca: Certificate of the authority that signed the server's; TLS is required when given.
     """
@@ -46,7 +46,7 @@ class Credentials:
 
     @classmethod
     def of_folder(cls, folder: Path) -> Self:
-        """What ``trainmover setup`` put into one client's folder."""
+        """What ``trainmover bus setup`` put into one client's folder."""
         ca = folder / "ca.pem"
         return cls(nkey=folder / "nkey", ca=ca if ca.exists() else None)
 
@@ -94,7 +94,7 @@ def public_key(seed: str, *, where: object = "the seed") -> str:
     except (nkeys.NkeysError, ValueError) as error:
         raise ConfigError(
             f"{where} does not hold the seed of a bus user, which begins with SU: "
-            "make one with 'trainmover setup'."
+            "make one with 'trainmover bus setup'."
         ) from error
 
 
@@ -109,5 +109,5 @@ def _read(path: Path, variable: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"cannot read {path} ({variable}): {getattr(error, 'strerror', None) or error}. "
-            "'trainmover setup' makes one folder for each client."
+            "'trainmover bus setup' makes one folder for each client."
         ) from error

@@ -67,7 +67,7 @@ KEPT: Final = (
     ),
     Kept(
         stream="TM_MACHINES",
-        description="Registrations: the latest lives of each machine",
+        description="Registrations: the latest incarnation of each machine",
         names=frozenset({"machine.registered"}),
         # Four facts of the largest size: one stolen key fills an eighth of the stream.
         each=4,

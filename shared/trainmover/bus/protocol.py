@@ -170,7 +170,9 @@ class Bus(Protocol):
         """Ask the service that serves ``verb`` and return the reply body."""
         ...
 
-    async def depart(self, job: str, machine: str, *, reason: str, timeout_s: float = 5.0) -> bytes:
+    async def depart(
+        self, job: str, machine: str, *, reason: str, dry_run: bool = False, timeout_s: float = 5.0
+    ) -> bytes:
         """Ask that ``machine`` be replaced, with its own key; the reply body."""
         ...
 

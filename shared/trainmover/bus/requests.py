@@ -21,7 +21,12 @@ async def answer_departure(handler: RequestHandler, machine: str, body: bytes) -
     except ValidationError as error:
         refusal = Refusal(code="malformed", reason=str(error), next_step="")
         return refusal.model_dump_json().encode()
-    move = MigrateRequest(machine=machine, reason=asked.reason, requested_by=f"machine {machine}")
+    move = MigrateRequest(
+        machine=machine,
+        reason=asked.reason,
+        requested_by=f"machine {machine}",
+        dry_run=asked.dry_run,
+    )
     return await answer(handler, "migrate", move.model_dump_json().encode())
 
 

@@ -1,7 +1,7 @@
-"""The detector SDK: telemetry and facts in, verdicts out.
+"""The detector SDK: telemetry and facts in, findings out.
 
-A detector is synchronous and does no I/O, owns no clock and no thread: time comes in, verdicts go
-out. That is what lets it be replayed, simulated and run beside others. A verdict moves nobody;
+A detector is synchronous and does no I/O, owns no clock and no thread: time comes in, findings go
+out. That is what lets it be replayed, simulated and run beside others. A finding moves nobody;
 the planner's policy decides. See ``docs/howto/detectors.md``.
 """
 
@@ -13,7 +13,7 @@ from trainmover.detection.model import (
     Detector,
     DetectorConfig,
     Evidence,
-    Verdict,
+    Finding,
 )
 
 __all__ = [
@@ -24,5 +24,5 @@ __all__ = [
     "Detector",
     "DetectorConfig",
     "Evidence",
-    "Verdict",
+    "Finding",
 ]

@@ -18,14 +18,14 @@ from itertools import islice
 from types import FrameType
 from typing import Final
 
-from trainmover.detection.model import BaseDetector, CollectiveWindow, Detector, Evidence, Verdict
+from trainmover.detection.model import BaseDetector, CollectiveWindow, Detector, Evidence, Finding
 from trainmover.job.topology import Membership
 
 __all__ = ["Alarm", "Guarded"]
 
 _MOST_AT_ONCE: Final = 256
-_MOST_CLAIMS: Final = 2_000
-_CLAIMS_S: Final = 10.0
+_MOST_FINDINGS: Final = 2_000
+_FINDINGS_S: Final = 10.0
 _OVERRUNS: Final = 3
 _OVERRUNS_S: Final = 10.0
 _ADVICE: Final = frozenset({"none", "move", "recover"})
@@ -79,7 +79,7 @@ class Guarded:
         name: Name of its entry point.
         detector: The detector, or None when it could not be made.
         version: Version of the distribution it comes from.
-        mode: ``active``, or ``shadow``: its claims lead to no action.
+        mode: ``active``, or ``shadow``: its findings lead to no action.
         budget_s: Longest time a call may take, in seconds. Once in a while it may take longer, as
             when the interpreter collects garbage in the midst of it; three times in ten
             seconds is too often.
@@ -96,7 +96,7 @@ class Guarded:
     clock: Callable[[], float] = field(default=time.thread_time)
     alarm: Alarm | None = None
     quarantined: str = ""
-    _claims: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_CLAIMS))
+    _found_s: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_FINDINGS))
     _now_s: float = -math.inf
     _overruns: deque[float] = field(default_factory=lambda: deque(maxlen=_OVERRUNS))
     _watches: bool = field(init=False)
@@ -106,44 +106,44 @@ class Guarded:
         watch = getattr(type(self.detector), "observe", None)
         self._watches = watch is not BaseDetector.observe
 
-    def observe(self, windows: Sequence[CollectiveWindow]) -> list[Verdict]:
+    def observe(self, windows: Sequence[CollectiveWindow]) -> list[Finding]:
         """``Detector.observe`` for each of some windows, oldest first; nothing when quarantined."""
         if not (self._watches and windows):
             return []
 
-        def look(detector: Detector) -> Iterator[Verdict]:
+        def look(detector: Detector) -> Iterator[Finding]:
             for window in windows:
                 yield from detector.observe(window)
 
         return self._call(look, windows[-1].received_s)
 
-    def notice(self, evidence: Evidence) -> list[Verdict]:
+    def notice(self, evidence: Evidence) -> list[Finding]:
         """``Detector.notice``; nothing when quarantined."""
         return self._call(lambda detector: detector.notice(evidence), evidence.received_s)
 
-    def tick(self, now_s: float) -> list[Verdict]:
+    def tick(self, now_s: float) -> list[Finding]:
         """``Detector.tick``; nothing when quarantined."""
         return self._call(lambda detector: detector.tick(now_s), now_s)
 
     def membership_changed(self, membership: Membership) -> None:
         """``Detector.membership_changed``; nothing when quarantined."""
 
-        def tell(detector: Detector) -> Iterable[Verdict]:
+        def tell(detector: Detector) -> Iterable[Finding]:
             detector.membership_changed(membership)
             return ()
 
         self._call(tell, self._now_s)
 
-    def _call(self, call: Callable[[Detector], Iterable[Verdict]], now_s: float) -> list[Verdict]:
+    def _call(self, call: Callable[[Detector], Iterable[Finding]], now_s: float) -> list[Finding]:
         if self.quarantined or self.detector is None:
             return []
         self._now_s = now_s
         # Processor time of this thread: a busy machine must not count against the detector.
         started_s = self.clock()
         try:
-            verdicts = self._ask(self.detector, call)
-            for verdict in verdicts:
-                _check(verdict)
+            findings = self._ask(self.detector, call)
+            for finding in findings:
+                _check(finding)
         except BlockedError:
             limit_s = self.alarm.limit_s if self.alarm is not None else 0.0
             self.quarantined = f"a call did not return in {limit_s:g} s"
@@ -154,13 +154,13 @@ class Guarded:
         took_s = self.clock() - started_s
         if self._drags(took_s):
             return []
-        if verdicts and self._floods(len(verdicts)):
+        if findings and self._floods(len(findings)):
             return []
-        return verdicts
+        return findings
 
     def _ask(
-        self, detector: Detector, call: Callable[[Detector], Iterable[Verdict]]
-    ) -> list[Verdict]:
+        self, detector: Detector, call: Callable[[Detector], Iterable[Finding]]
+    ) -> list[Finding]:
         if self.alarm is None:
             return list(islice(call(detector), _MOST_AT_ONCE + 1))
         self.alarm.inside = True
@@ -183,23 +183,23 @@ class Guarded:
         return True
 
     def _floods(self, count: int) -> bool:
-        self._claims.extend([self._now_s] * count)
-        full = len(self._claims) == _MOST_CLAIMS and self._now_s - self._claims[0] < _CLAIMS_S
+        self._found_s.extend([self._now_s] * count)
+        full = len(self._found_s) == _MOST_FINDINGS and self._now_s - self._found_s[0] < _FINDINGS_S
         if count > _MOST_AT_ONCE or full:
             self.quarantined = (
-                f"it floods: more than {_MOST_AT_ONCE} claims in one call"
+                f"it floods: more than {_MOST_AT_ONCE} findings in one call"
                 if count > _MOST_AT_ONCE
-                else f"it floods: {_MOST_CLAIMS} claims in less than {_CLAIMS_S:g} s"
+                else f"it floods: {_MOST_FINDINGS} findings in less than {_FINDINGS_S:g} s"
             )
             return True
         return False
 
 
-def _check(verdict: Verdict) -> None:
-    if not isinstance(verdict, Verdict):
-        raise TypeError(f"a verdict was expected, not {type(verdict).__name__}")
-    if not (math.isfinite(verdict.confidence) and 0.0 <= verdict.confidence <= 1.0):
-        raise ValueError(f"confidence {verdict.confidence} is not within 0 and 1")
-    if verdict.advice not in _ADVICE:
-        raise ValueError(f"advice {verdict.advice!r} is none of {', '.join(sorted(_ADVICE))}")
-    json.dumps(dict(verdict.evidence), allow_nan=False)
+def _check(finding: Finding) -> None:
+    if not isinstance(finding, Finding):
+        raise TypeError(f"a finding was expected, not {type(finding).__name__}")
+    if not (math.isfinite(finding.confidence) and 0.0 <= finding.confidence <= 1.0):
+        raise ValueError(f"confidence {finding.confidence} is not within 0 and 1")
+    if finding.advice not in _ADVICE:
+        raise ValueError(f"advice {finding.advice!r} is none of {', '.join(sorted(_ADVICE))}")
+    json.dumps(dict(finding.evidence), allow_nan=False)

@@ -1,4 +1,4 @@
-"""What a detector gets and what it says: windows, evidence, verdicts, and the interface itself."""
+"""What a detector gets and what it says: windows, evidence, findings, and the interface itself."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = [
     "Detector",
     "DetectorConfig",
     "Evidence",
-    "Verdict",
+    "Finding",
 ]
 
 API_VERSION = 1
 """Version of this interface; a detector names the one it was written for."""
 
 Advice = Literal["none", "move", "recover"]
-"""What a verdict recommends. Policy decides: ``move`` is a planned move of a machine that still
+"""What a finding recommends. Policy decides: ``move`` is a planned move of a machine that still
 takes part, ``recover`` treats it as dead, ``none`` is for people."""
 
 Records = npt.NDArray[np.void]
@@ -100,8 +100,8 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """A claim with evidence.
+class Finding:
+    """What a detector found, with evidence.
 
     Attributes:
         kind: Class of the trouble (``straggler``, ``machine_failed``, ...).
@@ -110,7 +110,7 @@ class Verdict:
         confidence: 0 to 1.
         summary: One sentence for people.
         evidence: The numbers; JSON-serialisable.
-        closed: True to withdraw an earlier claim of the same kind, machine and link.
+        closed: True to withdraw an earlier finding of the same kind, machine and link.
         advice: What the detector recommends.
         link: The culprit connection, as (sending rank, receiving rank), where one is to blame.
     """
@@ -141,19 +141,19 @@ class Detector(Protocol):
 
     api_version: ClassVar[int]
 
-    def observe(self, window: CollectiveWindow) -> Iterable[Verdict]:
+    def observe(self, window: CollectiveWindow) -> Iterable[Finding]:
         """Take in one batch of telemetry."""
         ...
 
-    def notice(self, evidence: Evidence) -> Iterable[Verdict]:
+    def notice(self, evidence: Evidence) -> Iterable[Finding]:
         """Take in one fact."""
         ...
 
     def membership_changed(self, membership: Membership) -> None:
-        """A new epoch began: forget what referred to who sat where."""
+        """A new epoch began: forget what referred to who held which slot."""
         ...
 
-    def tick(self, now_s: float) -> Iterable[Verdict]:
+    def tick(self, now_s: float) -> Iterable[Finding]:
         """Time passed; called about five times a second."""
         ...
 
@@ -163,12 +163,12 @@ class BaseDetector:
 
     api_version: ClassVar[int] = API_VERSION
 
-    def observe(self, window: CollectiveWindow) -> Iterable[Verdict]:
+    def observe(self, window: CollectiveWindow) -> Iterable[Finding]:
         """Take in one batch of telemetry."""
         del window
         return ()
 
-    def notice(self, evidence: Evidence) -> Iterable[Verdict]:
+    def notice(self, evidence: Evidence) -> Iterable[Finding]:
         """Take in one fact."""
         del evidence
         return ()
@@ -177,7 +177,7 @@ class BaseDetector:
         """A new epoch began."""
         del membership
 
-    def tick(self, now_s: float) -> Iterable[Verdict]:
+    def tick(self, now_s: float) -> Iterable[Finding]:
         """Time passed."""
         del now_s
         return ()

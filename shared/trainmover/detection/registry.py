@@ -40,7 +40,7 @@ def load(
 
     Args:
         names: Only these; all when omitted.
-        shadow: Detectors whose claims must lead to no action.
+        shadow: Detectors whose findings must lead to no action.
         settings: Settings of detectors, by name.
         found: The entry points, for tests; the installed ones when omitted.
 
@@ -74,7 +74,7 @@ def _expect_known(named: Mapping[str, set[str]], known: Iterable[str]) -> None:
         if missing := sorted(names - set(known)):
             raise ConfigError(
                 f"no detector is named {missing[0]!r} (--{where}): known are "
-                f"{', '.join(known) or 'none'}. See 'trainmover detectors list'."
+                f"{', '.join(known) or 'none'}. See 'trainmover detector ls'."
             )
 
 

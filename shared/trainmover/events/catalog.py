@@ -93,7 +93,7 @@ _TYPES: Final = (
     EventType("machine", "lost", machine.MachineLost, "planner"),
     EventType("machine", "quarantined", machine.MachineQuarantined, "planner"),
     EventType("machine", "noticed", machine.MachineNoticed, "operator"),
-    EventType("machine", "released", operator.MachineReleased, "planner"),
+    EventType("machine", "unquarantined", operator.MachineUnquarantined, "planner"),
     EventType("automation", "changed", operator.AutomationChanged, "planner"),
     EventType("service", "restarted", operator.ServiceRestarted, "operator"),
     EventType("worker", "exited", machine.WorkerExited, "machine"),

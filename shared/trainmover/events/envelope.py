@@ -37,7 +37,7 @@ class Envelope:
     Attributes:
         id: Unique per source; source and id together are the ``Nats-Msg-Id`` that makes
             publishing exactly-once.
-        source: Who says it, for example ``/planner`` or ``/machine/worker-2``.
+        source: Who says it, for example ``/planner`` or ``/machine/node-2``.
         job: The job it is about.
         time: When it was said, UTC.
         payload: The event model; its class decides type and subject.

@@ -1,4 +1,4 @@
-"""Facts of the detector: claims with evidence. They move nobody; the planner's policy does."""
+"""Facts of the detector: findings with evidence. They move nobody; the planner's policy does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["DetectorQuarantined", "IncidentClosed", "IncidentOpened", "IncidentU
 
 
 class IncidentOpened(Frozen):
-    """A detector claims that something is wrong.
+    """A detector finds that something is wrong.
 
     Attributes:
         id: The incident's id.
@@ -24,7 +24,7 @@ class IncidentOpened(Frozen):
         epoch: The epoch at which the evidence was seen.
         confidence: 0 to 1.
         summary: One sentence for people.
-        evidence: The numbers behind the claim, the window they were seen in.
+        evidence: The numbers behind the finding, the window they were seen in.
         detector: Name of the detector.
         detector_version: Its version.
         mode: ``active`` incidents may lead to action, ``shadow`` ones never.

@@ -89,7 +89,7 @@ class MachineLost(Frozen):
     """The planner gave the machine up; its epoch is refused from now on.
 
     Attributes:
-        generation: The life of it that is meant; None in what was said before this was added.
+        generation: Which incarnation is meant; None in what was said before this was added.
     """
 
     machine: str

@@ -9,7 +9,7 @@ from typing import Literal
 
 from trainmover.job.topology import Frozen
 
-__all__ = ["AutomationChanged", "AutomationMode", "MachineReleased", "ServiceRestarted"]
+__all__ = ["AutomationChanged", "AutomationMode", "MachineUnquarantined", "ServiceRestarted"]
 
 AutomationMode = Literal["automatic", "approval", "paused"]
 """What the planner does about a straggler: move it, propose to move it, or nothing.
@@ -26,7 +26,7 @@ class AutomationChanged(Frozen):
     requested_by: str
 
 
-class MachineReleased(Frozen):
+class MachineUnquarantined(Frozen):
     """An operator let a machine out of quarantine: it may be used again.
 
     Attributes:

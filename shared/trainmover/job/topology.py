@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from trainmover.errors import ConfigError
 from trainmover.job.endpoints import Endpoint
 
-__all__ = ["Frozen", "Layout", "Machine", "Member", "Membership", "parse_nnodes"]
+__all__ = ["Frozen", "Layout", "Machine", "Member", "Membership", "job_size"]
 
 
 class Frozen(BaseModel):
@@ -64,7 +64,7 @@ class Machine(Frozen):
     Attributes:
         name: Unique in the job; a subject token.
         generation: Grows each time the machine starts over with fresh workers, so that facts
-            about an earlier life of the same machine can be told apart.
+            about an earlier incarnation of the same machine can be told apart.
         endpoints: ``host:port`` of each local rank's listening socket.
         labels: Free-form placement labels (rack, leaf, rail, accelerator, ...).
     """
@@ -161,18 +161,29 @@ class Membership(Frozen):
         )
 
 
-def parse_nnodes(text: str) -> tuple[int, int]:
-    """``"4:6"`` (slots, slots plus standbys) or ``"4"`` (no standby).
+def job_size(*, slots: int | None, standbys: int | None, nnodes: str | None) -> tuple[int, int]:
+    """Slots, and slots plus standbys, of what a command line says.
+
+    Args:
+        slots: Machines that train; 1 when nothing is said.
+        standbys: Machines beside them.
+        nnodes: The same as torchrun writes it: ``"4"``, or ``"4:6"`` for at least four and at most
+            six machines. The first four train, the others are standbys.
 
     Raises:
-        ConfigError: It is neither, or the numbers make no job.
+        ConfigError: It is said in both ways, or the numbers make no job.
     """
-    low, separator, high = text.partition(":")
+    if nnodes is None:
+        trains = 1 if slots is None else slots
+        return trains, trains + (standbys or 0)
+    if slots is not None or standbys is not None:
+        raise ConfigError(f"--nnodes {nnodes} says slots and standbys: leave out the other options")
+    low, separator, high = nnodes.partition(":")
     numbers = low.isdecimal() and (high.isdecimal() or not separator)
     least, most = (int(low), int(high or low)) if numbers else (0, 0)
     if not 1 <= least <= most:
         raise ConfigError(
-            f"--nnodes {text!r} is not a number of machines. Write SLOTS or SLOTS:MACHINES, for "
-            "example 4:6 for four slots and two standbys."
+            f"--nnodes {nnodes!r} is not a number of machines. Write --slots 4 --standbys 2, or as "
+            "for torchrun --nnodes 4:6."
         )
     return least, most

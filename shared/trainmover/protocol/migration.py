@@ -257,7 +257,7 @@ def release(plan: Plan, machine: str, *, generation: int, stop: bool) -> Send:
     Args:
         plan: What took its slot away.
         machine: The machine.
-        generation: The life of the machine that is meant.
+        generation: The incarnation of the machine that is meant.
         stop: End the agent too, instead of becoming a standby.
     """
     command = Release(generation=generation, epoch=plan.epoch, then="stop" if stop else "standby")

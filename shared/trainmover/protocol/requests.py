@@ -20,8 +20,8 @@ __all__ = [
     "MigrationStatus",
     "QuarantineRequest",
     "RejectRequest",
-    "ReleaseRequest",
     "StatusRequest",
+    "UnquarantineRequest",
 ]
 
 
@@ -29,15 +29,7 @@ class StatusRequest(Frozen):
     """Verb ``status``: how does the job stand?"""
 
 
-class AbortRequest(Frozen):
-    """Verb ``abort``: give a planned migration up before it switches."""
-
-    migration: str
-    reason: str = "operator request"
-    requested_by: str = "operator"
-
-
-class _Steer(Frozen):
+class _Operate(Frozen):
     """What every request of an operator says.
 
     Attributes:
@@ -51,7 +43,13 @@ class _Steer(Frozen):
     dry_run: bool = False
 
 
-class ApproveRequest(_Steer):
+class AbortRequest(_Operate):
+    """Verb ``abort``: give a planned migration up before it switches."""
+
+    migration: str
+
+
+class ApproveRequest(_Operate):
     """Verb ``approve``: carry out a move that policy proposed.
 
     Attributes:
@@ -62,26 +60,26 @@ class ApproveRequest(_Steer):
     to: tuple[str, ...] = ()
 
 
-class RejectRequest(_Steer):
+class RejectRequest(_Operate):
     """Verb ``reject``: a move that policy proposed shall not happen."""
 
     migration: str
 
 
-class AutomationRequest(_Steer):
+class AutomationRequest(_Operate):
     """Verb ``automation``: what policy may do by itself from now on."""
 
     mode: AutomationMode
 
 
-class QuarantineRequest(_Steer):
+class QuarantineRequest(_Operate):
     """Verb ``quarantine``: never give this machine a slot."""
 
     machine: str
 
 
-class ReleaseRequest(_Steer):
-    """Verb ``release``: let a machine out of quarantine."""
+class UnquarantineRequest(_Operate):
+    """Verb ``unquarantine``: let a machine out of quarantine."""
 
     machine: str
 

@@ -16,8 +16,8 @@ __all__ = [
     "TABLE",
     "Deadlines",
     "Phase",
+    "Row",
     "Signal",
-    "Transition",
     "allows",
     "mermaid",
     "next_phase",
@@ -62,7 +62,7 @@ _FAILURE: Final[frozenset[MigrationKind]] = frozenset({"failure"})
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
+class Row:
     """One row of the table.
 
     Attributes:
@@ -79,23 +79,23 @@ class Transition:
 
 
 TABLE: Final = (
-    Transition(Phase.PROPOSED, Signal.APPROVE, Phase.APPROVED),
-    Transition(Phase.PROPOSED, Signal.REJECT, Phase.REJECTED),
-    Transition(Phase.PROPOSED, Signal.ABORT, Phase.ABORTED),
-    Transition(Phase.APPROVED, Signal.BEGIN, Phase.PREPARING),
-    Transition(Phase.APPROVED, Signal.ABORT, Phase.ABORTED),
-    Transition(Phase.PREPARING, Signal.PREPARED, Phase.READY),
-    Transition(Phase.PREPARING, Signal.SWITCHED, Phase.SWITCHING),
-    Transition(Phase.PREPARING, Signal.ABORT, Phase.ABORTED, _PLANNED),
+    Row(Phase.PROPOSED, Signal.APPROVE, Phase.APPROVED),
+    Row(Phase.PROPOSED, Signal.REJECT, Phase.REJECTED),
+    Row(Phase.PROPOSED, Signal.ABORT, Phase.ABORTED),
+    Row(Phase.APPROVED, Signal.BEGIN, Phase.PREPARING),
+    Row(Phase.APPROVED, Signal.ABORT, Phase.ABORTED),
+    Row(Phase.PREPARING, Signal.PREPARED, Phase.READY),
+    Row(Phase.PREPARING, Signal.SWITCHED, Phase.SWITCHING),
+    Row(Phase.PREPARING, Signal.ABORT, Phase.ABORTED, _PLANNED),
     # A broken step is not as it was: what a recovery leaves behind is never a mere abort.
-    Transition(Phase.PREPARING, Signal.FAIL, Phase.FAILED, _FAILURE),
-    Transition(Phase.READY, Signal.SWITCHED, Phase.SWITCHING),
-    Transition(Phase.READY, Signal.ABORT, Phase.ABORTED, _PLANNED),
-    Transition(Phase.READY, Signal.FAIL, Phase.FAILED, _FAILURE),
-    Transition(Phase.SWITCHING, Signal.COMMITTED, Phase.COMMITTED),
-    Transition(Phase.SWITCHING, Signal.FAIL, Phase.FAILED),
+    Row(Phase.PREPARING, Signal.FAIL, Phase.FAILED, _FAILURE),
+    Row(Phase.READY, Signal.SWITCHED, Phase.SWITCHING),
+    Row(Phase.READY, Signal.ABORT, Phase.ABORTED, _PLANNED),
+    Row(Phase.READY, Signal.FAIL, Phase.FAILED, _FAILURE),
+    Row(Phase.SWITCHING, Signal.COMMITTED, Phase.COMMITTED),
+    Row(Phase.SWITCHING, Signal.FAIL, Phase.FAILED),
     # The ranks decide when: an abort that lost against their vote is taken back.
-    Transition(Phase.ABORTED, Signal.SWITCHED, Phase.SWITCHING, _PLANNED),
+    Row(Phase.ABORTED, Signal.SWITCHED, Phase.SWITCHING, _PLANNED),
 )
 
 _NEXT: Final = MappingProxyType(
@@ -116,7 +116,7 @@ def next_phase(migration: str, *, kind: MigrationKind, phase: Phase, signal: Sig
     if target is None:
         raise ProtocolError(
             f"{kind} migration {migration} cannot go from {phase} to {_AIM[signal]} "
-            f"({signal}). Look at its facts with `trainmover migrations show {migration}`."
+            f"({signal}). Look at its facts with `trainmover migration show {migration}`."
         )
     return target
 

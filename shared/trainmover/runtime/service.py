@@ -109,7 +109,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     )
     given = Credentials.from_environment()
     files = {
-        "nkey": (given.nkey, f"file with our seed, from 'trainmover setup' ({NKEY})"),
+        "nkey": (given.nkey, f"file with our seed, from 'trainmover bus setup' ({NKEY})"),
         "creds": (given.creds, f"file with our JWT and seed, for operator mode ({CREDS})"),
         "ca": (given.ca, f"certificate of the bus's authority: connect with TLS ({CA})"),
     }
@@ -267,8 +267,8 @@ async def _enter(options: ServiceOptions, stack: contextlib.AsyncExitStack) -> N
             credentials=options.credentials,
         )
         await trial.enter_async_context(bus)
-        # Keys come from `trainmover setup`, and so do the streams then: who has one need not ask
-        # for what the server would refuse and complain of.
+        # Keys come from `trainmover bus setup`, and so do the streams then: who has one need not
+        # ask for what the server would refuse and complain of.
         if options.credentials.nkey is None:
             await _where_permitted(bus.setup())
         await _where_permitted(

@@ -1,4 +1,4 @@
-"""The folder that ``trainmover setup`` keeps: who is known, their keys, the server's files.
+"""The folder that ``trainmover bus setup`` keeps: who is known, their keys, the server's files.
 
 setup.json                      jobs, machines, hosts, TLS or not
 ca/ca.pem, ca/ca.key            the development authority; the key signs and goes nowhere else

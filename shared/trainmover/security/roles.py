@@ -42,7 +42,7 @@ class Role(StrEnum):
     PLANNER = "planner"
     """Decides: commands to agents, facts about jobs and migrations."""
     DETECTOR = "detector"
-    """Claims: facts about incidents; sees telemetry."""
+    """Findings: facts about incidents; sees telemetry."""
     MACHINE = "machine"
     """One machine's agent: its own facts, telemetry and commands."""
     OPERATOR = "operator"
@@ -67,7 +67,7 @@ class User:
 
     @property
     def name(self) -> str:
-        """``planner``, or ``machine-worker-2``."""
+        """``planner``, or ``machine-node-2``."""
         return f"{self.role}-{self.machine}" if self.machine else str(self.role)
 
 

@@ -124,7 +124,7 @@ def auth_config(
         _SYSTEM: {"users": []},
     }
     text = (
-        "# Made by `trainmover setup`, which replaces it: do not edit.\n"
+        "# Made by `trainmover bus setup`, which replaces it: do not edit.\n"
         f"accounts: {json.dumps(accounts, indent=2)}\n"
         f"system_account: {_SYSTEM}\n"
     )
@@ -146,7 +146,7 @@ def server_config(*, listen: str, store: str) -> str:
         store: Folder for streams, as the server sees it.
     """
     return (
-        "# Made once by `trainmover setup` and yours from then on.\n"
+        "# Made once by `trainmover bus setup` and yours from then on.\n"
         "server_name: trainmover\n"
         f"listen: {json.dumps(listen)}\n"
         "http: 127.0.0.1:8222 # health checks, from there only\n"
@@ -183,7 +183,7 @@ def cluster_config(*, routes: Iterable[str], password: str) -> str:
         "routes": [f"nats://{_ROUTE_USER}:{password}@{peer}" for peer in peers],
     }
     return (
-        "# Made by `trainmover setup --route`, which replaces it: do not edit.\n"
+        "# Made by `trainmover bus setup --route`, which replaces it: do not edit.\n"
         'include "nats.conf"\n'
         f"cluster: {json.dumps(cluster, indent=2)}\n"
     )

@@ -19,7 +19,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trainmover.detection import CollectiveWindow, Detector, Evidence, Verdict
+from trainmover.detection import CollectiveWindow, Detector, Evidence, Finding
 from trainmover.detection.evaluation.replay import Player
 from trainmover.detection.guard import Guarded
 from trainmover.detection.registry import make
@@ -42,7 +42,7 @@ class DetectorContract:
     Attributes:
         detector: The class under test.
         options: Its settings.
-        finds: Kind of verdict that it gives on a rank of twice the usual work; None if it looks at
+        finds: Kind of finding that it gives on a rank of twice the usual work; None if it looks at
             something else.
         budget_s: Processor time that one batch may take on average, in seconds.
     """
@@ -62,18 +62,18 @@ class DetectorContract:
         for frame in job.frames(steps=steps):
             player.advance(frame.now_s)
             if frame.membership is not None:
-                player.seat(frame.membership)
+                player.membership_changed(frame.membership)
             for fact in frame.facts:
                 player.fact(fact, job.membership, frame.now_s)
             for window in frame.windows:
                 player.window(window)
         return player
 
-    def claims(self, job: SimulatedJob, *, steps: int) -> list[Verdict]:
-        """What a fresh detector claims; it must not raise."""
+    def findings(self, job: SimulatedJob, *, steps: int) -> list[Finding]:
+        """What a fresh detector finds; it must not raise."""
         player = self.play(job, steps=steps)
         assert not player.errors, player.errors
-        return [claim.verdict for claim in player.claims]
+        return [one.finding for one in player.findings]
 
     # -- the contract ----------------------------------------------------------------------------
 
@@ -82,11 +82,11 @@ class DetectorContract:
         assert isinstance(self.make(), Detector)
         assert Guarded("mine", self.make()).tick(0.0) is not None
 
-    def test_the_same_input_gives_the_same_verdicts(self) -> None:
+    def test_the_same_input_gives_the_same_findings(self) -> None:
         """No clock, no chance, no state outside of the instance."""
         troubles = [Injection("compute", 40, (1,), 2.0)]
-        first = self.claims(SimulatedJob(_SHAPE, injections=troubles, seed=3), steps=90)
-        again = self.claims(SimulatedJob(_SHAPE, injections=troubles, seed=3), steps=90)
+        first = self.findings(SimulatedJob(_SHAPE, injections=troubles, seed=3), steps=90)
+        again = self.findings(SimulatedJob(_SHAPE, injections=troubles, seed=3), steps=90)
         assert first == again
 
     def test_healthy_jobs_are_left_alone(self) -> None:
@@ -94,25 +94,25 @@ class DetectorContract:
         noise = Healthy(jitter=0.05, pauses_every=17, checkpoint_every=60, evaluate_every=90)
         for seed in range(3):
             job = SimulatedJob(_SHAPE, healthy=noise, seed=seed)
-            assert self.claims(job, steps=240) == []
+            assert self.findings(job, steps=240) == []
 
     def test_a_rank_with_twice_the_work_is_found(self) -> None:
         """The right machine, and no other."""
         if self.finds is None:
             return
         job = SimulatedJob(_SHAPE, injections=[Injection("compute", 60, (2,), 2.0)], seed=5)
-        found = self.claims(job, steps=100)
+        found = self.findings(job, steps=100)
         assert {(one.kind, one.machine) for one in found} == {(self.finds, "w-2")}
 
     def test_lost_repeated_and_reordered_batches_do_no_harm(self) -> None:
         """Telemetry is lossy."""
         noise = Healthy(lost=0.1, repeated=0.2)
-        assert self.claims(SimulatedJob(_SHAPE, healthy=noise, seed=7), steps=150) == []
+        assert self.findings(SimulatedJob(_SHAPE, healthy=noise, seed=7), steps=150) == []
 
     def test_a_new_epoch_starts_afresh(self) -> None:
         """A joiner warms up; that is no trouble either."""
         noise = Healthy(epochs_at=(40, 41, 90))
-        assert self.claims(SimulatedJob(_SHAPE, healthy=noise, seed=9), steps=140) == []
+        assert self.findings(SimulatedJob(_SHAPE, healthy=noise, seed=9), steps=140) == []
 
     def test_memory_is_bounded(self) -> None:
         """Twice the steps, about the same state."""
@@ -168,11 +168,11 @@ class DetectorContract:
                 self._accept(detector.notice(Evidence(fact, membership, float(at))))
             self._accept(detector.tick(float(at) + 0.5))
 
-    def _accept(self, verdicts: Any) -> None:
-        for verdict in verdicts:
-            assert isinstance(verdict, Verdict)
-            assert 0 <= verdict.confidence <= 1
-            json.dumps(dict(verdict.evidence), allow_nan=False)
+    def _accept(self, findings: Any) -> None:
+        for finding in findings:
+            assert isinstance(finding, Finding)
+            assert 0 <= finding.confidence <= 1
+            json.dumps(dict(finding.evidence), allow_nan=False)
 
 
 def _arrays(dtype: np.dtype[np.void]) -> st.SearchStrategy[np.ndarray[Any, np.dtype[np.void]]]:

@@ -206,7 +206,7 @@ class SimBus:
         self.cut.discard(client)
         for reader in self._readers:
             if reader.client == client:
-                self._pump(reader)
+                self._hand_out(reader)
         if client in self._queues:
             self._deliver(client)
 
@@ -222,7 +222,7 @@ class SimBus:
             look(fact)
         for reader in self._readers:
             if reader.next == len(self.facts) - 1:
-                self._pump(reader)
+                self._hand_out(reader)
 
     def kept(self) -> list[StoredFact]:
         """What somebody finds who begins with the first fact now.
@@ -242,9 +242,9 @@ class SimBus:
         self._readers = [one for one in self._readers if one.process.alive]
         reader = _Reader(process, client, handle, skip)
         self._readers.append(reader)
-        self._pump(reader)
+        self._hand_out(reader)
 
-    def _pump(self, reader: _Reader) -> None:
+    def _hand_out(self, reader: _Reader) -> None:
         while (
             reader.process.alive and reader.client not in self.cut and reader.next < len(self.facts)
         ):

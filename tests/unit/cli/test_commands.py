@@ -27,10 +27,10 @@ from trainmover_console.cli.exits import ExitCode
 from trainmover_launcher import registry
 
 FORMED = (
-    *(make.registered(f"worker-{number}") for number in range(3)),
-    JobFormed(membership=make.seats("worker-0", "worker-1"), standbys=("worker-2",)),
-    make.ready("worker-2", 0),
-    make.progress("worker-0", 0, 12),
+    *(make.registered(f"node-{number}") for number in range(3)),
+    JobFormed(membership=make.membership_of("node-0", "node-1"), standbys=("node-2",)),
+    make.ready("node-2", 0),
+    make.progress("node-0", 0, 12),
 )
 
 
@@ -127,7 +127,7 @@ async def accept(bus: NatsBus, verb: str, body: bytes) -> Frozen:
     request = MigrateRequest.model_validate_json(body)
     if request.dry_run:
         return RequestAccepted(migration=None)
-    resumed = make.MOVE.resumed("worker-0", 0, 0.02)
+    resumed = make.MOVE.resumed("node-0", 0, 0.02)
     for fact in (make.MOVE.proposed(), make.MOVE.preparing(), make.MOVE.committed(), resumed):
         await bus.publish(new_event(job="j", source=make.source_of(fact), payload=fact))
     return RequestAccepted(migration="m-0001")
@@ -150,15 +150,15 @@ async def test_status_machines_and_migrations_as_data(job: Job) -> None:
         status = json.loads(job.run("status", "-o", "json").stdout)
     assert (status["state"], status["epoch"], status["step"]) == ("running", 2, 40)
     assert status["planner"]["code"] == "no_standby"
-    machines = json.loads(job.run("machines", "-o", "json").stdout)
+    machines = json.loads(job.run("machine", "ls", "-o", "json").stdout)
     assert [(one["machine"], one["role"]) for one in machines] == [
-        ("worker-0", "active"),
-        ("worker-1", "released"),
-        ("worker-2", "active"),
+        ("node-0", "active"),
+        ("node-1", "released"),
+        ("node-2", "active"),
     ]
-    (move,) = json.loads(job.run("migrations", "ls", "-o", "json").stdout)
+    (move,) = json.loads(job.run("migration", "ls", "-o", "json").stdout)
     assert move["id"] == "m-0001"
-    shown = job.run("migrations", "show", "m-", "-o", "yaml")
+    shown = job.run("migration", "show", "m-", "-o", "yaml")
     assert 'state: "committed"' in shown.stdout.splitlines()
 
 
@@ -169,7 +169,7 @@ async def test_tables_are_for_people_and_without_colour(job: Job) -> None:
     assert done.returncode == ExitCode.OK
     assert "\x1b" not in done.stdout + done.stderr
     assert "job j: running, epoch 2" in done.stdout
-    assert "worker-1 -> worker-2" in done.stdout
+    assert "node-1 -> node-2" in done.stdout
     assert "planner does not answer" in done.stderr
 
 
@@ -177,7 +177,7 @@ async def test_migrate_follows_to_the_commit(job: Job) -> None:
     await job.tell(*FORMED)
     job.register()
     with Planner(job.url, accept) as planner:
-        done = job.run("migrate", "worker-1", "--yes", "--reason", "disk", "-o", "json")
+        done = job.run("migrate", "node-1", "--yes", "--reason", "disk", "-o", "json")
     assert done.returncode == ExitCode.OK, done.stderr
     assert json.loads(done.stdout)["pause_s"] == 0.02
     assert "proposed" in done.stderr
@@ -188,15 +188,15 @@ async def test_migrate_follows_to_the_commit(job: Job) -> None:
 
 async def test_several_machines_move_in_one_request(job: Job) -> None:
     moves = (
-        Move(slot=0, leaver="worker-0", joiner="worker-2"),
-        Move(slot=1, leaver="worker-1", joiner="worker-3"),
+        Move(slot=0, leaver="node-0", joiner="node-2"),
+        Move(slot=1, leaver="node-1", joiner="node-3"),
     )
     facts = make.Move(
         "m-0001",
         slot=0,
-        leaver="worker-0",
-        joiner="worker-2",
-        after=make.seats("worker-2", "worker-3", epoch=2),
+        leaver="node-0",
+        joiner="node-2",
+        after=make.membership_of("node-2", "node-3", epoch=2),
         moves=moves,
     )
 
@@ -208,22 +208,22 @@ async def test_several_machines_move_in_one_request(job: Job) -> None:
     await job.tell(*FORMED)
     job.register()
     with Planner(job.url, planner) as asked:
-        argv = ("migrate", "worker-0", "worker-1", "--to", "worker-2", "--yes", "-o", "json")
+        argv = ("migrate", "node-0", "node-1", "--to", "node-2", "--yes", "-o", "json")
         done = job.run(*argv)
     assert done.returncode == ExitCode.OK, done.stderr
     request = MigrateRequest.model_validate_json(asked.seen[0][1])
-    assert (request.machines, request.to) == (("worker-0", "worker-1"), ("worker-2",))
+    assert (request.machines, request.to) == (("node-0", "node-1"), ("node-2",))
     data = json.loads(done.stdout)
     assert data["moves"] == [move.model_dump() for move in moves]
-    assert (data["slot"], data["leaver"], data["joiner"]) == (0, "worker-0", "worker-2")
-    assert "worker-0 -> worker-2 in slot 0, worker-1 -> worker-3 in slot 1" in done.stderr
+    assert (data["slot"], data["leaver"], data["joiner"]) == (0, "node-0", "node-2")
+    assert "node-0 -> node-2 in slot 0, node-1 -> node-3 in slot 1" in done.stderr
 
 
 async def test_an_aborted_migration_is_a_failure(job: Job) -> None:
     await job.tell(*FORMED)
     job.register()
     with Planner(job.url, give_up):
-        done = job.run("migrate", "worker-1", "--yes")
+        done = job.run("migrate", "node-1", "--yes")
     assert done.returncode == ExitCode.FAILED
     assert "the joiner died" in done.stdout
 
@@ -232,7 +232,7 @@ async def test_a_refusal_says_the_next_step(job: Job) -> None:
     await job.tell(*FORMED)
     job.register()
     with Planner(job.url, refuse):
-        done = job.run("migrate", "worker-1", "--yes")
+        done = job.run("migrate", "node-1", "--yes")
     assert done.returncode == ExitCode.REFUSED
     assert done.stdout == ""
     assert "refused (no_standby): No standby is warm." in done.stderr
@@ -243,7 +243,7 @@ async def test_nobody_to_confirm_is_a_usage_error(job: Job) -> None:
     await job.tell(*FORMED)
     job.register()
     with Planner(job.url, accept) as planner:
-        done = job.run("migrate", "worker-1")
+        done = job.run("migrate", "node-1")
     assert done.returncode == ExitCode.USAGE
     assert planner.seen == []
 
@@ -251,14 +251,14 @@ async def test_nobody_to_confirm_is_a_usage_error(job: Job) -> None:
 async def test_no_planner_is_unreachable(job: Job) -> None:
     await job.tell(*FORMED)
     job.register()
-    done = job.run("migrate", "worker-1", "--yes")
+    done = job.run("migrate", "node-1", "--yes")
     assert done.returncode == ExitCode.UNREACHABLE
     assert "is its planner running?" in done.stderr
 
 
 async def test_a_job_that_is_over_needs_no_planner_to_say_so(job: Job) -> None:
     await job.tell(*FORMED, JobFinished(epoch=1, step=40))
-    done = job.run("migrate", "worker-1", "--yes", "--job", "j", "--nats", job.url)
+    done = job.run("migrate", "node-1", "--yes", "--job", "j", "--nats", job.url)
     assert done.returncode == ExitCode.REFUSED
     assert "refused (job_over): The job has finished." in done.stderr
 
@@ -290,7 +290,7 @@ def test_events_tail_streams_json_lines(job: Job) -> None:
             sys.executable,
             "-m",
             "trainmover_console.cli",
-            "events",
+            "event",
             "tail",
             "--from-start",
             "-o",
@@ -315,7 +315,7 @@ def test_events_tail_streams_json_lines(job: Job) -> None:
         ("run", "--nnodes", "6:4", "-m", "x"),
         ("run", "no-such-file.py"),
         ("migrate", "bad.name", "--yes"),
-        ("demo", "--nnodes", "2:3"),
+        ("demo", "--slots", "2"),
         ("status", "--nats", "nats://127.0.0.1:1"),
         ("no-such-command",),
     ],
@@ -329,7 +329,7 @@ def test_usage_errors(job: Job, argv: tuple[str, ...]) -> None:
 
 def test_importing_the_command_line_loads_no_service_and_no_torch() -> None:
     code = (
-        "import sys, trainmover_console.cli.app, trainmover_console.cli.tools.demo_show;"
+        "import sys, trainmover_console.cli.app, trainmover_console.cli.daily.demo_show;"
         "print([name for name in sys.modules if name.split('.')[0] in "
         "('torch', 'trainmover_detector', 'trainmover_planner', 'trainmover_executor')])"
     )
@@ -351,12 +351,12 @@ def test_keys_belong_to_a_bus(job: Job, arguments: tuple[str, ...], hint: str) -
 
 
 async def test_watch_writes_lines_where_there_is_no_terminal(job: Job) -> None:
-    await job.tell(*FORMED, make.straggler("worker-1", 1), make.MOVE.proposed())
+    await job.tell(*FORMED, make.straggler("node-1", 1), make.MOVE.proposed())
     job.register()
     once = job.run("watch", "--once")
     assert once.returncode == ExitCode.OK, once.stderr
-    assert "i-1 straggler worker-1" in once.stdout
-    assert "trainmover approve m-0001" in once.stdout
+    assert "i-1 straggler node-1" in once.stdout
+    assert "trainmover migration approve|reject m-0001" in once.stdout
     assert "\x1b" not in once.stdout
     await job.tell(make.MOVE.committed(), JobFinished(epoch=2, step=99))
     over = job.run("watch")
@@ -373,19 +373,19 @@ async def test_operators_steer_with_who_and_why(job: Job) -> None:
     await job.tell(*FORMED)
     job.register()
     with Planner(job.url, steered) as planner:
-        paused = job.run("pause", "--reason", "night", "--by", "ada", "-o", "json")
-        job.run("resume", "--approval", env={"TRAINMOVER_OPERATOR": "bob"})
-        job.run("quarantine", "worker-2", "--dry-run")
-        released = job.run("release", "worker-2", "-o", "yaml")
-        job.run("reject", "m-0001")
-        job.run("abort", "m-0001")
-        bad = job.run("quarantine", "worker.2")
+        paused = job.run("automation", "pause", "--reason", "night", "--by", "ada", "-o", "json")
+        job.run("automation", "resume", "--approval", env={"TRAINMOVER_OPERATOR": "bob"})
+        job.run("machine", "quarantine", "node-2", "--dry-run")
+        released = job.run("machine", "unquarantine", "node-2", "-o", "yaml")
+        job.run("migration", "reject", "m-0001")
+        job.run("migration", "abort", "m-0001")
+        bad = job.run("machine", "quarantine", "node.2")
     assert json.loads(paused.stdout)["words"] == "automation it is"
-    assert 'words: "release it is"' in released.stdout
+    assert 'words: "unquarantine it is"' in released.stdout
     assert bad.returncode == ExitCode.USAGE
     asked = [(verb, json.loads(body)) for verb, body in planner.seen]
     assert [verb for verb, _ in asked] == [
-        *("automation", "automation", "quarantine", "release", "reject", "abort"),
+        *("automation", "automation", "quarantine", "unquarantine", "reject", "abort"),
     ]
     assert (asked[0][1]["mode"], asked[0][1]["reason"]) == ("paused", "night")
     assert asked[0][1]["requested_by"] == "ada"
@@ -398,8 +398,8 @@ async def test_status_names_what_waits_for_an_operator(job: Job) -> None:
     await job.tell(*FORMED, make.MOVE.proposed())
     job.register()
     shown = job.run("status")
-    assert "m-0001 waits to move worker-1 away" in shown.stdout
-    assert "trainmover reject m-0001" in shown.stdout
+    assert "m-0001 waits to move node-1 away" in shown.stdout
+    assert "trainmover migration reject m-0001" in shown.stdout
 
 
 async def test_watch_redraws_on_a_terminal(job: Job) -> None:

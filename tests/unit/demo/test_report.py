@@ -47,7 +47,7 @@ def metrics(joiner: str, *, odd: bool = False) -> RunMetrics:
         lines = []
         for step in range(STEPS):
             loss = 5.0 / (step + 1) + (0.5 if odd and step == 50 and rank == 1 else 0)
-            machine = joiner if rank == 1 and step >= 39 else f"worker-{rank}"
+            machine = joiner if rank == 1 and step >= 39 else f"node-{rank}"
             late = 0.5 if step >= 39 else 0.0
             lines.append(StepLine(step, T0 + step + late, loss, loss.hex(), 0, machine))
         steps[rank] = tuple(lines)
@@ -59,20 +59,20 @@ def outcome(*, odd: bool = False) -> Outcome:
     move = make.Move(
         "m-1",
         slot=1,
-        leaver="worker-1",
-        joiner="worker-2",
-        after=make.seats("worker-0", "worker-2", epoch=2),
+        leaver="node-1",
+        joiner="node-2",
+        after=make.membership_of("node-0", "node-2", epoch=2),
     )
-    formed = JobFormed(membership=make.seats("worker-0", "worker-1"), standbys=("worker-2",))
+    formed = JobFormed(membership=make.membership_of("node-0", "node-1"), standbys=("node-2",))
     facts = (formed, move.proposed(), move.preparing(), move.committed())
     for number, fact in enumerate(facts):
         view.apply(make.said(fact, at_s=37 + number, trace=make.TRACE))
-    view.apply(make.said(move.resumed("worker-0", 0, 0.45), at_s=41))
+    view.apply(make.said(move.resumed("node-0", 0, 0.45), at_s=41))
     table = LatenessTable(2)
     run = RunState("disturbed run", STEPS, view, table, launched_s=T0 - 3)
     run.tell("<script>alert(1)</script> & more")
     reference = RunState("undisturbed", STEPS, JobView("j"), table, launched_s=T0 - 4)
-    ours, theirs = metrics("worker-2", odd=odd), metrics("worker-1")
+    ours, theirs = metrics("node-2", odd=odd), metrics("node-1")
     comparison = compare(ours, theirs, ranks=2, steps=STEPS)
     return Outcome(
         spec=DemoSpec(
@@ -124,7 +124,7 @@ def test_the_verdict_as_json() -> None:
     (move,) = data["migrations"]
     assert move["pause_s"] == 0.45
     assert move["gap_s"] == pytest.approx(1.5)
-    assert (move["slot"], move["leaver"], move["joiner"]) == (1, "worker-1", "worker-2")
+    assert (move["slot"], move["leaver"], move["joiner"]) == (1, "node-1", "node-2")
     assert move["trace_id"] == "ab" * 16
     assert data["median_step_s"] == 1.0
     assert outcome(odd=True).as_data()["verdict"] == "fail"

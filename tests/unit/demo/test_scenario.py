@@ -9,21 +9,21 @@ from trainmover.job.topology import Frozen
 from trainmover_console.demo.scenario import Act, Scenario, Stage
 from trainmover_console.view import JobView
 
-SEATS = ("worker-0", "worker-1", "worker-2", "worker-3")
+MACHINES = ("node-0", "node-1", "node-2", "node-3")
 PLANNED = make.Move(
     "m-1",
     slot=2,
-    leaver="worker-2",
-    joiner="worker-4",
-    after=make.seats("worker-0", "worker-1", "worker-4", "worker-3", epoch=2),
+    leaver="node-2",
+    joiner="node-4",
+    after=make.membership_of("node-0", "node-1", "node-4", "node-3", epoch=2),
     step=40,
 )
 FAILURE = make.Move(
     "m-2",
     slot=0,
-    leaver="worker-0",
-    joiner="worker-5",
-    after=make.seats("worker-5", "worker-1", "worker-4", "worker-3", epoch=3),
+    leaver="node-0",
+    joiner="node-5",
+    after=make.membership_of("node-5", "node-1", "node-4", "node-3", epoch=3),
     kind="failure",
     step=70,
 )
@@ -34,7 +34,7 @@ class Stageplay:
         self.view = JobView("j")
         self.scenario = Scenario()
         self.acts: list[Act] = []
-        self.say(JobFormed(membership=make.seats(*SEATS), standbys=("worker-4", "worker-5")))
+        self.say(JobFormed(membership=make.membership_of(*MACHINES), standbys=("node-4", "node-5")))
 
     def say(self, *facts: Frozen) -> None:
         for fact in facts:
@@ -44,9 +44,9 @@ class Stageplay:
                 self.acts.append(act)
 
     def warm_up(self, step: int = 30) -> None:
-        for standby in ("worker-4", "worker-5"):
+        for standby in ("node-4", "node-5"):
             self.say(*(make.ready(standby, slot) for slot in range(4)))
-        self.say(make.progress("worker-1", 1, step))
+        self.say(make.progress("node-1", 1, step))
 
     @property
     def problems(self) -> list[str]:
@@ -56,15 +56,15 @@ class Stageplay:
 def test_the_whole_story() -> None:
     play = Stageplay()
     play.warm_up()
-    assert play.acts == [Act("slow", "worker-2")]
-    play.say(make.straggler("worker-2", 2), PLANNED.proposed(), PLANNED.preparing())
+    assert play.acts == [Act("slow", "node-2")]
+    play.say(make.straggler("node-2", 2), PLANNED.proposed(), PLANNED.preparing())
     assert len(play.acts) == 1
     play.say(PLANNED.committed())
-    assert play.acts[1:] == [Act("ease", "worker-2")]
-    play.say(make.progress("worker-1", 1, 59))
+    assert play.acts[1:] == [Act("ease", "node-2")]
+    play.say(make.progress("node-1", 1, 59))
     assert len(play.acts) == 2
-    play.say(make.progress("worker-1", 1, 60))
-    assert play.acts[2:] == [Act("kill", "worker-0")]
+    play.say(make.progress("node-1", 1, 60))
+    assert play.acts[2:] == [Act("kill", "node-0")]
     play.say(FAILURE.proposed(), FAILURE.committed())
     assert play.scenario.stage is Stage.RECOVERED
     assert play.problems == []
@@ -75,7 +75,7 @@ def test_nobody_is_hurt_before_step_25_or_before_every_standby_is_ready() -> Non
     play.warm_up(step=24)
     assert play.acts == []
     cold = Stageplay()
-    cold.say(make.progress("worker-1", 1, 90), *(make.ready("worker-4", slot) for slot in range(4)))
+    cold.say(make.progress("node-1", 1, 90), *(make.ready("node-4", slot) for slot in range(4)))
     assert cold.acts == []
 
 
@@ -88,21 +88,21 @@ def test_a_job_that_ends_early_is_a_problem() -> None:
 def test_moving_a_machine_that_no_detector_named_is_a_problem() -> None:
     play = Stageplay()
     play.warm_up()
-    play.say(PLANNED.committed(), make.progress("worker-1", 1, 60), FAILURE.committed())
-    assert [text for text in play.problems if "no detector named worker-2" in text]
+    play.say(PLANNED.committed(), make.progress("node-1", 1, 60), FAILURE.committed())
+    assert [text for text in play.problems if "no detector named node-2" in text]
 
 
 def test_moving_a_third_machine_is_a_problem() -> None:
     play = Stageplay()
     play.warm_up()
-    play.say(make.straggler("worker-2", 2), PLANNED.committed())
-    play.say(make.progress("worker-1", 1, 60), FAILURE.committed())
+    play.say(make.straggler("node-2", 2), PLANNED.committed())
+    play.say(make.progress("node-1", 1, 60), FAILURE.committed())
     other = make.Move(
         "m-3",
         slot=1,
-        leaver="worker-1",
-        joiner="worker-6",
-        after=make.seats("worker-5", "worker-6", "worker-4", "worker-3", epoch=4),
+        leaver="node-1",
+        joiner="node-6",
+        after=make.membership_of("node-5", "node-6", "node-4", "node-3", epoch=4),
     )
     play.say(other.committed())
-    assert play.problems == ["worker-1 was moved without need: worker-1 is bad"]
+    assert play.problems == ["node-1 was moved without need: node-1 is bad"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmover.detection import Verdict
+from trainmover.detection import Finding
 from trainmover.detection.evaluation.replay import Player
 from trainmover.detection.evaluation.scoring import score
 from trainmover.detection.registry import class_of, find, make
@@ -15,21 +15,21 @@ EXCUSED = {"degraded"}
 """A job that waits for a slow connection is slower as a whole, which is true as well."""
 
 
-def claims(job: SimulatedJob, *, steps: int) -> list[Verdict]:
+def found(job: SimulatedJob, *, steps: int) -> list[Finding]:
     points = find()
     player = Player({name: make(class_of(points[name])) for name in DETECTORS})
     for frame in job.frames(steps=steps):
         player.advance(frame.now_s)
         if frame.membership is not None:
-            player.seat(frame.membership)
+            player.membership_changed(frame.membership)
         for fact in frame.facts:
             player.fact(fact, job.membership, frame.now_s)
         for window in frame.windows:
             player.window(window)
     assert not player.errors, player.errors
-    scores = score([label_of(truth) for truth in job.truths], player.claims)
+    scores = score([label_of(truth) for truth in job.truths], player.findings)
     assert all(each.recall == each.culprit_accuracy == 1 for each in scores.values()), scores
-    return [one.verdict for one in player.claims if one.verdict.kind not in EXCUSED]
+    return [one.finding for one in player.findings if one.finding.kind not in EXCUSED]
 
 
 @pytest.mark.parametrize(
@@ -48,24 +48,24 @@ def claims(job: SimulatedJob, *, steps: int) -> list[Verdict]:
 )
 def test_a_culprit_is_named_and_nobody_else(trouble, kind, machine) -> None:
     job = SimulatedJob(Shape(4), injections=[trouble], seed=4)
-    assert {(one.kind, one.machine) for one in claims(job, steps=110)} == {(kind, machine)}
+    assert {(one.kind, one.machine) for one in found(job, steps=110)} == {(kind, machine)}
 
 
 @pytest.mark.parametrize(("kind", "rank"), [("slow_sender", 2), ("slow_receiver", 1)])
 def test_the_side_of_a_machine_is_named_before_any_link_of_it(kind, rank) -> None:
     job = SimulatedJob(Shape(6, mesh=True), injections=[Injection(kind, 64, (rank,), 4.0)], seed=2)
-    said = claims(job, steps=110)
+    said = found(job, steps=110)
     assert {(one.kind, one.machine, one.link) for one in said} == {("link_slow", f"w-{rank}", None)}
 
 
 def test_one_slow_link_is_named_with_its_direction() -> None:
     trouble = Injection("slow_link", 64, factor=4.0, link=(3, 4))
     job = SimulatedJob(Shape(6), injections=[trouble], seed=2)
-    assert {(one.kind, one.machine, one.link) for one in claims(job, steps=110)} == {
+    assert {(one.kind, one.machine, one.link) for one in found(job, steps=110)} == {
         ("link_slow", None, (3, 4))
     }
 
 
 def test_when_all_are_slower_nobody_is_named() -> None:
     job = SimulatedJob(Shape(4), injections=[Injection("all_slow", 80, factor=1.4)], seed=2)
-    assert claims(job, steps=130) == []
+    assert found(job, steps=130) == []

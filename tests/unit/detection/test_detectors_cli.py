@@ -1,4 +1,4 @@
-"""``trainmover detectors list|describe|replay`` on recordings with labels."""
+"""``trainmover detector ls|describe|replay`` on recordings with labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainmover_console.cli.app import app
 
 
 def ask(*words: str) -> tuple[int, str]:
-    found = CliRunner().invoke(app, ["detectors", *words])
+    found = CliRunner().invoke(app, ["detector", *words])
     return found.exit_code, found.output
 
 
@@ -28,7 +28,7 @@ def recording(tmp_path: Path) -> Path:
 
 
 def test_built_in_detectors_are_listed_and_described() -> None:
-    code, text = ask("list", "-o", "json")
+    code, text = ask("ls", "-o", "json")
     rows = {row["name"]: row for row in json.loads(text)}
     assert code == 0
     assert {"straggler", "hang", "links", "degraded", "numeric", "liveness"} <= rows.keys()
@@ -48,8 +48,8 @@ def test_a_replay_tells_how_good_a_detector_is(recording: Path) -> None:
     code, text = ask("replay", str(recording), "--detector", "straggler", "-o", "json")
     data = json.loads(text)
     assert code == 0
-    (claim,) = data["claims"]
-    assert (claim["kind"], claim["machine"]) == ("straggler", "w-2")
+    (finding,) = data["findings"]
+    assert (finding["kind"], finding["machine"]) == ("straggler", "w-2")
     found = data["scores"]["straggler"]["straggler"]
     assert (found["precision"], found["recall"], found["culprit_accuracy"]) == (1, 1, 1)
     assert found["steps_to_detect_p95"] <= 5
@@ -59,7 +59,7 @@ def test_a_class_is_replayed_without_being_installed(recording: Path) -> None:
     name = "trainmover_detector.detectors.hang:HangDetector"
     code, text = ask("replay", str(recording), "-d", name, "-o", "json")
     assert code == 0
-    assert json.loads(text)["claims"] == []
+    assert json.loads(text)["findings"] == []
 
 
 def test_a_recording_comes_back_as_it_was_written(recording: Path) -> None:
@@ -82,28 +82,31 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
 )
 def test_a_simulated_trouble_is_recorded_and_found(trouble: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / "simulated.tmrec.gz"
-    asked = ["simulate", str(path), "--trouble", trouble, "--seed", "2", "-o", "json"]
+    asked = ["detector", "synthesize", str(path), "--trouble", trouble, "--seed", "2", "-o", "json"]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, done.output
     (truth,) = json.loads(done.stdout)["truths"]
     assert truth["kind"] == kind
     code, text = ask("replay", str(path), "-o", "json")
     assert code == 0
-    claims = [claim for claim in json.loads(text)["claims"] if claim["kind"] == kind]
-    assert [claim["machine"] for claim in claims] == [truth["machine"]]
+    findings = [finding for finding in json.loads(text)["findings"] if finding["kind"] == kind]
+    assert [finding["machine"] for finding in findings] == [truth["machine"]]
 
 
 def test_a_healthy_job_is_simulated_too(tmp_path: Path) -> None:
     path = tmp_path / "healthy.tmrec.gz"
-    done = CliRunner().invoke(app, ["simulate", str(path), "--trouble", "nothing", "--seed", "4"])
+    done = CliRunner().invoke(
+        app, ["detector", "synthesize", str(path), "--trouble", "nothing", "--seed", "4"]
+    )
     assert done.exit_code == 0
-    assert "every claim would be false" in done.stdout
+    assert "every finding would be false" in done.stdout
     code, text = ask("replay", str(path), "-o", "json")
-    assert (code, json.loads(text)["claims"]) == (0, [])
+    assert (code, json.loads(text)["findings"]) == (0, [])
 
 
 @pytest.mark.parametrize(
-    "verb", [["simulate"], ["record", "--job", "j", "--nats", "nats://127.0.0.1:1"]]
+    "verb",
+    [["detector", "synthesize"], ["job", "record", "--job", "j", "--nats", "nats://127.0.0.1:1"]],
 )
 def test_what_cannot_be_written_is_said(verb: list[str], tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [*verb, str(tmp_path)])
@@ -112,6 +115,8 @@ def test_what_cannot_be_written_is_said(verb: list[str], tmp_path: Path) -> None
 
 
 def test_a_trouble_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["simulate", str(tmp_path / "x"), "--trouble", "gremlins"])
+    done = CliRunner().invoke(
+        app, ["detector", "synthesize", str(tmp_path / "x"), "--trouble", "gremlins"]
+    )
     assert done.exit_code == 2
     assert "hang_frozen" in done.stderr

@@ -9,26 +9,26 @@ import textwrap
 
 import pytest
 
-from trainmover.detection import BaseDetector, Verdict
+from trainmover.detection import BaseDetector, Finding
 from trainmover.detection.guard import Guarded
 
 
 class Talker(BaseDetector):
-    def __init__(self, verdicts) -> None:
-        self.verdicts = verdicts
+    def __init__(self, findings) -> None:
+        self.findings = findings
 
     def tick(self, now_s):
-        return self.verdicts()
+        return self.findings()
 
 
-def one(number: int = 0) -> Verdict:
-    return Verdict("noise", f"m{number}", None, 0.5, "noise")
+def one(number: int = 0) -> Finding:
+    return Finding("noise", f"m{number}", None, 0.5, "noise")
 
 
 def test_a_detector_that_never_stops_talking_is_quarantined() -> None:
     guarded = Guarded("endless", Talker(lambda: map(one, itertools.count())))
     assert guarded.tick(1.0) == []
-    assert "it floods: more than 256 claims in one call" in guarded.quarantined
+    assert "it floods: more than 256 findings in one call" in guarded.quarantined
 
 
 def test_a_detector_that_talks_all_the_time_is_quarantined() -> None:
@@ -38,13 +38,13 @@ def test_a_detector_that_talks_all_the_time_is_quarantined() -> None:
     assert "in less than 10 s" in guarded.quarantined
 
 
-def test_one_that_repeats_its_claim_is_not() -> None:
+def test_one_that_repeats_its_finding_is_not() -> None:
     guarded = Guarded("steady", Talker(lambda: [one()]))
     assert sum(len(guarded.tick(index * 0.2)) for index in range(4000)) == 4000
 
 
 def test_advice_must_be_known() -> None:
-    wild = Verdict("k", "m", None, 0.5, "s", advice="explode")  # type: ignore[arg-type]
+    wild = Finding("k", "m", None, 0.5, "s", advice="explode")  # type: ignore[arg-type]
     guarded = Guarded("wild", Talker(lambda: [wild]))
     assert guarded.tick(1.0) == []
     assert "explode" in guarded.quarantined

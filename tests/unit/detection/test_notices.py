@@ -60,8 +60,8 @@ def test_a_sound_node_is_not(one) -> None:
 
 
 def test_a_label_says_which_machine_a_node_is() -> None:
-    labelled = node(labels={"trainmover.dev/machine": "worker-3"}, unschedulable=True)
-    assert list(kubernetes.notices_of([labelled])) == ["worker-3"]
+    labelled = node(labels={"trainmover.dev/machine": "node-3"}, unschedulable=True)
+    assert list(kubernetes.notices_of([labelled])) == ["node-3"]
 
 
 def test_outside_of_a_cluster_the_api_must_be_named(monkeypatch) -> None:

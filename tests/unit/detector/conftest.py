@@ -92,7 +92,7 @@ class SyntheticJob:
 
 
 @pytest.fixture
-def seats() -> Callable[..., Membership]:
+def membership_of() -> Callable[..., Membership]:
     return make_membership
 
 

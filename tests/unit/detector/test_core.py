@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trainmover.detection import Verdict
+from trainmover.detection import Finding
 from trainmover.detection.guard import Guarded
 from trainmover.events import executor, machine, migration
 from trainmover.events.incident import (
@@ -23,13 +23,13 @@ from trainmover_detector.detectors.liveness import LivenessDetector
 
 
 class Loud:
-    """Claims what it is told to claim, at every tick."""
+    """Finds what it is told to find, at every tick."""
 
     api_version = 1
 
-    def __init__(self, *verdicts):
-        self.verdicts = verdicts
-        self.windows, self.seats = [], []
+    def __init__(self, *findings):
+        self.findings = findings
+        self.windows, self.epochs = [], []
 
     def observe(self, window):
         self.windows.append(window)
@@ -39,15 +39,15 @@ class Loud:
         return ()
 
     def membership_changed(self, membership):
-        self.seats.append(membership.epoch)
+        self.epochs.append(membership.epoch)
 
     def tick(self, now_s):
-        return self.verdicts
+        return self.findings
 
 
 def slow(machine="w-1", **changes):
     fields = {"kind": "straggler", "machine": machine, "rank": 1, "confidence": 0.9}
-    return Verdict(**{**fields, "summary": "slow", "evidence": {"lateness": 0.4}, **changes})
+    return Finding(**{**fields, "summary": "slow", "evidence": {"lateness": 0.4}, **changes})
 
 
 def batch(machine="w-1", *, epoch=1, generation=0, count=2):
@@ -62,19 +62,19 @@ def exited(machine_="w-1", generation=0):
     )
 
 
-def plan(seats, kind, epoch=2):
+def plan(membership_of, kind, epoch=2):
     return Plan(
         id=f"m-{epoch}",
         job="demo",
         kind=kind,
         from_epoch=1,
-        membership=seats(epoch=epoch, names=["w-0", "w-9", "w-2", "w-3"]),
+        membership=membership_of(epoch=epoch, names=["w-0", "w-9", "w-2", "w-3"]),
         moves=(Move(slot=1, leaver="w-1", joiner="w-9"),),
         sources={1: 2},
     )
 
 
-def approved(seats, kind, epoch=2):
+def approved(membership_of, kind, epoch=2):
     return migration.MigrationApproved(
         migration=f"m-{epoch}",
         kind=kind,
@@ -82,11 +82,11 @@ def approved(seats, kind, epoch=2):
         leaver="w-1",
         cause="",
         joiner="w-9",
-        plan=plan(seats, kind, epoch),
+        plan=plan(membership_of, kind, epoch),
     )
 
 
-def committed(seats, kind="failure"):
+def committed(membership_of, kind="failure"):
     return migration.MigrationCommitted(
         migration="m-2",
         kind=kind,
@@ -96,23 +96,23 @@ def committed(seats, kind="failure"):
         joiner="w-9",
         epoch=2,
         step=5,
-        membership=plan(seats, kind).membership,
+        membership=plan(membership_of, kind).membership,
     )
 
 
-def formed(seats):
-    return migration.JobFormed(membership=seats())
+def formed(membership_of):
+    return migration.JobFormed(membership=membership_of())
 
 
 @pytest.fixture
-def loud(seats):
+def loud(membership_of):
     detector = Loud(slow())
     core = DetectorCore([Guarded("loud", detector, version="2.1")])
-    core.on_fact(formed(seats), 0.0)
+    core.on_fact(formed(membership_of), 0.0)
     return core, detector
 
 
-def test_one_incident_however_often_it_is_claimed(loud):
+def test_one_incident_however_often_it_is_found(loud):
     core, _ = loud
     (opened,) = core.tick(1.0)
     assert isinstance(opened, IncidentOpened)
@@ -124,13 +124,13 @@ def test_one_incident_however_often_it_is_claimed(loud):
     assert updated.id == "i-0001"
 
 
-def test_it_closes_when_the_machine_left(loud, seats):
+def test_it_closes_when_the_machine_left(loud, membership_of):
     core, detector = loud
     core.tick(1.0)
-    detector.verdicts = ()
-    assert core.on_fact(approved(seats, "failure"), 2.0) == []
+    detector.findings = ()
+    assert core.on_fact(approved(membership_of, "failure"), 2.0) == []
     assert core.membership.epoch == 2, "a recovery counts from its approval"
-    (closed,) = core.on_fact(committed(seats), 3.0)
+    (closed,) = core.on_fact(committed(membership_of), 3.0)
     assert isinstance(closed, IncidentClosed)
     assert closed.id == "i-0001"
 
@@ -138,32 +138,32 @@ def test_it_closes_when_the_machine_left(loud, seats):
 def test_a_detector_takes_it_back(loud):
     core, detector = loud
     core.tick(1.0)
-    detector.verdicts = (slow(closed=True, summary="fine again"),)
+    detector.findings = (slow(closed=True, summary="fine again"),)
     (closed,) = core.tick(2.0)
     assert closed == IncidentClosed(id="i-0001", reason="fine again")
     assert core.tick(3.0) == []
 
 
-def test_claimed_again_at_a_later_epoch(loud, seats):
+def test_found_again_at_a_later_epoch(loud, membership_of):
     core, detector = loud
-    detector.verdicts = (slow("w-2"),)
+    detector.findings = (slow("w-2"),)
     core.tick(1.0)
-    core.on_fact(approved(seats, "failure"), 2.0)
+    core.on_fact(approved(membership_of, "failure"), 2.0)
     closed, opened = core.tick(3.0)
     assert (closed.id, opened.id, opened.epoch) == ("i-0001", "i-0002", 2)
 
 
-def test_a_planned_move_counts_when_the_first_rank_switched(loud, seats):
+def test_a_planned_move_counts_when_the_first_rank_switched(loud, membership_of):
     core, detector = loud
-    core.on_fact(approved(seats, "planned"), 1.0)
+    core.on_fact(approved(membership_of, "planned"), 1.0)
     assert core.membership.epoch == 1
     switched = executor.PlanSwitched(
         migration="m-2", machine="w-0", rank=0, epoch=2, step=4, phases_s={}
     )
     core.on_fact(switched, 2.0)
     assert core.membership.epoch == 2
-    core.on_fact(committed(seats, "planned"), 3.0)
-    assert detector.seats == [1, 2]
+    core.on_fact(committed(membership_of, "planned"), 3.0)
+    assert detector.epochs == [1, 2]
 
 
 def test_records_count_only_from_whom_and_when_they_should(loud):
@@ -179,7 +179,7 @@ def test_records_count_only_from_whom_and_when_they_should(loud):
     ]
 
 
-def test_nobody_is_asked_before_there_are_seats():
+def test_nobody_is_asked_before_the_job_formed():
     detector = Loud(slow())
     core = DetectorCore([Guarded("loud", detector)])
     assert core.tick(1.0) == []
@@ -195,31 +195,31 @@ def test_the_end_of_the_job_closes_everything(loud):
     assert core.tick(3.0) == []
 
 
-def test_a_shadow_claim_does_not_hide_an_active_one(seats):
+def test_a_shadow_finding_does_not_hide_an_active_one(membership_of):
     core = DetectorCore([Guarded("new", Loud(slow()), mode="shadow"), Guarded("old", Loud(slow()))])
-    core.on_fact(formed(seats), 0.0)
+    core.on_fact(formed(membership_of), 0.0)
     assert [(o.detector, o.mode) for o in core.tick(1.0)] == [
         ("new", "shadow"),
         ("old", "active"),
     ]
 
 
-def test_a_broken_detector_is_named_once_and_the_others_go_on(seats):
+def test_a_broken_detector_is_named_once_and_the_others_go_on(membership_of):
     class Broken(Loud):
         def tick(self, now_s):
             raise ZeroDivisionError("oops")
 
     core = DetectorCore([Guarded("broken", Broken()), Guarded("loud", Loud(slow()))])
-    core.on_fact(formed(seats), 0.0)
+    core.on_fact(formed(membership_of), 0.0)
     first, second = core.tick(1.0)
     assert isinstance(first, IncidentOpened)
     assert second == DetectorQuarantined(detector="broken", reason="ZeroDivisionError: oops")
     assert core.tick(2.0) == []
 
 
-def test_an_incident_about_a_standby_closes_when_it_starts_over(seats):
+def test_an_incident_about_a_standby_closes_when_it_starts_over(membership_of):
     core = DetectorCore([Guarded("loud", Loud(slow("w-7", kind="machine_failed")))])
-    core.on_fact(formed(seats), 0.0)
+    core.on_fact(formed(membership_of), 0.0)
     (opened,) = core.tick(1.0)
     assert opened.slot is None
     again = Machine(name="w-7", generation=1, endpoints=("a:1",))
@@ -252,20 +252,25 @@ def opened(id="i-0004", epoch=1):
     )
 
 
-def test_evidence_that_nobody_saw_is_judged(seats):
-    _, rest = replay(formed(seats), exited())
+def test_evidence_that_nobody_saw_is_judged(membership_of):
+    _, rest = replay(formed(membership_of), exited())
     (incident,) = rest
     assert (incident.kind, incident.machine) == ("machine_failed", "w-1")
 
 
-def test_what_was_said_is_not_said_again(seats):
-    core, rest = replay(formed(seats), exited(), opened())
+def test_what_was_said_is_not_said_again(membership_of):
+    core, rest = replay(formed(membership_of), exited(), opened())
     assert rest == []
     assert [o.id for o in core.incidents] == ["i-0004"]
 
 
-def test_what_is_over_is_not_said_at_all(seats):
-    history = [formed(seats), exited(), approved(seats, "failure"), committed(seats)]
+def test_what_is_over_is_not_said_at_all(membership_of):
+    history = [
+        formed(membership_of),
+        exited(),
+        approved(membership_of, "failure"),
+        committed(membership_of),
+    ]
     _, rest = replay(*history)
     assert rest == []
     _, rest = replay(*history[:2], opened(), *history[2:])
@@ -274,8 +279,8 @@ def test_what_is_over_is_not_said_at_all(seats):
     assert rest == []
 
 
-def test_ids_go_on_where_they_ended(seats):
-    core, _ = replay(formed(seats), exited(), opened("i-0041"))
+def test_ids_go_on_where_they_ended(membership_of):
+    core, _ = replay(formed(membership_of), exited(), opened("i-0041"))
     said = core.on_fact(
         machine.WorkerExited(
             machine="w-2", generation=0, rank=2, epoch=1, exit_code=1, signal=None
@@ -285,7 +290,7 @@ def test_ids_go_on_where_they_ended(seats):
     assert [o.id for o in said] == ["i-0042"]
 
 
-def test_nobody_speaks_for_the_ranks_of_others(seats):
+def test_nobody_speaks_for_the_ranks_of_others(membership_of):
     """A machine that lies about others is not heard; about its own ranks it is."""
     steps = np.zeros(3, STEP)
     steps["rank"], steps["wait_ns"] = [0, 1, -1], [5, 6, 7]
@@ -293,7 +298,7 @@ def test_nobody_speaks_for_the_ranks_of_others(seats):
     told.records["rank"] = [0, 1]
     listener = Loud()
     core = DetectorCore([Guarded("listener", listener)])
-    core.on_fact(migration.JobFormed(membership=seats()), 0.0)
+    core.on_fact(migration.JobFormed(membership=membership_of()), 0.0)
     core.on_batch(told, 1.0)
     (window,) = listener.windows
     assert window.records["rank"].tolist() == [0]
@@ -301,17 +306,17 @@ def test_nobody_speaks_for_the_ranks_of_others(seats):
     assert len(window.more.records) == 1
 
 
-def test_the_death_of_a_machine_that_is_back_is_closed(seats):
-    """Restarted in place, it takes its own slot again; claims about others stay."""
+def test_the_death_of_a_machine_that_is_back_is_closed(membership_of):
+    """Restarted in place, it takes its own slot again; findings about others stay."""
     dead = [slow(kind="machine_failed", advice="recover"), slow("w-2")]
     detector = Loud(*dead)
     core = DetectorCore([Guarded("loud", detector)])
-    core.on_fact(formed(seats), 0.0)
+    core.on_fact(formed(membership_of), 0.0)
     first, _ = core.tick(1.0)
-    detector.verdicts = ()
-    back = committed(seats).model_copy(
+    detector.findings = ()
+    back = committed(membership_of).model_copy(
         update={
-            "membership": seats(epoch=2),
+            "membership": membership_of(epoch=2),
             "moves": (Move(slot=1, leaver="w-1", joiner="w-1"),),
         }
     )
@@ -321,10 +326,10 @@ def test_the_death_of_a_machine_that_is_back_is_closed(seats):
 
 
 @pytest.mark.parametrize("after", ["tick", "fact", "many"])
-def test_batches_of_a_large_job_are_shown_together_and_in_their_order(seats, after):
+def test_batches_of_a_large_job_are_shown_together_and_in_their_order(membership_of, after):
     watcher = Loud()
     core = DetectorCore([Guarded("loud", watcher)])
-    core.on_fact(migration.JobFormed(membership=seats(1024)), 0.0)
+    core.on_fact(migration.JobFormed(membership=membership_of(1024)), 0.0)
 
     machines = [f"w-{slot}" for slot in range(64 if after == "many" else 63)]
     for number, name in enumerate(machines, 1):

@@ -12,14 +12,14 @@ from tests.support.hostile import facts
 
 from trainmover.detection import BaseDetector
 from trainmover.detection.guard import Alarm, Guarded
+from trainmover.detection.membership import MembershipTracker
 from trainmover.detection.registry import load
-from trainmover.detection.seats import Seats
 from trainmover.events.migration import JobFormed
 from trainmover.job.topology import Layout, Member, Membership
 from trainmover.telemetry.records import HEAD, LINK, OPS, PULSE, RECORD, STEP, Batch, Sections
 from trainmover_detector.core import DetectorCore
 
-SEATS = Membership(
+MEMBERSHIP = Membership(
     epoch=1,
     layout=Layout(slots=4),
     members=tuple(Member(machine=f"w-{n}", generation=0, endpoints=("h:1",)) for n in range(4)),
@@ -46,7 +46,7 @@ class Counts(BaseDetector):
 def test_a_detector_that_blocks_on_a_new_membership_stops_nobody_else() -> None:
     blocks, counts = Guarded("blocks", Blocks()), Counts()
     core = DetectorCore([blocks, Guarded("counts", counts)], alarm=Alarm(limit_s=0.1))
-    core.on_fact(JobFormed(membership=SEATS), 0.0)
+    core.on_fact(JobFormed(membership=MEMBERSHIP), 0.0)
     assert "did not return" in blocks.quarantined
     assert counts.told == 1
 
@@ -64,10 +64,10 @@ def test_a_detector_that_blocks_on_a_new_membership_stops_nobody_else() -> None:
     ],
 )
 def test_a_group_that_cannot_be_is_not_taken_in(spans: tuple[range, ...]) -> None:
-    seats = Seats()
-    seats.learn(JobFormed(membership=SEATS))
+    tracker = MembershipTracker()
+    tracker.learn(JobFormed(membership=MEMBERSHIP))
     batch = Batch("demo", "w-1", 0, 1, np.zeros(0, RECORD), groups={1: spans, 2: (range(4),)})
-    window = seats.window(batch, 0.0)
+    window = tracker.window(batch, 0.0)
     assert window is not None
     assert window.groups == {2: (range(4),)}
 
@@ -124,7 +124,7 @@ def test_no_detector_ends_whatever_one_machine_says(said: list[object]) -> None:
     for each in guarded:
         each.clock = lambda: 0.0
     core = DetectorCore(guarded)
-    core.on_fact(JobFormed(membership=SEATS), 0.0)
+    core.on_fact(JobFormed(membership=MEMBERSHIP), 0.0)
     for number, one in enumerate(said):
         for machine in (0, 2, 3):
             core.on_batch(honest(machine, number), float(number))

@@ -51,14 +51,14 @@ class Watch:
         return said
 
     def lost(self, reporter, peer, *, epoch=None, kind="reset"):
-        seats = self.membership
+        membership = self.membership
         return self.notice(
             LinkLost(
                 machine=reporter,
-                rank=seats.slot_of_machine(reporter) or 0,
-                peer_rank=seats.slot_of_machine(peer) or 0,
+                rank=membership.slot_of_machine(reporter) or 0,
+                peer_rank=membership.slot_of_machine(peer) or 0,
                 peer_machine=peer,
-                epoch=seats.epoch if epoch is None else epoch,
+                epoch=membership.epoch if epoch is None else epoch,
                 step=3,
                 kind=kind,
             )
@@ -82,21 +82,21 @@ ALL = ("w-0", "w-1", "w-2", "w-3")
 
 
 @pytest.fixture
-def watch(seats):
-    one = Watch(seats())
+def watch(membership_of):
+    one = Watch(membership_of())
     assert one.run(2.0, *ALL) == []
     return one
 
 
 def test_an_exit_report_is_enough(watch):
-    (verdict,) = watch.exited("w-1")
-    assert (verdict.kind, verdict.machine, verdict.confidence) == ("machine_failed", "w-1", 1.0)
-    assert "signal 9" in verdict.summary
-    assert verdict.evidence["last_words"] == "boom"
+    (finding,) = watch.exited("w-1")
+    assert (finding.kind, finding.machine, finding.confidence) == ("machine_failed", "w-1", 1.0)
+    assert "signal 9" in finding.summary
+    assert finding.evidence["last_words"] == "boom"
     assert watch.exited("w-1") == []
 
 
-def test_exits_of_standbys_and_earlier_lives_are_nothing(watch):
+def test_exits_of_standbys_and_earlier_incarnations_are_nothing(watch):
     assert watch.exited("w-7") == []
     assert watch.exited("w-1", generation=3) == []
 
@@ -104,18 +104,18 @@ def test_exits_of_standbys_and_earlier_lives_are_nothing(watch):
 def test_two_reporters_are_enough(watch):
     assert watch.lost("w-0", "w-1") == []
     assert watch.lost("w-0", "w-1") == [], "the same witness twice is one witness"
-    (verdict,) = watch.lost("w-2", "w-1")
-    assert verdict.machine == "w-1"
-    assert verdict.evidence["reporters"] == ["w-0", "w-2"]
+    (finding,) = watch.lost("w-2", "w-1")
+    assert finding.machine == "w-1"
+    assert finding.evidence["reporters"] == ["w-0", "w-2"]
 
 
 def test_one_reporter_is_enough_when_the_peer_is_silent_too(watch):
     assert watch.run(0.1, *ALL) == []
     assert watch.lost("w-0", "w-1") == []
     assert watch.run(0.4, "w-0", "w-2", "w-3") == []
-    (verdict,) = watch.run(1.0, "w-0", "w-2", "w-3")
-    assert verdict.machine == "w-1"
-    assert verdict.evidence["silent_s"] >= 0.6
+    (finding,) = watch.run(1.0, "w-0", "w-2", "w-3")
+    assert finding.machine == "w-1"
+    assert finding.evidence["silent_s"] >= 0.6
 
 
 def test_one_reporter_and_a_talking_peer_is_not(watch):
@@ -123,11 +123,11 @@ def test_one_reporter_and_a_talking_peer_is_not(watch):
     assert watch.run(10.0, *ALL) == []
 
 
-def test_with_two_machines_one_reporter_suffices(seats):
-    watch = Watch(seats(2))
+def test_with_two_machines_one_reporter_suffices(membership_of):
+    watch = Watch(membership_of(2))
     watch.run(2.0, "w-0", "w-1")
-    (verdict,) = watch.lost("w-0", "w-1")
-    assert verdict.machine == "w-1"
+    (finding,) = watch.lost("w-0", "w-1")
+    assert finding.machine == "w-1"
 
 
 def test_mutual_accusations_of_talking_machines_convict_nobody(watch):
@@ -152,9 +152,9 @@ def test_links_of_other_epochs_and_refused_dials_are_no_evidence(watch, how):
 
 def test_silence_while_others_talk(watch):
     assert watch.run(2.5, "w-0", "w-2", "w-3") == []
-    (verdict,) = watch.run(1.0, "w-0", "w-2", "w-3")
-    assert verdict.machine == "w-1"
-    assert verdict.evidence["witness"] == "lease"
+    (finding,) = watch.run(1.0, "w-0", "w-2", "w-3")
+    assert finding.machine == "w-1"
+    assert finding.evidence["witness"] == "lease"
     assert watch.run(10.0, "w-0", "w-2", "w-3") == []
 
 
@@ -169,8 +169,8 @@ def test_a_detector_that_was_stopped_itself_accuses_nobody(watch):
     assert watch.run(2.0, *ALL) == []
 
 
-def test_a_fresh_detector_waits_long_for_machines_it_never_heard(seats):
-    watch = Watch(seats())
+def test_a_fresh_detector_waits_long_for_machines_it_never_heard(membership_of):
+    watch = Watch(membership_of())
     assert watch.run(20.0, "w-0", "w-2", "w-3") == []
     assert [v.machine for v in watch.run(15.0, "w-0", "w-2", "w-3")] == ["w-1"]
 
@@ -185,13 +185,13 @@ def test_machines_that_finished_are_left_alone(watch):
 
 def test_a_silent_standby_is_named_too(watch):
     watch.run(2.0, *ALL, "w-9")
-    (verdict,) = watch.run(5.0, *ALL)
-    assert verdict.machine == "w-9"
+    (finding,) = watch.run(5.0, *ALL)
+    assert finding.machine == "w-9"
 
 
-def test_a_new_life_is_a_new_chance(watch, seats):
+def test_a_new_incarnation_is_a_new_chance(watch, membership_of):
     assert watch.exited("w-1")
-    watch.membership = seats(epoch=2, names=["w-0", "w-4", "w-2", "w-3"])
+    watch.membership = membership_of(epoch=2, names=["w-0", "w-4", "w-2", "w-3"])
     watch.detector.membership_changed(watch.membership)
     machine = Machine(name="w-1", generation=1, endpoints=("a:1",))
     watch.notice(MachineRegistered(machine=machine, nnodes_min=4, nnodes_max=5, pid=1, host="h"))
@@ -199,25 +199,25 @@ def test_a_new_life_is_a_new_chance(watch, seats):
     assert [v.machine for v in watch.run(5.0, "w-0", "w-4", "w-2", "w-3")] == ["w-1"]
 
 
-def test_a_refused_link_needs_silence_to_prove_a_death(seats):
-    watch = Watch(seats())
+def test_a_refused_link_needs_silence_to_prove_a_death(membership_of):
+    watch = Watch(membership_of())
     watch.run(2, "w-0", "w-1", "w-2", "w-3")
     assert watch.lost("w-0", "w-1", kind="refused") == []
     assert watch.lost("w-2", "w-1", kind="refused") == []
     assert watch.run(2, "w-0", "w-1", "w-2", "w-3") == []
-    (verdict,) = watch.run(1.5, "w-0", "w-2", "w-3")
-    assert verdict.machine == "w-1"
-    assert "were refused" in verdict.summary
+    (finding,) = watch.run(1.5, "w-0", "w-2", "w-3")
+    assert finding.machine == "w-1"
+    assert "were refused" in finding.summary
 
 
-def test_new_epochs_do_not_put_off_the_verdict_on_a_machine_never_heard(seats):
-    watch = Watch(seats())
+def test_new_epochs_do_not_put_off_the_finding_on_a_machine_never_heard(membership_of):
+    watch = Watch(membership_of())
     said = []
     for epoch in range(2, 8):
         said += watch.run(6, "w-0", "w-2", "w-3")
-        watch.membership = seats(epoch=epoch)
+        watch.membership = membership_of(epoch=epoch)
         watch.detector.membership_changed(watch.membership)
-    assert {verdict.machine for verdict in said} == {"w-1"}
+    assert {finding.machine for finding in said} == {"w-1"}
 
 
 def test_who_votes_is_alive_however_silent(watch):
@@ -225,9 +225,9 @@ def test_who_votes_is_alive_however_silent(watch):
     watch.advancing = True
     assert watch.run(30, "w-0", "w-1", "w-2") == []
     watch.advancing = False
-    (verdict,) = watch.run(5, "w-0", "w-1", "w-2")
-    assert verdict.machine == "w-3"
-    assert 3.0 <= verdict.evidence["silent_s"] < 3.7
+    (finding,) = watch.run(5, "w-0", "w-1", "w-2")
+    assert finding.machine == "w-3"
+    assert 3.0 <= finding.evidence["silent_s"] < 3.7
 
 
 def test_reports_of_progress_prove_it_where_telemetry_gets_lost(watch):

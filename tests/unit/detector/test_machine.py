@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.unit import factories as make
 
-from trainmover.detection import BaseDetector, Verdict
+from trainmover.detection import BaseDetector, Finding
 from trainmover.detection.guard import Guarded
 from trainmover.events.incident import IncidentClosed, IncidentOpened, IncidentUpdated
 from trainmover.events.machine import LinkLost, WorkerExited
@@ -38,13 +38,13 @@ def no_time() -> float:
 
 
 class Told(BaseDetector):
-    """Claims what it is told to, once."""
+    """Finds what it is told to, once."""
 
     def __init__(self) -> None:
-        self.verdicts: list[Verdict] = []
+        self.findings: list[Finding] = []
 
-    def tick(self, now_s: float) -> Iterable[Verdict]:
-        said, self.verdicts = self.verdicts, []
+    def tick(self, now_s: float) -> Iterable[Finding]:
+        said, self.findings = self.findings, []
         return said
 
 
@@ -55,7 +55,7 @@ class DetectorMachine(RuleBasedStateMachine):
         super().__init__()
         self.now_s = 0.0
         self.stream: list[tuple[Frozen, float]] = []
-        self.membership = make.seats("w-0", "w-1", "w-2")
+        self.membership = make.membership_of("w-0", "w-1", "w-2")
         self.generations = dict.fromkeys(("w-0", "w-1", "w-2"), 0)
         self.heard_s: dict[str, float] = {}
         self.suspects: set[str] = set()
@@ -139,8 +139,8 @@ class DetectorMachine(RuleBasedStateMachine):
         advice=st.sampled_from(["none", "move", "recover"]),
         closed=st.booleans(),
     )
-    def somebody_claims(self, slot: int, kind: str, advice: str, *, closed: bool) -> None:
-        verdict = Verdict(
+    def somebody_finds(self, slot: int, kind: str, advice: str, *, closed: bool) -> None:
+        finding = Finding(
             kind=kind,
             machine=self.name_of(slot),
             rank=slot,
@@ -150,7 +150,7 @@ class DetectorMachine(RuleBasedStateMachine):
             closed=closed,
         )
         for told in (self.told, self.twin_told):
-            told.verdicts = [verdict]
+            told.findings = [finding]
         self.time_passes(0.2)
 
     @rule(slot=SLOTS, stale=st.booleans())
@@ -188,7 +188,7 @@ class DetectorMachine(RuleBasedStateMachine):
         names = [one.machine for one in self.membership.members]
         move = Move(slot=slot, leaver=names[slot], joiner=joiner)
         names[slot] = joiner
-        after = make.seats(*names, epoch=self.membership.epoch + 1)
+        after = make.membership_of(*names, epoch=self.membership.epoch + 1)
         self.approved = Plan(
             id=f"m-{self.plans}",
             job="j",
@@ -217,7 +217,7 @@ class DetectorMachine(RuleBasedStateMachine):
     @rule(slot=SLOTS)
     def machine_starts_over(self, slot: int) -> None:
         plans = [self.membership, *([self.approved.membership] if self.approved else [])]
-        wanted = {one.machine for seats in plans for one in seats.members}
+        wanted = {one.machine for membership in plans for one in membership.members}
         if gone := sorted(self.generations.keys() - wanted):
             name = gone[slot % len(gone)]
             self.generations[name] += 1
@@ -244,7 +244,7 @@ class DetectorMachine(RuleBasedStateMachine):
     # -- what must be ----------------------------------------------------------------------------
 
     @invariant()
-    def what_is_open_is_claimed_once(self) -> None:
+    def what_is_open_is_found_once(self) -> None:
         assert {one.id for one in self.core.incidents} == self.open.keys()
         assert len({key_of(one) for one in self.open.values()}) == len(self.open)
         assert not (self.over and self.open)
@@ -253,8 +253,8 @@ class DetectorMachine(RuleBasedStateMachine):
     def nobody_is_accused_who_left(self) -> None:
         if self.approved is not None:
             return  # its leaver is looked at until the commit
-        seated = {one.machine for one in self.membership.members}
-        assert {one.machine for one in self.core.incidents} <= seated
+        members = {one.machine for one in self.membership.members}
+        assert {one.machine for one in self.core.incidents} <= members
 
     @invariant()
     def the_core_knows_who_sits_where(self) -> None:

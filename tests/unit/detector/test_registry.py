@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint
 import numpy as np
 import pytest
 
-from trainmover.detection import CollectiveWindow, Detector, Verdict
+from trainmover.detection import CollectiveWindow, Detector, Finding
 from trainmover.detection.guard import Guarded
 from trainmover.detection.registry import GROUP, load
 from trainmover.telemetry.records import RECORD
@@ -14,10 +14,10 @@ from trainmover.telemetry.records import RECORD
 
 class Plugin:
     api_version = 1
-    verdicts: tuple[object, ...] = ()
+    findings: tuple[object, ...] = ()
 
     def observe(self, window):
-        return self.verdicts
+        return self.findings
 
     def notice(self, evidence):
         return ()
@@ -26,7 +26,7 @@ class Plugin:
         return None
 
     def tick(self, now_s):
-        return self.verdicts
+        return self.findings
 
 
 class FromTheFuture(Plugin):
@@ -111,24 +111,24 @@ def test_one_long_call_in_a_while_is_forgiven():
     "nonsense",
     [
         "a string",
-        Verdict("k", "m", 0, 1.5, "too sure"),
-        Verdict("k", "m", 0, float("nan"), "unsure"),
-        Verdict("k", "m", 0, 0.5, "no json", {"array": np.zeros(2)}),
-        Verdict("k", "m", 0, 0.5, "no json", {"value": float("nan")}),
+        Finding("k", "m", 0, 1.5, "too sure"),
+        Finding("k", "m", 0, float("nan"), "unsure"),
+        Finding("k", "m", 0, 0.5, "no json", {"array": np.zeros(2)}),
+        Finding("k", "m", 0, 0.5, "no json", {"value": float("nan")}),
     ],
 )
 def test_nonsense_is_quarantined(nonsense):
     plugin = Plugin()
-    plugin.verdicts = (nonsense,)
+    plugin.findings = (nonsense,)
     guarded = Guarded("odd", plugin)
     assert guarded.tick(1.0) == []
     assert guarded.quarantined
 
 
-def test_a_good_verdict_passes(seats):
+def test_a_good_finding_passes(membership_of):
     plugin = Plugin()
-    plugin.verdicts = (Verdict("k", None, None, 0.5, "all slow", {"steps": 3}),)
+    plugin.findings = (Finding("k", None, None, 0.5, "all slow", {"steps": 3}),)
     guarded = Guarded("good", plugin)
-    window = CollectiveWindow("w-0", 1, seats(), np.zeros(0, RECORD), 1.0)
-    assert guarded.observe([window]) == list(plugin.verdicts)
+    window = CollectiveWindow("w-0", 1, membership_of(), np.zeros(0, RECORD), 1.0)
+    assert guarded.observe([window]) == list(plugin.findings)
     assert not guarded.quarantined

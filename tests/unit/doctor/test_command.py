@@ -93,10 +93,10 @@ async def test_a_job_that_works(tmp_path: Path, nats_url: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
             warming = MachineWarming(
-                machine="worker-0", generation=0, endpoints={0: (f"127.0.0.1:{port}",)}
+                machine="node-0", generation=0, endpoints={0: (f"127.0.0.1:{port}",)}
             )
-            for fact in (make.registered("worker-0"), warming):
-                await planner.publish(new_event(job="j", source="/machine/worker-0", payload=fact))
+            for fact in (make.registered("node-0"), warming):
+                await planner.publish(new_event(job="j", source="/machine/node-0", payload=fact))
             argv = ("--nats", nats_url, "--job", "j")
             code, found = await asyncio.to_thread(doctor, tmp_path, *argv)
         assert code == ExitCode.OK, found

@@ -13,7 +13,7 @@ from trainmover import __version__
 from trainmover.bus.credentials import Credentials
 from trainmover.events import machine, migration
 from trainmover.job.topology import Layout, Machine, Member, Membership
-from trainmover_console.doctor import Finding, bus, host, machines, worst
+from trainmover_console.doctor import Symptom, bus, host, machines, worst
 from trainmover_console.doctor.bus import Greeting, Seen
 from trainmover_console.doctor.host import Host
 
@@ -41,7 +41,7 @@ SEEN = Seen(
 )
 
 
-def bad(findings: Any) -> list[Finding]:
+def bad(findings: Any) -> list[Symptom]:
     return [one for one in findings if one.level != "ok"]
 
 
@@ -121,7 +121,7 @@ def test_a_bus_that_works_is_well() -> None:
     ("fault", "check", "cure"),
     [
         ({"refused": {"count the facts": "forbidden"}}, "permissions", "operator's key"),
-        ({"stream": False}, "jetstream", "trainmover setup"),
+        ({"stream": False}, "jetstream", "trainmover bus setup"),
         ({"round_trip_s": 0.3}, "bus", "nearer"),
         ({"ahead_s": -4.0}, "clock", "chrony"),
         ({"services": (("trainmover-detector", "0.0.1"),)}, "versions", "same version"),

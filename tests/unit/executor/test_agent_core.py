@@ -39,7 +39,7 @@ from trainmover_executor.agent.core import core, effects
 from trainmover_executor.agent.core.state import AgentState, Identity
 from trainmover_executor.messages.worker import Broke, Done, Warmed
 
-ME = "worker-1"
+ME = "node-1"
 
 
 class World:
@@ -126,7 +126,7 @@ def active(*, ranks: int = 1) -> World:
     """A machine that fills slot 1 at epoch 1."""
     world = World(ranks=ranks)
     world.feed(effects.Begin())
-    other = member("worker-0", endpoints=tuple(f"10.9.9.9:{n}" for n in range(ranks)))
+    other = member("node-0", endpoints=tuple(f"10.9.9.9:{n}" for n in range(ranks)))
     job = membership(other, own(world), ranks=ranks)
     world.command(Start(generation=0, slot=1, membership=job))
     return world
@@ -136,7 +136,7 @@ def standby(*, warm: Iterable[int] = (0, 1), warm_limit: int | None = None) -> W
     """A standby with bays for slots 0 and 1, those of ``warm`` ready."""
     world = World(warm_limit=warm_limit)
     world.feed(effects.Begin())
-    job = membership(member("worker-0"), member("worker-2"))
+    job = membership(member("node-0"), member("node-2"))
     world.command(Warm(generation=0, slots=(0, 1), membership=job))
     for slot in warm:
         world.warm(slot)
@@ -169,7 +169,7 @@ def joining_plan(world: World, slot: int = 1, **options: object) -> Plan:
     """A plan that puts us into ``slot``."""
     bay = world.state.bays[slot]
     ours = member(ME, endpoints=bay.endpoints, generation=world.state.generation)
-    members = [member("worker-0"), member("worker-2")]
+    members = [member("node-0"), member("node-2")]
     leaver = members[slot].machine
     members[slot] = ours
     move = Move(slot=slot, leaver=leaver, joiner=ME)
@@ -177,13 +177,13 @@ def joining_plan(world: World, slot: int = 1, **options: object) -> Plan:
 
 
 def leaving_plan(world: World, **options: object) -> Plan:
-    move = Move(slot=1, leaver=ME, joiner="worker-3")
-    return plan_for(world, member("worker-0"), member("worker-3"), moves=(move,), **options)  # type: ignore[arg-type]
+    move = Move(slot=1, leaver=ME, joiner="node-3")
+    return plan_for(world, member("node-0"), member("node-3"), moves=(move,), **options)  # type: ignore[arg-type]
 
 
 def staying_plan(world: World, **options: object) -> Plan:
-    move = Move(slot=0, leaver="worker-0", joiner="worker-3")
-    return plan_for(world, member("worker-3"), own(world), moves=(move,), **options)  # type: ignore[arg-type]
+    move = Move(slot=0, leaver="node-0", joiner="node-3")
+    return plan_for(world, member("node-3"), own(world), moves=(move,), **options)  # type: ignore[arg-type]
 
 
 # -- registering and starting -----------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_it_registers_what_it_bound() -> None:
 def test_start_spawns_every_rank_on_the_registered_sockets() -> None:
     world = World(ranks=2)
     world.feed(effects.Begin())
-    job = membership(member("worker-0", endpoints=("a:1", "a:2")), own(world), ranks=2)
+    job = membership(member("node-0", endpoints=("a:1", "a:2")), own(world), ranks=2)
     spawned = of(effects.Spawn, world.command(Start(generation=0, slot=1, membership=job)))
     assert [(s.rank, s.local_rank, s.role, s.socket_of) for s in spawned] == [
         (2, 0, "active", None),
@@ -228,7 +228,7 @@ def test_a_start_that_means_somebody_else_is_ignored(
     world = World()
     world.feed(effects.Begin())
     ours = member(ME, endpoints=endpoints or world.state.endpoints)
-    command = Start(generation=generation, slot=1, membership=membership(member("worker-0"), ours))
+    command = Start(generation=generation, slot=1, membership=membership(member("node-0"), ours))
     assert not of(effects.Spawn, world.command(command))
     assert world.state.phase == "registered"
 
@@ -239,7 +239,7 @@ def test_a_start_that_means_somebody_else_is_ignored(
 def test_a_standby_announces_all_bays_at_once_and_starts_one() -> None:
     world = World()
     world.feed(effects.Begin())
-    job = membership(member("worker-0"), member("worker-2"))
+    job = membership(member("node-0"), member("node-2"))
     actions = world.command(Warm(generation=0, slots=(0, 1), membership=job))
     warming = world.last(MachineWarming)
     assert isinstance(warming, MachineWarming)
@@ -330,9 +330,9 @@ def test_a_ready_standby_that_dies_is_not_ready_any_more() -> None:
 
 def test_a_stayer_forwards_a_plan_once() -> None:
     world = active(ranks=2)
-    move = Move(slot=0, leaver="worker-0", joiner="worker-3")
+    move = Move(slot=0, leaver="node-0", joiner="node-3")
     two = ("a:1", "a:2")
-    plan = plan_for(world, member("worker-3", endpoints=two), own(world), moves=(move,))
+    plan = plan_for(world, member("node-3", endpoints=two), own(world), moves=(move,))
     forwards = of(effects.Forward, world.command(Prepare(plan=plan)))
     assert [f.key for f in forwards] == world.keys()
     assert not of(effects.Forward, world.command(Prepare(plan=plan)))
@@ -423,8 +423,8 @@ def test_no_further_bay_is_started_while_a_plan_is_under_way() -> None:
 def test_a_plan_that_names_sockets_we_do_not_have_is_refused_for_every_rank() -> None:
     world = standby()
     stranger = member(ME, endpoints=("10.1.1.1:9",))
-    move = Move(slot=0, leaver="worker-0", joiner=ME)
-    plan = plan_for(world, stranger, member("worker-2"), kind="failure", moves=(move,))
+    move = Move(slot=0, leaver="node-0", joiner=ME)
+    plan = plan_for(world, stranger, member("node-2"), kind="failure", moves=(move,))
     assert not of(effects.Forward, world.command(Recover(plan=plan)))
     refusal = world.last(PlanFailed)
     assert isinstance(refusal, PlanFailed)
@@ -547,7 +547,7 @@ def test_the_backoff_grows_with_crashes_and_progress_resets_it() -> None:
         (after,) = of(effects.After, world.feed(effects.Exited(world.keys()[0], 1, None)))
         delays.append(after.delay_s)
         world.feed(after.event)
-        job = membership(member("worker-0"), own(world), epoch=generation + 2)
+        job = membership(member("node-0"), own(world), epoch=generation + 2)
         world.command(Start(generation=generation + 1, slot=1, membership=job))
         if generation == 2:
             progress = StepProgress(machine=ME, rank=1, epoch=1, step=1, step_s=0.1)

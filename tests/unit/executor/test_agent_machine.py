@@ -25,8 +25,8 @@ from trainmover_executor.agent.core import core, effects
 from trainmover_executor.agent.core.state import AgentState, Identity
 from trainmover_executor.messages.worker import Done, Warmed
 
-ME = "worker-9"
-OTHERS = ("worker-0", "worker-1")
+ME = "node-9"
+OTHERS = ("node-0", "node-1")
 AHEAD = st.sampled_from([1, 1, 1, 2, 0, -1])
 """How far a plan's epoch is ahead of ours; 0 and less are stale."""
 
@@ -118,7 +118,7 @@ class AgentMachine(RuleBasedStateMachine):
         if isinstance(fact, WorkerExited):
             self.reported += 1
         if isinstance(fact, MachineRegistered):
-            assert not self.alive, "two lives at once"
+            assert not self.alive, "two incarnations at once"
             self.generations.append(fact.machine.generation)
 
     @property
@@ -173,7 +173,7 @@ class AgentMachine(RuleBasedStateMachine):
     @rule(failure=st.booleans(), ahead=AHEAD)
     def stay(self, failure: bool, ahead: int) -> None:
         slot = self.state.slot or 0
-        move = Move(slot=1 - slot, leaver="worker-7", joiner=OTHERS[1 - slot])
+        move = Move(slot=1 - slot, leaver="node-7", joiner=OTHERS[1 - slot])
         self.plan(
             slot,
             self.me(self.state.endpoints or ("x:1", "x:2")),
@@ -303,7 +303,7 @@ class AgentMachine(RuleBasedStateMachine):
         assert {k for k, w in self.state.workers.items() if w.ending} == self.dying
 
     @invariant()
-    def lives_follow_each_other(self) -> None:
+    def incarnations_follow_each_other(self) -> None:
         assert self.generations == list(range(len(self.generations)))
         assert self.epochs == sorted(self.epochs)  # INV-EPOCH-MONOTONE
 

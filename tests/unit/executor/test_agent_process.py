@@ -21,11 +21,11 @@ from trainmover.commands import BreakStep, Start
 from trainmover.errors import ConfigError, InvalidIdError
 from trainmover.events.machine import MachineRegistered
 from trainmover.job.topology import Layout, Member, Membership
-from trainmover_executor.agent.life import private_folder
+from trainmover_executor.agent.incarnation import private_folder
 from trainmover_executor.agent.options import parse
 from trainmover_executor.messages.worker import Done, Hello
 
-ME = "worker-0"
+ME = "node-0"
 
 
 class Running:
@@ -129,7 +129,7 @@ async def test_the_bus_may_be_killed_for_good(
 
 # -- options ----------------------------------------------------------------------------------
 
-BASE = ["--job", "demo", "--machine", "worker-0"]
+BASE = ["--job", "demo", "--machine", "node-0"]
 
 
 def test_the_program_keeps_its_own_options() -> None:

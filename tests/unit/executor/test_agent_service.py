@@ -36,7 +36,7 @@ from trainmover_executor.agent.processes import forks
 from trainmover_executor.agent.service import Agent
 from trainmover_executor.messages.worker import Done, Fact, Hello, Warmed
 
-JOB, ME = "demo", "worker-0"
+JOB, ME = "demo", "node-0"
 F = TypeVar("F", bound=Frozen)
 
 
@@ -104,7 +104,7 @@ def as_member(registered: MachineRegistered) -> Member:
     return Member(machine=machine.name, generation=machine.generation, endpoints=machine.endpoints)
 
 
-ELSEWHERE = Member(machine="worker-9", generation=0, endpoints=("127.0.0.1:9",))
+ELSEWHERE = Member(machine="node-9", generation=0, endpoints=("127.0.0.1:9",))
 
 
 async def start(one: Rig, *, ranks: int = 1) -> Membership:
@@ -126,13 +126,13 @@ def refuses(endpoint: str) -> bool:
         return probe.connect_ex(("127.0.0.1", int(endpoint.rpartition(":")[2]))) != 0
 
 
-async def test_an_agent_that_is_started_again_begins_a_later_life(puppet_entry: str) -> None:
+async def test_an_agent_that_is_started_again_begins_a_later_incarnation(puppet_entry: str) -> None:
     """Or the job would take it for the machine that it gave up."""
     broker = MemoryBroker()
-    for life in range(2):
+    for incarnation in range(2):
         async with rig(puppet_entry, broker=broker, generation=None) as one:
             await one.planner.fact(MachineRegistered)
-            one.planner.sent = 10 * life  # the id of a command is used once
+            one.planner.sent = 10 * incarnation  # the id of a command is used once
             await one.planner.command(Stop(reason="enough"))
             assert await one.code() == 0
     async with MemoryBus(broker) as bus:
@@ -171,7 +171,9 @@ async def test_frames_wait_for_the_hello(director: Any, puppet_entry: str) -> No
         puppet = await director.next()
         command = BreakStep(epoch=1, reason="test")
         await one.planner.command(command)
-        await one.planner.command(Release(generation=5, epoch=1, then="stop"))  # not for this life
+        await one.planner.command(
+            Release(generation=5, epoch=1, then="stop")
+        )  # not for this incarnation
         assert puppet.heard.empty()
         await hello(puppet)
         async with asyncio.timeout(5):
@@ -183,7 +185,7 @@ async def test_a_standby_warms_one_slot_after_the_other_and_joins(
 ) -> None:
     async with rig(puppet_entry) as one:
         registered = await one.planner.fact(MachineRegistered)
-        other = Member(machine="worker-8", generation=0, endpoints=("127.0.0.1:8",))
+        other = Member(machine="node-8", generation=0, endpoints=("127.0.0.1:8",))
         job = membership(other, ELSEWHERE)
         await one.planner.command(Warm(generation=0, slots=(0, 1), membership=job))
         warming = await one.planner.fact(MachineWarming)
@@ -202,7 +204,7 @@ async def test_a_standby_warms_one_slot_after_the_other_and_joins(
             kind="planned",
             from_epoch=1,
             membership=membership(other, joiner, epoch=2),
-            moves=(Move(slot=1, leaver="worker-9", joiner=ME),),
+            moves=(Move(slot=1, leaver="node-9", joiner=ME),),
             sources={1: 1},
         )
         assert os.sched_getscheduler(puppets[1].pid) == os.SCHED_BATCH
@@ -271,7 +273,7 @@ async def test_a_zombie_kills_its_ranks_and_registers_anew(
             kind="failure",
             from_epoch=1,
             membership=membership(ELSEWHERE, epoch=2),
-            moves=(Move(slot=0, leaver=ME, joiner="worker-9"),),
+            moves=(Move(slot=0, leaver=ME, joiner="node-9"),),
             sources={0: 0},
         )
         await one.planner.command(Recover(plan=plan))
@@ -426,7 +428,7 @@ async def test_output_goes_to_a_file_per_rank(
         puppet.do("raise", text="boom")
         exited = await one.planner.fact(WorkerExited)
         (log,) = (tmp_path / "logs").iterdir()
-        assert log.name.startswith("rank0-worker-0-")
+        assert log.name.startswith("rank0-node-0-")
         assert "hello from rank 0\n" in log.read_text()
         assert exited.last_words.rstrip().endswith("RuntimeError: boom")
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from trainmover.errors import ConfigError
-from trainmover_executor.checks.portable import check_others, check_state, claim
+from trainmover_executor.checks.portable import check_others, check_state, register
 from trainmover_executor.state.training import TrainingState
 
 
@@ -154,7 +154,7 @@ class Runtime(SimpleNamespace):
 def test_a_program_has_one_session() -> None:
     one: Any = Runtime()
     other: Any = Runtime()
-    claim(one)
-    claim(other)
+    register(one)
+    register(other)
     with pytest.raises(ConfigError, match=r"has a Session already.*all models and optimizers"):
-        claim(one)
+        register(one)

@@ -19,7 +19,7 @@ from trainmover.errors import ProtocolError
 from trainmover_executor.collectives.communicator.reduction import reduction_of
 from trainmover_executor.collectives.linked.communicator import SMALL_BYTES, LinkCommunicator
 from trainmover_executor.collectives.linked.doubling import rounds_of
-from trainmover_executor.links.dialling.handshake import Hail
+from trainmover_executor.links.dialling.handshake import LinkRequest
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.links.shared_memory.slots import SLOT_BYTES
 
@@ -393,10 +393,14 @@ def test_the_first_messages_of_two_ranks_may_cross(shared):
     fabric = Fabric(2, shared=shared)
     dialled: list[str] = []
 
-    def dial_slowly(endpoint: str, hail: Hail) -> concurrent.futures.Future[socket.socket]:
-        dialled.append(hail.group)
+    def dial_slowly(
+        endpoint: str, link_request: LinkRequest
+    ) -> concurrent.futures.Future[socket.socket]:
+        dialled.append(link_request.group)
         answer: concurrent.futures.Future[socket.socket] = concurrent.futures.Future()
-        threading.Timer(0.1, lambda: answer.set_result(dial(endpoint, hail).result())).start()
+        threading.Timer(
+            0.1, lambda: answer.set_result(dial(endpoint, link_request).result())
+        ).start()
         return answer
 
     dial, fabric.table(0)._dial = fabric.dial, dial_slowly

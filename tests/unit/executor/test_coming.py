@@ -72,6 +72,14 @@ def test_variables_that_the_program_set_from_the_dead_ranks_stay() -> None:
     assert arrived(one).variables == {}
 
 
+@pytest.mark.parametrize("norm", [0.37, {"is": "dict", "items": [["line", [1.0, 0.37]]]}])
+def test_what_ranks_have_computed_alike_is_what_another_rank_has(norm: Any) -> None:
+    """The norm of gradients that were reduced: those of this program's body were not."""
+    alike = {"main.norm": norm}
+    one = coming(voted([1, 4], **alike), place([1, 4]), **{"main.norm": 0.5})
+    assert arrived(one).variables == {"main.norm": 0.5}
+
+
 def test_what_was_computed_from_stand_ins_is_what_another_rank_has() -> None:
     one = coming(
         voted([1, 4], **{"main.mean": 0.0, "main.own": 3}),

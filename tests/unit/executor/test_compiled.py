@@ -12,7 +12,7 @@ import pytest
 from trainmover.errors import ConfigError, ProtocolError
 from trainmover_executor.links.dialling.endpoint import Endpoint
 from trainmover_executor.links.dialling.frames import next_frame, send_frame
-from trainmover_executor.links.dialling.handshake import COMPILED_GROUP, Hail
+from trainmover_executor.links.dialling.handshake import COMPILED_GROUP, LinkRequest
 from trainmover_executor.links.dialling.secret import LinkSecret
 from trainmover_executor.worker.to_standbys import compiled_folder as compiled
 from trainmover_executor.worker.to_standbys.compiled import fetch_compiled, serve_compiled
@@ -155,8 +155,8 @@ class ActiveRank:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
 
-            def accepted(hail: Hail, sock: socket.socket) -> None:
-                assert hail.group == COMPILED_GROUP
+            def accepted(link_request: LinkRequest, sock: socket.socket) -> None:
+                assert link_request.group == COMPILED_GROUP
                 self.serving.append(tasks.create_task(serve_compiled(sock, ready=self._ready)))
 
             endpoint = Endpoint(

@@ -145,7 +145,7 @@ class TestAPlannedMove:
         assert dropped == DropParked(2)
         assert isinstance(said, Publish)
         rank.take(VoteBegun(may_switch=True))
-        assert rank.state.ballot is None
+        assert rank.state.voted_on is None
 
     @pytest.mark.parametrize("decided", [True, False])
     def test_a_leaver_that_loses_its_joiner_in_the_vote_waits_for_its_result(self, decided):

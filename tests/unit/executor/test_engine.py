@@ -81,7 +81,7 @@ def test_an_error_of_the_program_reaches_it_through_ddp(group, communicator):
         group.barrier()
 
 
-def test_what_several_lanes_find_at_the_same_time_is_added_up(group, monkeypatch):
+def test_what_several_queues_find_at_the_same_time_is_added_up(group, monkeypatch):
     both = threading.Barrier(2, timeout=20)
 
     def found_by_both(tensors):
@@ -90,10 +90,10 @@ def test_what_several_lanes_find_at_the_same_time_is_added_up(group, monkeypatch
 
     monkeypatch.setattr("trainmover_executor.collectives.engine.nonfinite_in", found_by_both)
     clock = group.engine._timing
-    for lane in ("one", "other"):
+    for key in ("one", "other"):
         tensor = torch.zeros(2)
         reduces = [tensor] * 3
-        group.engine.run("allreduce", lambda _: None, [tensor], lane=lane, reduces=reduces)
+        group.engine.run("allreduce", lambda _: None, [tensor], queue_key=key, reduces=reduces)
     group.engine.drain()
     reader = ClockReader(rank=0, memory=clock.memory)
     times = dict.fromkeys(("duration_ns", "loader_ns", "outside_ns", "cpu_ns"), 0)
@@ -109,6 +109,17 @@ def test_an_error_of_the_program_is_raised_where_it_waits(group, communicator):
     assert work.is_completed()
     assert not work.is_success()
     assert isinstance(work.exception(), ProtocolError)
+
+
+def test_an_operation_in_a_callback_of_another_is_refused(group, communicator):
+    communicator.blocks = threading.Event()
+    first = group.allreduce([torch.ones(1)])
+    then = first.get_future().then(lambda _: group.allreduce([torch.ones(1)]))
+    communicator.blocks.set()
+    with pytest.raises(RuntimeError, match="PowerSGD"):
+        then.wait()
+    with pytest.raises(ProtocolError, match=r"in a callback of another operation's future"):
+        group.allreduce([torch.ones(1)])
 
 
 def test_a_wait_ends_at_its_timeout(group, communicator):

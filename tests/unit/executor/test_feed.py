@@ -21,7 +21,7 @@ from tests.support.loaders import (
     seed_all,
     train,
 )
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from trainmover.errors import ConfigError
@@ -76,6 +76,14 @@ class TestSeek:
         go(joiner, calm.places[8])
         assert train(joiner, most=MOST - 9).batches == calm.batches[9:]
 
+    def test_a_place_before_what_was_preloaded_is_found(self, name: str):
+        beginning()
+        calm = train(Feed(ALL[name](), epochs=EPOCHS), most=MOST)
+        joiner = standby(ALL[name])
+        joiner.preload(unpack_tree(calm.places[1])["feed"])
+        go(joiner, calm.places[1])
+        assert train(joiner, most=MOST - 2).batches == calm.batches[2:]
+
     def test_before_the_first_batch_it_begins_anew(self, name: str):
         beginning()
         feed = Feed(ALL[name](), epochs=EPOCHS)
@@ -108,12 +116,14 @@ class TestWhatIsLoaded:
         feed = Feed(loader)
         feed.preload(unpack_tree(calm.places[0])["feed"])
         until = time.monotonic() + 30
-        while loader.dataset.loaded[3:6].sum() < 3 and time.monotonic() < until:
+        used = 3 * BATCH  # one that was drawn, and two that training draws meanwhile
+        while loader.dataset.loaded[used : used + 3].sum() < 3 and time.monotonic() < until:
             time.sleep(0.01)
-        assert loader.dataset.loaded[:6].tolist() == [0, 0, 0, 1, 1, 1]
+        feed.preload(unpack_tree(calm.places[1])["feed"])
+        assert loader.dataset.loaded[: used + 3].tolist() == [0] * used + [1] * 3
         go(feed, calm.places[2])
         train(feed, most=100)
-        assert loader.dataset.loaded.tolist() == [0] * 3 + [1] * (SIZE - 3)
+        assert loader.dataset.loaded.tolist() == [0] * used + [1] * (SIZE - used)
 
     @pytest.mark.filterwarnings("ignore:'set_vital':UserWarning")
     def test_a_state_that_is_quickly_loaded_saves_loading_the_data(self):
@@ -274,3 +284,16 @@ class TestLimits:
         loader = DataLoader(Numbers(), BATCH, num_workers=1, persistent_workers=True)
         assert len(list(loader)) == 8
         assert len(train(Feed(loader, epochs=2), most=100).batches) == 16
+
+
+@pytest.mark.parametrize("kind", [list, TensorDataset])
+def test_data_that_the_program_computed_otherwise_is_refused(kind: type) -> None:
+    def feed(value: float) -> Feed:
+        batches = [torch.full((2,), value), torch.ones(2)]
+        return Feed(batches if kind is list else DataLoader(TensorDataset(*batches)))
+
+    theirs = feed(0.5)
+    theirs.draw()
+    feed(0.5).seek(theirs.position())
+    with pytest.raises(ConfigError, match=r"session.between_steps\(work\)"):
+        feed(0.25).seek(theirs.position())

@@ -130,6 +130,26 @@ def test_the_joiner_is_current_at_the_switch(pair):
     assert pair.joiner.state.digest() == pair.leaver.state.digest()
 
 
+def test_a_change_behind_the_optimizer_is_found(pair):
+    lead = pair.lead
+
+    def handed() -> bool:
+        return len(lead._sent) == len(lead._units.names)
+
+    pair.follow()
+    lead.start()
+    for number in range(20):
+        follows = handed()
+        pair.step(number)
+        if follows and pair.current.wait(0.5):  # it may compare before the change is made
+            break
+        with torch.no_grad():
+            pair.leaver.model[0].weight.mul_(0.9)
+        with lead._changed:
+            lead._changed.wait_for(handed, timeout=0.5)
+    assert "differs after a followed step" in lead.obstacle
+
+
 class TestAnOptimizerThatRaises:
     def fail(self, pair: Pair) -> None:
         """As where the program's own hook, or a step on bad values, raises."""
@@ -184,12 +204,12 @@ class TestOnTheWay:
         following = pair.follow()
         pair.leaver.backward(0)
         pair.lead.before_optimizer(0)
-        meeting = pair._pool.submit(pair.lead.meet, MOMENT)
+        met = pair._pool.submit(pair.lead.meet, MOMENT)
         with pytest.raises(TimeoutError):
-            meeting.result(timeout=0.2)
+            met.result(timeout=0.2)
         pair.leaver.optimizer.step()
         pair.lead.after_optimizer()
-        meeting.result(timeout=WAIT_S)
+        met.result(timeout=WAIT_S)
         pair.lead.obstacle = "this test"
         pair.lead.finish({})
         following.result(timeout=WAIT_S)

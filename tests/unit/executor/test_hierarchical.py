@@ -19,7 +19,7 @@ from trainmover_executor.collectives.communicator.checks import CollectiveError
 from trainmover_executor.collectives.communicator.choice import choice_of
 from trainmover_executor.collectives.communicator.reduction import reduction_of
 from trainmover_executor.collectives.linked.communicator import LinkCommunicator
-from trainmover_executor.collectives.linked.store import Meeting, hosting, visiting
+from trainmover_executor.collectives.linked.store import Rendezvous, hosting, visiting
 from trainmover_executor.collectives.native.hierarchical import Grid, HierarchicalCommunicator
 from trainmover_executor.collectives.native.library import Gloo
 from trainmover_executor.links.link import LinkBrokenError
@@ -177,7 +177,7 @@ def test_a_switch_builds_again_what_the_leaver_was_in_and_nothing_else(fabric_of
         libraries[rank].built.clear()
         fabric.table(rank).switch(later)
         members[rank].rewind()
-        members[rank].meeting.rewind()
+        members[rank].rendezvous.rewind()
     after = [some(rank, 30_011) for rank in range(8)]
     everywhere(members, lambda rank, c: c.allreduce(after[rank], SUM))
 
@@ -216,14 +216,14 @@ def test_who_waits_for_a_lost_machine_is_freed_when_links_are_broken_off(fabric_
 )
 def test_what_no_store_says_is_refused_before_memory_is_taken_for_it(fabric_of, header):
     fabric = fabric_of(2, 1)
-    stranger, host = (hierarchy(fabric.table(rank)).meeting for rank in range(2))
+    stranger, host = (hierarchy(fabric.table(rank)).rendezvous for rank in range(2))
 
-    def talk(rank: int, meeting: Meeting) -> None:
+    def talk(rank: int, rendezvous: Rendezvous) -> None:
         if rank == 0:
-            meeting.send(torch.tensor(header), to=1, tag=0)
+            rendezvous.send(torch.tensor(header), to=1, tag=0)
         else:
             with pytest.raises(LinkBrokenError, match="which no store says"):
-                meeting.hear(0)
+                rendezvous.hear(0)
 
     everywhere([stranger, host], talk)
 
@@ -233,12 +233,12 @@ def test_a_guest_that_is_lost_frees_whoever_waits_for_what_it_would_set(fabric_o
     members = [hierarchy(fabric.table(rank), timeout_s=600) for rank in range(2)]
 
     def visit(member: HierarchicalCommunicator) -> None:
-        with visiting(member.meeting, 0) as store:
+        with visiting(member.rendezvous, 0) as store:
             store.set("name of rank 1", b"guest")
             member.table.break_off("the guest dies")
 
     def host(member: HierarchicalCommunicator) -> None:
-        with hosting(member.meeting, [1]) as store:
+        with hosting(member.rendezvous, [1]) as store:
             assert store.get("name of rank 1") == b"guest"
             store.get("address of rank 1")
 

@@ -16,7 +16,7 @@ from trainmover_executor.links.dialling.handshake import (
     REPLY_SIZE,
     REQUEST_SIZE,
     Answer,
-    Hail,
+    LinkRequest,
     Reply,
 )
 from trainmover_executor.links.dialling.secret import LinkSecret, proof
@@ -34,18 +34,18 @@ def fabric() -> Iterator[Fabric]:
 
 
 class TestHandshake:
-    def test_a_hail_survives_the_wire(self):
-        hail = Hail(job="j", epoch=2**40, group="mesh_dp", source=7, target=9)
-        assert Hail.parse(hail.pack(), job="j") == (hail, True)
-        assert len(hail.pack()) == REQUEST_SIZE
+    def test_a_link_request_survives_the_wire(self):
+        link_request = LinkRequest(job="j", epoch=2**40, group="mesh_dp", source=7, target=9)
+        assert LinkRequest.parse(link_request.pack(), job="j") == (link_request, True)
+        assert len(link_request.pack()) == REQUEST_SIZE
 
     def test_another_job_is_told_apart(self):
-        hail = Hail(job="other", epoch=1, group="g", source=0, target=1)
-        assert Hail.parse(hail.pack(), job="j")[1] is False
+        link_request = LinkRequest(job="other", epoch=1, group="g", source=0, target=1)
+        assert LinkRequest.parse(link_request.pack(), job="j")[1] is False
 
     def test_group_names_of_any_length_fit_and_stay_apart(self):
         names = ["x" * 300, "y" * 10 + "x" * 290]
-        packed = {Hail(job="j", epoch=1, group=n, source=0, target=1).pack() for n in names}
+        packed = {LinkRequest(job="j", epoch=1, group=n, source=0, target=1).pack() for n in names}
         assert len(packed) == 2
         assert {len(data) for data in packed} == {REQUEST_SIZE}
 
@@ -54,7 +54,7 @@ class TestHandshake:
     )
     def test_strangers_are_refused(self, data):
         with pytest.raises(ProtocolError, match="stranger"):
-            Hail.parse(data, job="j")
+            LinkRequest.parse(data, job="j")
         with pytest.raises(ProtocolError, match="not a TrainMover rank"):
             Answer.parse(data[:REPLY_SIZE].ljust(REPLY_SIZE))
         assert Answer.parse(Answer(Reply.STALE_EPOCH).pack()).reply is Reply.STALE_EPOCH
@@ -62,26 +62,31 @@ class TestHandshake:
 
 class TestEndpoint:
     async def run(
-        self, hail: Hail, *, opened: bool = True, epoch: int = 5, secrets=(b"s" * 32, b"s" * 32)
+        self,
+        link_request: LinkRequest,
+        *,
+        opened: bool = True,
+        epoch: int = 5,
+        secrets=(b"s" * 32, b"s" * 32),
     ):
         """Call an endpoint of job j, rank 1, at ``epoch``; what it accepted, what the call gave."""
         theirs, ours = secrets
         listener = socket.create_server(("127.0.0.1", 0))
-        accepted: list[Hail] = []
+        accepted: list[LinkRequest] = []
         endpoint = Endpoint(
             listener,
             job="j",
             rank=1,
             secret=LinkSecret(theirs),
             is_stale=lambda e: e < epoch,
-            accept=lambda hail, sock: (accepted.append(hail), sock.close()),
+            accept=lambda link_request, sock: (accepted.append(link_request), sock.close()),
         )
         if opened:
             endpoint.open()
         serving = asyncio.ensure_future(endpoint.serve())
         try:
             address = f"127.0.0.1:{listener.getsockname()[1]}"
-            call = asyncio.ensure_future(dial(address, hail, secret=LinkSecret(ours)))
+            call = asyncio.ensure_future(dial(address, link_request, secret=LinkSecret(ours)))
             if not opened:
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(asyncio.shield(call), 0.05)
@@ -94,40 +99,41 @@ class TestEndpoint:
         return accepted
 
     async def test_its_own_peers_are_accepted(self):
-        hail = Hail(job="j", epoch=5, group="g", source=0, target=1)
-        assert await self.run(hail) == [hail]
+        link_request = LinkRequest(job="j", epoch=5, group="g", source=0, target=1)
+        assert await self.run(link_request) == [link_request]
 
     async def test_a_standby_answers_when_it_is_warm(self):
-        hail = Hail(job="j", epoch=6, group="g", source=0, target=1)
-        assert await self.run(hail, opened=False) == [hail]
+        link_request = LinkRequest(job="j", epoch=6, group="g", source=0, target=1)
+        assert await self.run(link_request, opened=False) == [link_request]
 
     async def test_a_stale_epoch_is_refused(self):
         """INV-ONE-OWNER: a machine believed dead cannot come back under its old epoch."""
         with pytest.raises(StaleEpochError, match="refused epoch 4"):
-            await self.run(Hail(job="j", epoch=4, group="g", source=0, target=1))
+            await self.run(LinkRequest(job="j", epoch=4, group="g", source=0, target=1))
 
     @pytest.mark.parametrize(
         ("job", "target", "why"), [("x", 1, "another job"), ("j", 2, "another rank")]
     )
     async def test_others_are_refused(self, job, target, why):
         with pytest.raises(ProtocolError, match=why):
-            await self.run(Hail(job=job, epoch=5, group="g", source=0, target=target))
+            await self.run(LinkRequest(job=job, epoch=5, group="g", source=0, target=target))
 
     async def test_nobody_there_is_an_error(self):
-        hail = Hail(job="j", epoch=1, group="g", source=0, target=1)
+        link_request = LinkRequest(job="j", epoch=1, group="g", source=0, target=1)
         with pytest.raises(OSError, match=r"127\.0\.0\.1"):
-            await dial("127.0.0.1:9", hail, secret=LinkSecret())
+            await dial("127.0.0.1:9", link_request, secret=LinkSecret())
 
     @pytest.mark.parametrize("ours", [b"", b"other" * 8])
     async def test_who_does_not_know_the_secret_is_not_talked_to(self, ours):
         with pytest.raises(ProtocolError, match="different link secrets"):
             await self.run(
-                Hail(job="j", epoch=5, group="g", source=0, target=1), secrets=(b"s" * 32, ours)
+                LinkRequest(job="j", epoch=5, group="g", source=0, target=1),
+                secrets=(b"s" * 32, ours),
             )
 
     async def test_who_only_pretends_to_answer_is_found_out(self):
         """A callee that says OK without a challenge, or with a proof it made up."""
-        hail = Hail(job="j", epoch=5, group="g", source=0, target=1)
+        link_request = LinkRequest(job="j", epoch=5, group="g", source=0, target=1)
         for answers in (
             [Answer(Reply.OK)],
             [Answer(Reply.CHALLENGE, b"c" * 16), Answer(Reply.OK, proof=b"p" * 32)],
@@ -146,23 +152,23 @@ class TestEndpoint:
             server = await asyncio.start_server(impostor, "127.0.0.1", 0)
             port = server.sockets[0].getsockname()[1]
             with pytest.raises(ProtocolError, match="different link secrets"):
-                await dial(f"127.0.0.1:{port}", hail, secret=LinkSecret(b"s" * 32))
+                await dial(f"127.0.0.1:{port}", link_request, secret=LinkSecret(b"s" * 32))
             await ended.wait()
             server.close()
             await server.wait_closed()
 
     async def test_a_recorded_handshake_is_worth_nothing(self):
         """The callee's challenge differs each time: saying the same again proves nothing."""
-        said = Hail(job="j", epoch=5, group="g", source=0, target=1).pack(b"c" * 16)
+        said = LinkRequest(job="j", epoch=5, group="g", source=0, target=1).pack(b"c" * 16)
         listener = socket.create_server(("127.0.0.1", 0))
-        accepted: list[Hail] = []
+        accepted: list[LinkRequest] = []
         endpoint = Endpoint(
             listener,
             job="j",
             rank=1,
             secret=LinkSecret(b"s" * 32),
             is_stale=lambda _: False,
-            accept=lambda hail, sock: (accepted.append(hail), sock.close()),
+            accept=lambda link_request, sock: (accepted.append(link_request), sock.close()),
         )
         endpoint.open()
         serving = asyncio.ensure_future(endpoint.serve())
@@ -198,14 +204,14 @@ class TestEndpoint:
             rank=1,
             secret=LinkSecret(),
             is_stale=lambda _: False,
-            accept=lambda hail, sock: (accepted.set(), sock.close()),
+            accept=lambda link_request, sock: (accepted.set(), sock.close()),
         )
         endpoint.open()
         serving = asyncio.ensure_future(endpoint.serve())
         silent = [await asyncio.open_connection(*listener.getsockname()) for _ in range(32)]
-        hail = Hail(job="j", epoch=5, group="g", source=0, target=1)
+        link_request = LinkRequest(job="j", epoch=5, group="g", source=0, target=1)
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        (await dial(address, hail, secret=LinkSecret())).close()
+        (await dial(address, link_request, secret=LinkSecret())).close()
         await asyncio.wait_for(accepted.wait(), 5)
         assert [await reader.read() for reader, _ in silent[:20]] == [b""] * 20
         for _, writer in silent:
@@ -298,7 +304,9 @@ class TestBook:
         calls = []
         dial = fabric.dial
         caller, callee = fabric.table(0), fabric.table(2)
-        caller._dial = lambda endpoint, hail: calls.append(hail) or dial(endpoint, hail)
+        caller._dial = lambda endpoint, link_request: (
+            calls.append(link_request) or dial(endpoint, link_request)
+        )
         for _ in range(2):
             caller.call_ahead("state", 2)
             callee.call_ahead("state", 0)  # the lower rank calls
@@ -361,8 +369,8 @@ class TestBook:
             job="test",
             rank=0,
             membership=membership(2),
-            dial=lambda _, hail: asyncio.run_coroutine_threadsafe(
-                dial(f"127.0.0.1:{port}", hail, secret=LinkSecret(b"s" * 32)), loop
+            dial=lambda _, link_request: asyncio.run_coroutine_threadsafe(
+                dial(f"127.0.0.1:{port}", link_request, secret=LinkSecret(b"s" * 32)), loop
             ),
         )
         async with server:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from trainmover.errors import ConfigError
 from trainmover_executor.checks.lookout import Lookout
+from trainmover_executor.checks.strangers import refuse_strange_steps
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.state.training import TrainingState
 
@@ -43,7 +45,8 @@ class Training:
         self.model = Net()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
         self.state = TrainingState(models=[self.model], optimizers=[self.optimizer], others=others)
-        self.lookout = Lookout(self.state, LoopVariables([*others.values()]))
+        self.variables = LoopVariables([*others.values()])
+        self.lookout = Lookout(self.state, self.variables)
         self.committed = 0
 
     def step(self) -> None:
@@ -65,6 +68,8 @@ class Training:
         assert own is not None  # it is needed on
 
     def look(self, frame: FrameType) -> None:
+        if self.committed < 10:
+            self.variables.changed(frame)
         self.lookout.look(frame, committed=self.committed)
 
 
@@ -172,6 +177,28 @@ class TestStrangers:
         with pytest.raises(ConfigError, match="AdamW keeps 'rounds' as an attribute"):
             training.run(body)
 
+    @pytest.mark.parametrize("kept", [[0], {"a": [torch.zeros(3)]}])
+    def test_so_are_lists_and_tensors_that_it_keeps_to_itself(self, kept: Any) -> None:
+        training = Training()
+        training.optimizer.kept = kept  # type: ignore[attr-defined]
+
+        def body(_: Any) -> None:
+            if isinstance(kept, list):
+                kept[0] += 1
+            else:
+                kept["a"][0].add_(1)
+
+        with pytest.raises(ConfigError, match="AdamW keeps 'kept' as an attribute"):
+            training.run(body)
+
+    def test_a_step_of_an_optimizer_that_was_made_later_is_refused(self) -> None:
+        training = Training()
+        refuse_strange_steps(training.state)
+        training.step()
+        optimized(torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1))
+        with pytest.raises(ConfigError, match=r"the SGD that takes a step at .* trains parameters"):
+            optimized(torch.optim.SGD(training.model.parameters(), 0.1))
+
 
 class TestLeftBehind:
     def said(self, body: Callable[[SimpleNamespace], None], **held: Any) -> list[dict[str, Any]]:
@@ -190,12 +217,14 @@ class TestLeftBehind:
                 lambda own: own.it.popitem(),
                 "a dict of 1999 items",
             ),
-            (Meter, lambda own: setattr(own.it, "sum", own.it.sum + 1), "a Meter"),
+            (lambda: None, lambda own: setattr(own, "it", [0.0] * 2000), "a list of 2000 items"),
             (
-                lambda: Row(0, 0),
-                lambda own: setattr(own, "it", Row(own.it.sum + 1, 0)),
-                "a Row of 2 items",
+                nn.MSELoss,
+                lambda own: setattr(own, "it", nn.L1Loss() if own.it else None),
+                "a L1Loss",
             ),
+            (lambda: itertools.cycle([1, 2]), lambda own: next(own.it), "an iterator (cycle)"),
+            (lambda: lambda: 1, lambda own: setattr(own, "it", lambda: 2), "a function"),
         ],
     )
     def test_what_cannot_be_carried_and_changes_is_said_once(
@@ -237,14 +266,28 @@ class TestLeftBehind:
     def test_what_is_carried_or_stays_as_it_is_is_not_said(self) -> None:
         def body(own: SimpleNamespace) -> None:
             own.count += 1
+            own.meter.sum += 1
+            own.row = Row(own.row.sum + 1, 0)
             own.history.append(own.count)
 
         held = {"table": torch.zeros(9000), "names": ["a"] * 2000}
-        assert self.said(body, count=0, history=[], **held) == []
+        assert self.said(body, count=0, history=[], meter=Meter(), row=Row(0, 0), **held) == []
+
+    def test_weights_that_are_kept_in_the_middle_are_said_at_once(self) -> None:
+        training = Training()
+
+        def body(own: SimpleNamespace) -> None:
+            if training.committed == 5:
+                own.it = {"weights": [torch.zeros(9000)]}
+
+        with structlog.testing.capture_logs() as logs:
+            training.run(body, it=None, steps=8)
+        [line] = logs
+        assert line["holds"] == "a tensor of shape (9000,)"
 
     def test_a_list_that_outgrows_what_is_carried_is_said_then(self) -> None:
         training = Training()
         with structlog.testing.capture_logs() as logs:
             training.run(lambda own: own.it.append(0.5), it=[0.5] * 1000, steps=150)
         [line] = logs
-        assert line["holds"] == "a list of 1128 items"
+        assert line["holds"] == "a list of 1064 items"

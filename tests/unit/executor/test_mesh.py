@@ -1,4 +1,4 @@
-"""Collectives among ranks of one host, which exchange all to all over lanes."""
+"""Collectives among ranks of one host, which exchange all to all over slot channels."""
 
 from __future__ import annotations
 

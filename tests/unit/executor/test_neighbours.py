@@ -13,7 +13,7 @@ from tests.unit.executor.decisions import active
 from trainmover_executor.clock.writer import CollectiveClock
 from trainmover_executor.collectives.latch import Latch
 from trainmover_executor.decisions.shell import RankDecisions
-from trainmover_executor.links.dialling.handshake import Hail
+from trainmover_executor.links.dialling.handshake import LinkRequest
 from trainmover_executor.links.dialling.secret import LinkSecret
 from trainmover_executor.links.watch import Notice, NoticeKind
 from trainmover_executor.messages.worker import WorkerSpec
@@ -25,10 +25,12 @@ async def test_a_call_that_is_answered_in_the_next_epoch_ends_with_a_goodbye(
 ) -> None:
     """The peer watches by it already: an end without a word would be taken for a death."""
     mine, theirs = socket_pair()
-    table = SimpleNamespace(epoch=1, membership=membership(3), seated_at=lambda rank: 0)
+    table = SimpleNamespace(epoch=1, membership=membership(3), held_since=lambda rank: 0)
 
-    async def dial(endpoint: str, hail: Hail, *, secret: bytes, here: str | None) -> socket.socket:
-        assert (endpoint, hail.epoch) == ("m1:1", 1)
+    async def dial(
+        endpoint: str, link_request: LinkRequest, *, secret: bytes, here: str | None
+    ) -> socket.socket:
+        assert (endpoint, link_request.epoch) == ("m1:1", 1)
         table.epoch = 2
         return mine
 

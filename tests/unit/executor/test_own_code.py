@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib import import_module
 
 import pytest
@@ -25,3 +27,16 @@ def test_a_module_of_the_executor_is_ours(module: str) -> None:
     assert not is_program(module, file)
     for owners in (standby._OURS, blame._OURS):
         assert any(file.startswith(one) for one in owners)
+
+
+@pytest.mark.parametrize("package", ["trainmover", "trainmover_executor"])
+def test_programs_import_the_session_from_either_and_torch_with_it(package: str) -> None:
+    said = (
+        f"import sys, {package}; early = 'torch' in sys.modules; from {package} import Session; "
+        "from trainmover_executor.training.session import Session as it; "
+        "print(early, Session is it)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", said], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == ["False", "True"]

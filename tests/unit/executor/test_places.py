@@ -47,7 +47,7 @@ class Process:
             rank=rank,
             secret=SECRET,
             is_stale=lambda epoch: False,
-            accept=lambda hail, sock: self._run(self._links.serve(hail, sock)),
+            accept=lambda link_request, sock: self._run(self._links.serve(link_request, sock)),
         )
         endpoint.open()
         self._run(endpoint.serve())

@@ -36,10 +36,10 @@ def empty() -> Tensors:
 
 
 def allreduce(c: LinkCommunicator, rank: int) -> Tensors:
-    one, turned = some(rank), some(rank, count=12).view(3, 4).t()
+    one, transposed = some(rank), some(rank, count=12).view(3, 4).t()
     c.allreduce(one, SUM)
-    c.allreduce(turned, SUM)
-    return [one, turned]
+    c.allreduce(transposed, SUM)
+    return [one, transposed]
 
 
 def reduce_to_one(c: LinkCommunicator, rank: int) -> Tensors:

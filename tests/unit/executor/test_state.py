@@ -19,7 +19,7 @@ from torch import nn
 from trainmover.errors import ConfigError, ProtocolError
 from trainmover_executor.links.link import Link, LinkBrokenError
 from trainmover_executor.links.shared_memory.slots import SlotRing
-from trainmover_executor.moves.capsule import open_capsule
+from trainmover_executor.moves.private_state import open_private_state
 from trainmover_executor.state.handing_over.transfer import (
     StateCorruptError,
     live_tensors,
@@ -97,13 +97,13 @@ class TestCodec:
             TensorSpec.from_json(value)
 
     @pytest.mark.parametrize("data", [b"", b"\xff\xff\xff\xff{}", b"\x02\0\0\0[]", b"\x02\0\0\0{}"])
-    def test_a_broken_capsule_is_an_error(self, data):
+    def test_broken_private_state_is_an_error(self, data):
         with pytest.raises(ProtocolError, match="does not parse"):
-            open_capsule(data)
+            open_private_state(data)
 
-    def test_a_capsule_comes_back(self):
+    def test_private_state_comes_back(self):
         content = {"rng": torch.arange(5), "feed": {"epoch": 1, "start": None}}
-        back = open_capsule(pack_tree({"step": 3, "content": content}))
+        back = open_private_state(pack_tree({"step": 3, "content": content}))
         assert torch.equal(back["rng"], content["rng"])
         assert back["feed"] == content["feed"]
 
@@ -401,3 +401,23 @@ def test_what_is_kept_of_a_step_is_put_back_twice() -> None:
         digests.append(state.digest())
         start.restore()
     assert len(set(digests)) == 1
+
+
+def test_a_buffer_that_grows_is_put_back_and_handed_over() -> None:
+    def state() -> TrainingState:
+        net = nn.Linear(2, 2)
+        net.register_buffer("memory", torch.zeros(0, 2))
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        return TrainingState(models=[nn.Sequential(net)], optimizers=[optimizer], others={})
+
+    mine, theirs = state(), state()
+    start = StepStart(mine)
+    net = mine.models[0][0]
+    net.memory = torch.ones(2, 2)
+    start.capture(0)
+    net.memory = torch.cat([net.memory, torch.zeros(1, 2)])
+    start.restore()
+    assert torch.equal(net.memory, torch.ones(2, 2))
+    theirs.load(mine.tree())
+    theirs.load_rest(mine.rest())
+    assert torch.equal(theirs.models[0][0].memory, torch.ones(2, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import OrderedDict
 from types import FrameType
@@ -101,6 +102,42 @@ class TestStep:
     def test_leaving_the_program_is_never_swallowed(self, error):
         with pytest.raises(error), step(broken=True):
             raise error
+
+    @pytest.mark.parametrize("by", ["a generator", "a context manager"])
+    def test_a_body_that_a_generator_yields_is_refused(self, by):
+        one = step(True)
+
+        def test_yields():
+            with one as batch:
+                yield batch
+
+        def test_optimize():
+            one.check_body()
+            pytest.fail("the optimizer's step must not be taken")
+
+        def train():
+            if by == "a generator":
+                for _ in test_yields():
+                    test_optimize()
+            with contextlib.contextmanager(test_yields)():
+                test_optimize()
+
+        with pytest.raises(ConfigError, match=r"test_steps.py:\d+\) yields from inside"):
+            train()
+
+    def test_a_generator_may_hold_a_whole_body(self):
+        one = step(False, True)
+        taken = 0
+
+        def test_losses():
+            nonlocal taken
+            with one:
+                one.check_body()
+                taken += 1
+            yield taken
+
+        assert list(test_losses()) == [2]
+        assert one.committed
 
     def test_a_committed_step_is_not_entered_again(self):
         one = step()

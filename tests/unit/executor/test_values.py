@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import enum
 import random
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
-from trainmover_executor.program.values import equal, is_plain, portable, restored
+from trainmover_executor.program.values.compare import equal
+from trainmover_executor.program.values.plain import is_plain
+from trainmover_executor.program.values.restored import restored
+from trainmover_executor.program.values.trees import portable
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
 
 NAN = float("nan")
+
+
+class Stage(enum.Enum):
+    WARMUP = "warmup"
+    MAIN = "main"
+
+
+class Best(NamedTuple):
+    loss: float
+    at: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    step: int
+    rest: tuple[object, ...]
+
+
 KINDS = {
     "none": None,
     "bool": True,
@@ -36,6 +61,16 @@ KINDS = {
     "unsigned array": np.arange(3, dtype=np.uint32),
     "scalar": np.float64(0.1),
     "unsigned scalar": np.uint64(2**63 + 1),
+    "windows by name": {"loss": collections.deque([1.0], maxlen=3)},
+    "counts": [collections.Counter("aab"), collections.OrderedDict(b=1, a=2)],
+    "rows by name": {"a": collections.defaultdict(list, x=[1])},
+    "pairs": {(1, 2): 3.0, (Stage.MAIN, "a"): 4.0},
+    "member": Stage.MAIN,
+    "named tuple": Best(0.5, 3),
+    "frozen": [Frozen(1, (2.5, Stage.WARMUP))],
+    "type of tensors": torch.bfloat16,
+    "device": torch.device("cpu"),
+    "path": Path("run/late"),
 }
 
 
@@ -53,6 +88,34 @@ def test_every_kind_comes_back_as_it_was(kind):
     back = restored(tree, None)
     assert type(back) is type(value)
     assert equal(portable(back), portable(value))
+
+
+def test_containers_within_containers_come_back_with_all_they_are():
+    value = {"loss": collections.deque([1.0], maxlen=3), "a": collections.defaultdict(int, x=1)}
+    back = restored(elsewhere(value), {})
+    assert back["loss"].maxlen == 3
+    back["a"]["new"] += 1
+    assert [type(each) for each in back.values()] == [collections.deque, collections.defaultdict]
+
+
+def test_functions_and_classes_are_known_by_their_names():
+    for value in (torch.relu, torch.nn.functional.gelu, torch.nn.functional.smooth_l1_loss, Best):
+        assert restored(elsewhere(value), None) is value
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "code os:system",
+        "code torch:os.system",
+        "member os:environ PATH",
+        "code x",
+        "dtype x",
+    ],
+)
+def test_a_peer_can_name_nothing_but_the_program_and_torch(name):
+    with pytest.raises(ValueError, match="this program has no"):
+        restored({"is": "named", "name": name}, None)
 
 
 def test_a_copy_does_not_change_with_the_value():
@@ -134,8 +197,9 @@ def test_a_generator_goes_on_with_the_same_numbers(kind):
         np.array(["a"]),
         [object()],
         [random.Random()],  # it can be set, not made
-        {(1, 2): 3},
-        [[[[[1]]]]],
+        {object(): 3},
+        {"rows": collections.defaultdict(lambda: 0)},  # nobody else can make its entries
+        [[[[[[[[[1]]]]]]]]],
     ],
     ids=lambda value: str(value)[:20],
 )

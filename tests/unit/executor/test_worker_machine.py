@@ -111,7 +111,7 @@ class RankMachine(RuleBasedStateMachine):
     @rule(ahead=AHEAD, called=st.booleans())
     def abort(self, ahead: int, *, called: bool) -> None:
         epoch = max(1, self.state.epoch + ahead)
-        under_vote = self.state.ballot, self.state.switching
+        under_vote = self.state.voted_on, self.state.switching
         if not any(one is not None and one.epoch == epoch for one in under_vote):
             self.aborted.add(epoch)
         command = AbortMigration(migration=f"m-{epoch}", epoch=epoch, reason="x")
@@ -147,15 +147,15 @@ class RankMachine(RuleBasedStateMachine):
     @rule(may_switch=st.booleans())
     def votes(self, *, may_switch: bool) -> None:
         self.take(VoteBegun(may_switch))
-        ballot = self.state.ballot
-        assert may_switch or ballot is None
-        assert ballot is None or ballot.epoch not in self.aborted, "votes for what was aborted"
+        voted_on = self.state.voted_on
+        assert may_switch or voted_on is None
+        assert voted_on is None or voted_on.epoch not in self.aborted, "votes for what was aborted"
 
     @precondition(lambda self: self.state.phase == "voting")
     @rule(how=st.sampled_from(["all", "some", "broke", "unsent"]))
     def vote_ends(self, how: str) -> None:
         before = self.state
-        mine = before.ballot.epoch if before.ballot is not None else before.epoch
+        mine = before.voted_on.epoch if before.voted_on is not None else before.epoch
         match how:
             case "broke" | "unsent":
                 self.take(VoteBroke("links broke", cast=how == "broke"))
@@ -165,7 +165,7 @@ class RankMachine(RuleBasedStateMachine):
                 self.take(VotePassed(lowest, mine))
                 assert self.state.committed == before.committed + 1, "INV-NO-LOST-STEP"
                 switching = self.state.switching
-                assert (switching == before.ballot) if lowest > before.epoch else not switching
+                assert (switching == before.voted_on) if lowest > before.epoch else not switching
         if before.aborted and self.state.switching is None:
             assert self.state.prepared is None, "an abort that waited for the vote was lost"
 
@@ -284,15 +284,15 @@ class RankMachine(RuleBasedStateMachine):
     @invariant()
     def what_waits_is_for_a_later_epoch(self) -> None:
         state = self.state
-        for one in (state.prepared, state.leading, state.ballot, state.switching):
+        for one in (state.prepared, state.leading, state.voted_on, state.switching):
             assert one is None or one.epoch > state.epoch
 
     @invariant()
     def one_change_at_a_time(self) -> None:
         state = self.state
         assert state.switching is None or state.recovering is None
-        assert state.ballot is None or state.phase == "voting"
-        assert not state.aborted or state.ballot is not None
+        assert state.voted_on is None or state.phase == "voting"
+        assert not state.aborted or state.voted_on is not None
 
     @invariant()
     def a_standby_takes_part_in_nothing(self) -> None:

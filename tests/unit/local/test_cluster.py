@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 from tests.unit import factories as make
-from tests.unit.factories import seats as membership
+from tests.unit.factories import membership_of as membership
 
 from trainmover.bus.nats.bus import NatsBus
 from trainmover.errors import ConfigError
 from trainmover.events.migration import JobFailed, JobFormed
 from trainmover.events.operator import ServiceRestarted
-from trainmover.job.topology import Frozen, parse_nnodes
+from trainmover.job.topology import Frozen, job_size
 from trainmover.runtime import procfs
 from trainmover.tracing.observe import new_event
 from trainmover_launcher import registry
@@ -33,7 +33,9 @@ MACHINE = """
 import os, pathlib, subprocess, sys, time
 name, folder = sys.argv[1], pathlib.Path(sys.argv[2])
 child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-(folder / f"{name}.child").write_text(str(child.pid))
+draft = folder / f"{name}.pid"
+draft.write_text(str(child.pid))
+draft.replace(folder / f"{name}.child")
 while True:
     code = folder / f"{name}.exit"
     if code.exists():
@@ -113,7 +115,7 @@ class Play:
                 await self._news.wait()
 
     async def form(self) -> None:
-        fact = JobFormed(membership=membership("worker-0", "worker-1"), standbys=("worker-2",))
+        fact = JobFormed(membership=membership("node-0", "node-1"), standbys=("node-2",))
         await self.say(fact)
         await self.until(lambda: self.facts)
 
@@ -152,8 +154,8 @@ async def test_ends_well_when_active_machines_finish_and_ends_the_standby(spec: 
     async def script(one: Play) -> None:
         await one.up()
         await one.form()
-        spec.let_exit("worker-0", 0)
-        spec.let_exit("worker-1", 0)
+        spec.let_exit("node-0", 0)
+        spec.let_exit("node-1", 0)
 
     one, ending = await play(spec, script)
     assert ending.ok
@@ -168,13 +170,13 @@ async def test_bus_and_services_are_started_again_and_training_goes_on(spec: Fak
         for name in ("bus", "detector", "planner"):
             os.kill(pids[name], signal.SIGKILL)
         await one.until(lambda: sum(isinstance(f, ServiceRestarted) for f in one.facts) == 3)
-        assert is_alive(pids["worker-0"])
+        assert is_alive(pids["node-0"])
         now = registry.find(None).processes
         assert all(is_alive(pid) for pid in now.values())
         assert {name for name in pids if now[name] != pids[name]} == {"bus", "detector", "planner"}
         one.record = registry.find(None)
-        spec.let_exit("worker-0", 0)
-        spec.let_exit("worker-1", 0)
+        spec.let_exit("node-0", 0)
+        spec.let_exit("node-1", 0)
 
     one, ending = await play(spec, script)
     assert ending.ok
@@ -201,8 +203,8 @@ async def test_a_service_that_ends_each_time_is_told_and_ends_nothing(spec: Fake
             "1 s",
             "2 s",
         ]
-        spec.let_exit("worker-0", 0)
-        spec.let_exit("worker-1", 0)
+        spec.let_exit("node-0", 0)
+        spec.let_exit("node-1", 0)
 
     one, ending = await play(broken, script)
     assert ending.ok
@@ -213,10 +215,10 @@ async def test_a_fact_that_an_observer_trips_over_is_set_aside(spec: FakeSpec) -
     async def script(one: Play) -> None:
         await one.up()
         one.cluster._observe = lambda _: 1 / 0
-        await one.say(JobFormed(membership=membership("worker-0", "worker-1"), standbys=()))
+        await one.say(JobFormed(membership=membership("node-0", "node-1"), standbys=()))
         await one.until(lambda: any("is set aside" in notice.text for notice in one.notices))
-        spec.let_exit("worker-0", 0)
-        spec.let_exit("worker-1", 0)
+        spec.let_exit("node-0", 0)
+        spec.let_exit("node-1", 0)
 
     _, ending = await play(spec, script)
     assert ending.ok
@@ -232,7 +234,7 @@ async def test_an_interrupt_ends_everything_even_what_a_killed_machine_left_behi
 ) -> None:
     async def script(one: Play) -> None:
         pids = await one.up()
-        os.kill(pids["worker-1"], signal.SIGKILL)
+        os.kill(pids["node-1"], signal.SIGKILL)
         await one.until(lambda: one.notices)
         assert all(map(is_alive, spec.children()))
         one.cluster.stop("interrupted by SIGINT")
@@ -246,11 +248,11 @@ async def test_an_interrupt_ends_everything_even_what_a_killed_machine_left_behi
 async def test_kills_every_process_of_a_machine(spec: FakeSpec) -> None:
     async def script(one: Play) -> None:
         pids = await one.up()
-        child = int((spec.folder / "worker-1.child").read_text())
-        assert set(one.cluster.kill_machine("worker-1")) == {pids["worker-1"], child}
+        child = int((spec.folder / "node-1.child").read_text())
+        assert set(one.cluster.kill_machine("node-1")) == {pids["node-1"], child}
         await one.until(lambda: one.notices)
         assert not is_alive(child)
-        assert one.cluster.pid_of("worker-1") is None
+        assert one.cluster.pid_of("node-1") is None
         one.cluster.stop("enough")
 
     await play(spec, script)
@@ -302,10 +304,10 @@ def test_children_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "wanted"), [("4:6", (4, 6)), ("4", (4, 4)), ("1:1", (1, 1))])
 def test_nnodes(text: str, wanted: tuple[int, int]) -> None:
-    assert parse_nnodes(text) == wanted
+    assert job_size(slots=None, standbys=None, nnodes=text) == wanted
 
 
 @pytest.mark.parametrize("text", ["", "0", "4:", "6:4", "a:b", "4:6:8", "-1"])
 def test_nnodes_that_make_no_job(text: str) -> None:
     with pytest.raises(ConfigError, match="--nnodes"):
-        parse_nnodes(text)
+        job_size(slots=None, standbys=None, nnodes=text)

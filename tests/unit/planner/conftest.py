@@ -227,9 +227,9 @@ class World:
     def broken(self, names: Iterable[str] | None = None, epoch: int | None = None):
         membership, commands = self.membership, []
         at = membership.epoch if epoch is None else epoch
-        seats = self.state.memberships.get(at, membership)
-        for rank in range(seats.layout.world_size):
-            name = seats.machine_of(rank)
+        then = self.state.memberships.get(at, membership)
+        for rank in range(then.layout.world_size):
+            name = then.machine_of(rank)
             if names is None or name in names:
                 commands += self.say(
                     executor.StepBroken(

@@ -17,11 +17,11 @@ def test_advice_to_recover_is_followed(world):
 
 
 @pytest.mark.parametrize(("kind", "advice"), [("straggler", "none"), ("hang", "none")])
-def test_a_claim_without_advice_moves_nobody(world, kind, advice):
+def test_a_finding_without_advice_moves_nobody(world, kind, advice):
     assert world.advised("w-1", advice, kind=kind) == []
 
 
-def test_a_claim_that_is_unsure_ends_nobody(world):
+def test_a_finding_that_is_unsure_ends_nobody(world):
     said = world.advised("w-1", "recover", sure=0.4)
     assert rejected(world, said) == ["unsure"]
     assert world.plans() == []

@@ -25,7 +25,7 @@ def crash(world, name, rank, *, code=1, signal=None, words=NAN, generation=0):
     return commands + world.failed(name)
 
 
-def verdicts(commands_of, world):
+def failures(commands_of, world):
     return [fact for fact in world.facts(commands_of) if isinstance(fact, JobFailed)]
 
 
@@ -36,11 +36,11 @@ def verdicts(commands_of, world):
 def test_the_same_error_at_the_replacement_ends_the_job_with_the_traceback(
     world, code, signal, words
 ):
-    assert not verdicts(crash(world, "w-1", 1, code=code, signal=signal, words=words), world)
+    assert not failures(crash(world, "w-1", 1, code=code, signal=signal, words=words), world)
     plan = world.last_plan()
     (move,) = plan.moves
     later = words.replace("step 12", "step 13")
-    (failed,) = verdicts(crash(world, move.joiner, 1, code=code, signal=signal, words=later), world)
+    (failed,) = failures(crash(world, move.joiner, 1, code=code, signal=signal, words=later), world)
     assert failed.code == "program"
     assert later.strip() in failed.reason
     assert f"rank 1 failed in the same step on w-1 and then on {move.joiner}" in failed.reason
@@ -62,8 +62,8 @@ def test_an_error_of_every_rank_ends_the_job_without_a_single_move(world_class):
         )
         for rank in range(2)
     ]
-    assert not verdicts(world.say(words[0]), world)
-    (failed,) = verdicts(world.say(words[1]), world)
+    assert not failures(world.say(words[0]), world)
+    (failed,) = failures(world.say(words[1]), world)
     assert "every rank failed in the same way" in failed.reason
     assert world.plans() == []
 
@@ -72,7 +72,7 @@ def test_the_same_error_after_a_commit_is_another_crash(world):
     crash(world, "w-1", 1)
     plan = world.last_plan()
     world.finish(plan)
-    assert not verdicts(crash(world, plan.moves[0].joiner, 1), world)
+    assert not failures(crash(world, plan.moves[0].joiner, 1), world)
     assert len(world.plans()) == 2
 
 
@@ -86,14 +86,14 @@ def test_the_same_error_after_a_commit_is_another_crash(world):
 )
 def test_what_comes_from_outside_proves_no_bug(world, how):
     crash(world, "w-1", 1, **how)
-    assert not verdicts(crash(world, world.last_plan().moves[0].joiner, 1, **how), world)
+    assert not failures(crash(world, world.last_plan().moves[0].joiner, 1, **how), world)
     assert len(world.plans()) == 2
 
 
 def test_another_error_at_the_replacement_is_a_second_crash(world):
     crash(world, "w-1", 1)
     joiner = world.last_plan().moves[0].joiner
-    assert not verdicts(crash(world, joiner, 1, words="OSError: no space left"), world)
+    assert not failures(crash(world, joiner, 1, words="OSError: no space left"), world)
 
 
 def test_restart_in_place_waits_for_the_machine_and_leaves_the_standbys_alone(world_class):

@@ -7,11 +7,11 @@ import pytest
 from trainmover.errors import RequestRefusedError
 from trainmover.events import executor, migration
 from trainmover.job.topology import Layout, Member
-from trainmover.protocol.capsules import holder_of, holders_of
+from trainmover.protocol.private_state import holder_of, holders_of
 from trainmover.tracing.observe import new_event
 from trainmover_console.view.summary import summarise
 from trainmover_planner.machines.assignment import match, sources
-from trainmover_planner.state.inventory import life_of
+from trainmover_planner.state.inventory import incarnation_of
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_two_moves_survive_a_new_planner(wide):
     wide.restart()
     assert wide.state.migrations["m-0001"].moves == before["m-0001"].moves
     wide.finish(wide.last_plan())
-    assert life_of(wide.membership.members[4]) == ("w-7", 0)
+    assert incarnation_of(wide.membership.members[4]) == ("w-7", 0)
 
 
 def test_a_fact_lists_every_move(wide):
@@ -198,7 +198,7 @@ def test_a_fact_lists_every_move(wide):
     assert "w-1 -> w-6 in slot 1, w-4 -> w-7 in slot 4, epoch 2" in lines["MigrationCommitted"]
 
 
-class TestCapsules:
+class TestPrivateState:
     @pytest.mark.parametrize(
         ("slots", "holders"),
         [(1, 0), (2, 1), (3, 2), (4, 2), (6, 2), (7, 3), (12, 4), (1000, 4)],
@@ -215,8 +215,8 @@ class TestCapsules:
         assert holder_of(4, layout, joining=[4, 5]) == 0
         assert holder_of(4, layout, joining=[4, 5, 0]) is None
 
-    def test_a_capsule_that_nobody_keeps_is_said_to_be_lost(self):
+    def test_private_state_that_nobody_keeps_is_said_to_be_lost(self):
         layout, world = Layout(slots=6), (range(6),)
         with pytest.raises(RequestRefusedError, match=r"rank 1 are lost: slots \[1, 2, 3\]") as no:
             sources(layout, dict.fromkeys(range(6), world), joining=[1, 2, 3])
-        assert no.value.code == "no_capsule"
+        assert no.value.code == "no_private_state"

@@ -75,11 +75,11 @@ def act(world, action):  # noqa: C901 - one line for each thing that can happen
 
 
 def check(world):
-    seats, commands = {}, {}
+    memberships, commands = {}, {}
     for payload in world.facts():
         if isinstance(payload, JobFormed | MigrationCommitted):
             epoch = payload.membership.epoch
-            assert seats.setdefault(epoch, payload.membership) == payload.membership
+            assert memberships.setdefault(epoch, payload.membership) == payload.membership
     for item in world.log:
         if not isinstance(item, SendCommand):
             continue
@@ -91,7 +91,7 @@ def check(world):
         if isinstance(item.command, Prepare | Recover):
             after = item.command.plan.membership
             # INV-EPOCH-MONOTONE and INV-ONE-OWNER: an epoch means one membership, for ever.
-            assert seats.setdefault(after.epoch, after) == after
+            assert memberships.setdefault(after.epoch, after) == after
             names = [member.machine for member in after.members]
             assert len(set(names)) == len(names)
             plan = item.command.plan
@@ -102,7 +102,7 @@ def check(world):
     assert state.membership is None or state.membership.epoch <= state.issued
     flight = state.flight
     if flight is not None and flight.plan is not None and flight.kind == "failure":
-        assert not state.dead_slots(flight.plan.membership), "a plan seats a dead machine"
+        assert not state.dead_slots(flight.plan.membership), "a plan gives a slot to a dead machine"
 
 
 @settings(max_examples=120, deadline=None)
@@ -139,7 +139,7 @@ def test_reading_the_facts_again_gives_the_same_job(world_class, actions):
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_the_order_of_evidence_does_not_matter(world_class, data):
-    """Two machines die; exits, broken steps and reports come in any order: the same seats."""
+    """Two machines die; exits, broken steps and reports come in any order: the same slots."""
     evidence = [("failed", "w-1"), ("failed", "w-2"), *[("broken", f"w-{n}") for n in (0, 3)]]
     order = data.draw(st.permutations(evidence))
     world = world_class(slots=4, spare=2)

@@ -375,7 +375,7 @@ def test_a_death_after_others_finished_fails_the_job(world):
     assert world.state.phase == "failed"
 
 
-def test_a_claim_in_shadow_mode_moves_nobody(world):
+def test_a_finding_in_shadow_mode_moves_nobody(world):
     from trainmover.events.incident import IncidentOpened
 
     world.say(
@@ -407,11 +407,11 @@ def test_a_plan_that_the_job_went_past_stays_dead(world):
     world.failed("w-1")
     world.ask("abort", migration=move.id)
     world.finish(world.last_plan())
-    seats = world.membership
+    before = world.membership
     world.report(executor.PlanSwitched, move)
     world.report(executor.PlanCommitted, move)
     assert world.state.migrations[move.id].phase == "aborted"
-    assert world.membership == seats
+    assert world.membership == before
 
 
 def test_a_late_truth_ends_the_move_planned_since(world):

@@ -339,10 +339,10 @@ async def test_an_event_that_the_core_cannot_take_is_set_aside(cluster, monkeypa
     """Live, and when it is read again: it is stored, and would end each planner that starts."""
     record = planner_core.record
 
-    def fragile(turn, fact):
+    def fragile(transition, fact):
         if isinstance(fact.payload, machine.LinkLost):
             raise IndexError("tuple index out of range")
-        record(turn, fact)
+        record(transition, fact)
 
     monkeypatch.setattr(planner_core, "record", fragile)
     lost = machine.LinkLost(

@@ -134,7 +134,7 @@ def test_dry_runs_change_nothing(world: World) -> None:
     assert world.names(world.log[before[1] :]) == []
 
 
-def test_a_quarantined_standby_takes_no_slot_until_it_is_released(world: World) -> None:
+def test_a_quarantined_standby_takes_no_slot_until_it_is_let_out(world: World) -> None:
     assert world.ask("quarantine", machine="w-4", reason="ECC errors", requested_by="ada")["ok"]
     (fact,) = [f for f in world.facts() if isinstance(f, machine.MachineQuarantined)]
     assert (fact.reason, fact.requested_by) == ("ECC errors", "ada")
@@ -142,21 +142,21 @@ def test_a_quarantined_standby_takes_no_slot_until_it_is_released(world: World) 
     world.restart()
     assert "w-4" in world.state.inventory.quarantined
     assert world.ask("quarantine", machine="w-4")["code"] == "no_change"
-    assert world.ask("release", machine="w-4", reason="replaced", requested_by="ada")["ok"]
-    (freed,) = [f for f in world.facts() if isinstance(f, operator.MachineReleased)]
+    assert world.ask("unquarantine", machine="w-4", reason="replaced", requested_by="ada")["ok"]
+    (freed,) = [f for f in world.facts() if isinstance(f, operator.MachineUnquarantined)]
     assert freed.ready_slots == (0, 1, 2, 3)
     world.restart()
     assert world.ask("migrate", machine="w-1", to=["w-4"])["ok"]
 
 
-def test_a_machine_moved_away_by_policy_can_be_released(world: World) -> None:
+def test_a_machine_moved_away_by_policy_can_be_let_out(world: World) -> None:
 
     world.straggler("w-1")
     plan = world.last_plan()
     world.report(PlanPrepared, plan)
     world.finish(plan)
     assert "w-1" in world.state.inventory.quarantined
-    assert world.ask("release", machine="w-1")["words"].endswith("started anew")
+    assert world.ask("unquarantine", machine="w-1")["words"].endswith("started anew")
     world.restart()
     assert "w-1" not in world.state.inventory.quarantined, "released stays released"
     world.register("w-1", generation=1)
@@ -168,7 +168,7 @@ def test_a_machine_moved_away_by_policy_can_be_released(world: World) -> None:
     [
         ("quarantine", {"machine": "w-1"}, "in_slot"),
         ("quarantine", {"machine": "nobody"}, "unknown_machine"),
-        ("release", {"machine": "w-4"}, "not_quarantined"),
+        ("unquarantine", {"machine": "w-4"}, "not_quarantined"),
         ("approve", {"migration": "m-9"}, "unknown_migration"),
         ("reject", {"migration": "m-9"}, "unknown_migration"),
         ("automation", {"mode": "sometimes"}, "malformed"),

@@ -1,4 +1,4 @@
-"""The detector: readings of devices in, verdicts out."""
+"""The detector: readings of devices in, findings out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from trainmover.detection import BaseDetector, DetectorConfig, Evidence, Verdict
+from trainmover.detection import BaseDetector, DetectorConfig, Evidence, Finding
 from trainmover.events.machine import MachineNoticed
 from trainmover.job.topology import Membership
 
@@ -41,10 +41,10 @@ class DeviceMetricsDetector(BaseDetector):
         self._named: set[str] = set()
 
     def membership_changed(self, membership: Membership) -> None:
-        """Machines stay what they are; claims about those that left are closed by the service."""
+        """Machines stay what they are; findings about those that left are closed by the service."""
         self._named &= {member.machine for member in membership.members}
 
-    def notice(self, evidence: Evidence) -> Iterable[Verdict]:
+    def notice(self, evidence: Evidence) -> Iterable[Finding]:
         """Take in one reading of one device."""
         fact = evidence.fact
         if not isinstance(fact, MachineNoticed) or fact.kind != "metrics":
@@ -57,13 +57,13 @@ class DeviceMetricsDetector(BaseDetector):
         devices[index] = Device(dict(fact.metrics), since_s if hot else None)
         yield from self._judge(fact.machine, evidence.received_s)
 
-    def tick(self, now_s: float) -> Iterable[Verdict]:
+    def tick(self, now_s: float) -> Iterable[Finding]:
         """What was hot just now may be so for too long."""
         for machine, devices in self._devices.items():
             if any(device.hot_since_s is not None for device in devices.values()):
                 yield from self._judge(machine, now_s)
 
-    def _judge(self, machine: str, now_s: float) -> Iterable[Verdict]:
+    def _judge(self, machine: str, now_s: float) -> Iterable[Finding]:
         found = {
             index: why
             for index, device in sorted(self._devices[machine].items())
@@ -73,7 +73,7 @@ class DeviceMetricsDetector(BaseDetector):
             self._named.add(machine)
             index, why = next(iter(found.items()))
             metrics = dict(self._devices[machine][index].metrics)
-            yield Verdict(
+            yield Finding(
                 kind="device",
                 machine=machine,
                 rank=None,
@@ -84,7 +84,7 @@ class DeviceMetricsDetector(BaseDetector):
             )
         elif not found and machine in self._named:
             self._named.discard(machine)
-            yield Verdict("device", machine, None, 0.9, f"{machine} is fine again", closed=True)
+            yield Finding("device", machine, None, 0.9, f"{machine} is fine again", closed=True)
 
     def _trouble(self, device: Device, now_s: float) -> str:
         errors = device.metrics.get("ecc.errors.uncorrected.volatile.total", 0.0)

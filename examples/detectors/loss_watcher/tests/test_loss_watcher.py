@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from trainmover_loss_watcher import LossWatcher, LossWatcherConfig
 
-from trainmover.detection import CollectiveWindow, Verdict
+from trainmover.detection import CollectiveWindow, Finding
 from trainmover.telemetry.records import RECORD, STEP, Flag, Sections
 from trainmover.testing.contract import DetectorContract
 from trainmover.testing.simulated_jobs import Shape
@@ -15,7 +15,7 @@ class TestContract(DetectorContract):
     detector = LossWatcher
 
 
-def watch(losses: list[float]) -> list[Verdict]:
+def watch(losses: list[float]) -> list[Finding]:
     watcher, said = LossWatcher(LossWatcherConfig(steps=5)), []
     membership = Shape(2).membership()
     for number, loss in enumerate(losses):

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from trainmover.detection import BaseDetector, CollectiveWindow, DetectorConfig, Verdict
+from trainmover.detection import BaseDetector, CollectiveWindow, DetectorConfig, Finding
 from trainmover.telemetry.records import Flag
 
 __all__ = ["LossWatcher", "LossWatcherConfig"]
@@ -33,9 +33,9 @@ class LossWatcher(BaseDetector):
         self._config = config
         self._losses: deque[float] = deque(maxlen=config.steps)
         self._lowest: float | None = None
-        self._claimed = False
+        self._found = False
 
-    def observe(self, window: CollectiveWindow) -> Iterable[Verdict]:
+    def observe(self, window: CollectiveWindow) -> Iterable[Finding]:
         """Take in the losses of a machine's steps."""
         steps = window.steps
         losses = steps["loss"][(steps["flags"] & Flag.LOSS) > 0]
@@ -46,9 +46,9 @@ class LossWatcher(BaseDetector):
         level = median(self._losses)
         self._lowest = level if self._lowest is None else min(level, self._lowest)
         diverges = level > self._config.ratio * self._lowest
-        if diverges != self._claimed:
-            self._claimed = diverges
-            yield Verdict(
+        if diverges != self._found:
+            self._found = diverges
+            yield Finding(
                 kind="loss",
                 machine=None,
                 rank=None,

@@ -1,34 +1,45 @@
-"""The command tree."""
+"""The command tree: what people do every day at the top, all else as ``trainmover NOUN VERB``."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from trainmover import __version__
 from trainmover.bus.credentials import CA, CREDS, NKEY, Credentials
-from trainmover_console.cli import output
+from trainmover_console.cli import contexts, output
+from trainmover_console.cli.daily.demo import demo
+from trainmover_console.cli.daily.doctor import doctor
+from trainmover_console.cli.daily.migrate import migrate
+from trainmover_console.cli.daily.run import run as run_job
+from trainmover_console.cli.daily.status import status
+from trainmover_console.cli.daily.watch import watch
 from trainmover_console.cli.exits import ExitCode
-from trainmover_console.cli.jobs import look, steer
-from trainmover_console.cli.jobs import run as cluster
-from trainmover_console.cli.jobs.depart import depart
-from trainmover_console.cli.jobs.migrate import migrate
-from trainmover_console.cli.jobs.watch import watch
-from trainmover_console.cli.servers.dashboard import dashboard
-from trainmover_console.cli.servers.metrics import metrics
-from trainmover_console.cli.servers.notices import notices_app
-from trainmover_console.cli.servers.relay import relay
-from trainmover_console.cli.tools.demo import demo
-from trainmover_console.cli.tools.detectors import detectors_app, record
-from trainmover_console.cli.tools.doctor import doctor
-from trainmover_console.cli.tools.setup import setup
-from trainmover_console.cli.tools.simulate import simulate
+from trainmover_console.cli.jobs.automation import automation_app
+from trainmover_console.cli.jobs.event import event_app
+from trainmover_console.cli.jobs.job import job_app
+from trainmover_console.cli.jobs.machine import machine_app
+from trainmover_console.cli.jobs.migration import migration_app
+from trainmover_console.cli.jobs.notice import notice_app
+from trainmover_console.cli.services.dashboard import dashboard
+from trainmover_console.cli.services.metrics import metrics
+from trainmover_console.cli.services.processes import agent, become, detector_run, planner_app
+from trainmover_console.cli.services.relay import relay
+from trainmover_console.cli.services.up import up
+from trainmover_console.cli.tools.bus import bus_app
+from trainmover_console.cli.tools.context import context_app
+from trainmover_console.cli.tools.detector import detector_app
 
 __all__ = ["app", "run"]
+
+_DAILY: Final = "Every day"
+_JOBS: Final = "A job"
+_TOOLS: Final = "Beside jobs"
+_SERVICES: Final = "Services"
 
 app = typer.Typer(
     name="trainmover",
@@ -53,8 +64,13 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
+    context: Annotated[
+        str | None,
+        typer.Option(envvar=contexts.VARIABLE, help="Bus and job, by 'trainmover context' name."),
+    ] = None,
     nats_nkey: Annotated[
-        Path | None, typer.Option(envvar=NKEY, help="File with our seed, from trainmover setup.")
+        Path | None,
+        typer.Option(envvar=NKEY, help="File with our seed, from trainmover bus setup."),
     ] = None,
     nats_creds: Annotated[
         Path | None, typer.Option(envvar=CREDS, help="File with our JWT and seed.")
@@ -68,10 +84,13 @@ def root(
     # Services that we start have to find them too.
     given = Credentials(nkey=nats_nkey, creds=nats_creds, ca=nats_ca)
     os.environ.update(given.environment())
+    if context is not None:
+        os.environ[contexts.VARIABLE] = context
 
 
-app.command()(demo)
 app.command(
+    "run",
+    rich_help_panel=_DAILY,
     # The rest of the line belongs to the program, options and all.
     context_settings={
         "allow_extra_args": True,
@@ -79,39 +98,31 @@ app.command(
         "ignore_unknown_options": False,
     },
     options_metavar="[OPTIONS] PROGRAM [ARGS]...",
-)(cluster.run)
-app.command()(cluster.agent)
-app.command()(cluster.up)
-app.command()(setup)
-app.command()(relay)
-app.command()(look.status)
-app.command()(watch)
-app.command()(look.machines)
-app.command()(dashboard)
-app.command()(doctor)
-app.command()(metrics)
-app.command()(migrate)
-app.command()(depart)
-app.command()(steer.approve)
-app.command()(steer.reject)
-app.command()(steer.abort)
-app.command()(steer.pause)
-app.command()(steer.resume)
-app.command()(steer.quarantine)
-app.command()(steer.release)
-app.command()(record)
-app.command()(simulate)
-app.add_typer(detectors_app, name="detectors")
-app.add_typer(notices_app, name="notices")
-app.add_typer(look.migrations_app, name="migrations")
-app.add_typer(look.events_app, name="events")
+)(run_job)
+for command in (status, watch, migrate, doctor, demo):
+    app.command(rich_help_panel=_DAILY)(command)
+
+app.add_typer(job_app, name="job", rich_help_panel=_JOBS)
+app.add_typer(machine_app, name="machine", rich_help_panel=_JOBS)
+app.add_typer(migration_app, name="migration", rich_help_panel=_JOBS)
+app.add_typer(automation_app, name="automation", rich_help_panel=_JOBS)
+app.add_typer(event_app, name="event", rich_help_panel=_JOBS)
+app.add_typer(notice_app, name="notice", rich_help_panel=_JOBS)
+
+app.add_typer(bus_app, name="bus", rich_help_panel=_TOOLS)
+app.add_typer(context_app, name="context", rich_help_panel=_TOOLS)
+app.add_typer(detector_app, name="detector", rich_help_panel=_TOOLS)
+detector_app.command("run")(detector_run)
+
+app.command(rich_help_panel=_SERVICES)(agent)
+app.add_typer(planner_app, name="planner", rich_help_panel=_SERVICES)
+for service in (up, dashboard, metrics, relay):
+    app.command(rich_help_panel=_SERVICES)(service)
 
 
 def run() -> int:
     """Run the command line; returns its exit code."""
-    if sys.argv[1:2] == ["agent"]:
-        # Before any parsing, which would eat the "--" that the agent wants to see.
-        cluster.become_agent(sys.argv[2:])
+    become(sys.argv[1:])
     try:
         app(standalone_mode=True)
     except SystemExit as end:

@@ -27,6 +27,7 @@ from trainmover.security import Role
 from trainmover.subjects import validate_id
 from trainmover.tracing import observe
 from trainmover_console.cli import output
+from trainmover_console.cli.contexts import Contexts
 from trainmover_console.cli.exits import ExitCode
 from trainmover_console.view import JobView
 from trainmover_launcher import registry
@@ -68,7 +69,9 @@ class Target:
 
     @classmethod
     def find(cls, job: str | None, nats: str | None) -> Target:
-        """From the options, or from the runtime files of this host.
+        """From the options, the context, or the runtime files of this host.
+
+        A job that is named and runs on this host comes before the context in use.
 
         Raises:
             ConfigError: No job, or several, match.
@@ -77,6 +80,19 @@ class Target:
             if job is None:
                 raise ConfigError("--nats names a bus but not a job on it: add --job NAME.")
             return cls(job=validate_id(job, what="job"), url=nats)
+        contexts = Contexts.load()
+        context = contexts.named()
+        if context is None and not any(one.job == job for one in registry.jobs()):
+            context = contexts.in_use()
+        if context is not None:
+            name = job or context.job
+            if not name:
+                raise ConfigError("the context names a bus but not a job on it: add --job NAME.")
+            return cls(
+                job=validate_id(name, what="job"),
+                url=context.nats,
+                credentials=context.credentials(),
+            )
         record = registry.find(job)
         own = Credentials.from_environment()
         if record.clients and own == Credentials():

@@ -4,6 +4,6 @@ Facts about this host, the bus and the machines are gathered first; what they me
 functions, so that every fault can be tested without having it.
 """
 
-from trainmover_console.doctor.finding import Finding, Level, worst
+from trainmover_console.doctor.symptom import Level, Symptom, worst
 
-__all__ = ["Finding", "Level", "worst"]
+__all__ = ["Level", "Symptom", "worst"]

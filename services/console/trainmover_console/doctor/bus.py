@@ -19,7 +19,7 @@ from trainmover.errors import BusError, PermissionDeniedError
 from trainmover.events.envelope import MAX_BYTES
 from trainmover.protocol.requests import StatusRequest
 from trainmover.subjects import EVENT_STREAM
-from trainmover_console.doctor.finding import Finding, good, problem, reason, warning
+from trainmover_console.doctor.symptom import Symptom, good, problem, reason, warning
 
 __all__ = ["Greeting", "Seen", "examine", "greet", "host_and_port", "judge", "judge_greeting"]
 
@@ -97,7 +97,7 @@ async def greet(url: str) -> Greeting:
     return Greeting(url)
 
 
-def judge_greeting(greeting: Greeting, credentials: Credentials) -> Iterator[Finding]:
+def judge_greeting(greeting: Greeting, credentials: Credentials) -> Iterator[Symptom]:
     """What that means. Pure."""
     host, port = host_and_port(greeting.url)
     if greeting.error:
@@ -136,13 +136,13 @@ def judge_greeting(greeting: Greeting, credentials: Credentials) -> Iterator[Fin
     yield from _identity(info, credentials)
 
 
-def _identity(info: Mapping[str, Any], credentials: Credentials) -> Iterator[Finding]:
+def _identity(info: Mapping[str, Any], credentials: Credentials) -> Iterator[Symptom]:
     known = credentials.nkey is not None or credentials.creds is not None
     if info.get("auth_required") and not known:
         yield problem(
             "permissions",
             "the bus wants to know who we are, and we have no key",
-            "Set TRAINMOVER_NATS_NKEY to the nkey file of 'trainmover setup', clients/operator.",
+            "Set TRAINMOVER_NATS_NKEY: clients/operator/nkey of 'trainmover bus setup'.",
         )
     if info.get("tls_required") and credentials.ca is None:
         cure = "Set TRAINMOVER_NATS_CA to the ca.pem beside the key."
@@ -189,15 +189,15 @@ async def examine(bus: NatsBus, job: str | None) -> Seen:
     )
 
 
-def judge(seen: Seen, *, job: str | None) -> Iterator[Finding]:
+def judge(seen: Seen, *, job: str | None) -> Iterator[Symptom]:
     """What that means. Pure."""
     for what, why in seen.refused.items():
-        cure = "Use the operator's key: 'trainmover setup' makes it, docs/howto/security.md."
+        cure = "Use the operator's key: 'trainmover bus setup' makes it, docs/howto/security.md."
         yield problem("permissions", f"may not {what}: {why}", cure)
     if not seen.refused:
         yield good("permissions", "the bus lets us look and ask")
     if seen.stream is False:
-        cure = "trainmover setup --nats URL makes streams and buckets; so does any service's start."
+        cure = "trainmover bus setup --nats URL makes it, and so does the start of any service."
         yield problem("jetstream", f"there is no stream {EVENT_STREAM}", cure)
     if seen.round_trip_s is not None:
         text = f"the bus answers in {seen.round_trip_s * 1000:.1f} ms"
@@ -210,7 +210,7 @@ def judge(seen: Seen, *, job: str | None) -> Iterator[Finding]:
     yield from _services(seen, job)
 
 
-def _skew(ahead_s: float) -> Finding:
+def _skew(ahead_s: float) -> Symptom:
     way = "ahead of" if ahead_s > 0 else "behind"
     if abs(ahead_s) > _SKEW_S:
         return warning(
@@ -222,7 +222,7 @@ def _skew(ahead_s: float) -> Finding:
     return good("clock", f"this host's clock and the bus's agree to {_SKEW_S} s")
 
 
-def _services(seen: Seen, job: str | None) -> Iterator[Finding]:
+def _services(seen: Seen, job: str | None) -> Iterator[Symptom]:
     names = [name for name, _ in seen.services]
     for name, version in seen.services:
         if version != __version__:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from trainmover.security.secret import home
-from trainmover_console.doctor.finding import Finding, good, problem, warning
+from trainmover_console.doctor.symptom import Symptom, good, problem, warning
 
 __all__ = ["Host", "gather", "judge"]
 
@@ -80,7 +80,7 @@ def gather(bus: tuple[str, int] | None) -> Host:
     )
 
 
-def judge(host: Host) -> Iterator[Finding]:
+def judge(host: Host) -> Iterator[Symptom]:
     """What that means. Pure."""
     yield from _versions(host)
     yield _files(host)
@@ -90,7 +90,7 @@ def judge(host: Host) -> Iterator[Finding]:
         yield _links(host)
 
 
-def _versions(host: Host) -> Iterator[Finding]:
+def _versions(host: Host) -> Iterator[Symptom]:
     python = ".".join(map(str, host.python))
     if host.python < _PYTHON or not host.linux:
         need = ".".join(map(str, _PYTHON))
@@ -119,7 +119,7 @@ def _versions(host: Host) -> Iterator[Finding]:
         )
 
 
-def _files(host: Host) -> Finding:
+def _files(host: Host) -> Symptom:
     soft, hard = host.files
     if 0 <= soft < _FILES:
         room = "" if hard < 0 or hard >= _FILES else " (as root: the hard limit is lower, too)"
@@ -131,7 +131,7 @@ def _files(host: Host) -> Finding:
     return good("open files", f"a process may open {'any number of' if soft < 0 else soft} files")
 
 
-def _listeners(host: Host) -> Finding:
+def _listeners(host: Host) -> Symptom:
     first, last = host.ports
     if last - first < _PORTS:
         return warning(
@@ -142,7 +142,7 @@ def _listeners(host: Host) -> Finding:
     return good("ports", f"listeners get ports {first} to {last}; a firewall has to pass them")
 
 
-def _disk(host: Host) -> Iterator[Finding]:
+def _disk(host: Host) -> Iterator[Symptom]:
     for folder, free in host.free_bytes.items():
         text = f"{free / 1024**3:.1f} GiB free in {folder}"
         if free < _FREE_BYTES:
@@ -152,7 +152,7 @@ def _disk(host: Host) -> Iterator[Finding]:
             yield good("disk", text)
 
 
-def _links(host: Host) -> Finding:
+def _links(host: Host) -> Symptom:
     where = f"{host.address} ({host.interface or 'unknown interface'})"
     cure = "Pass --host ADDRESS to trainmover agent, one that the other machines reach."
     if host.interface.startswith(_BRIDGES):

@@ -17,7 +17,7 @@ from trainmover.events.machine import (
     MachineWarming,
 )
 from trainmover.events.migration import JobFailed, JobFinished, JobFormed, MigrationCommitted
-from trainmover_console.doctor.finding import Finding, good, problem, reason, warning
+from trainmover_console.doctor.symptom import Symptom, good, problem, reason, warning
 from trainmover_console.view import JobView
 
 __all__ = ["Announced", "announced", "dial", "judge", "judge_standbys"]
@@ -38,7 +38,7 @@ def announced(facts: Iterable[Envelope]) -> list[Announced]:
     """The machines in slots and the standbys, and where their ranks listen now. Pure."""
     hosts: dict[str, str] = {}
     waiting: dict[str, tuple[str, ...]] = {}
-    seated: dict[str, tuple[str, ...]] = {}
+    active: dict[str, tuple[str, ...]] = {}
     for event in facts:
         match event.payload:
             case MachineRegistered(machine=offered, host=host):
@@ -48,14 +48,14 @@ def announced(facts: Iterable[Envelope]) -> list[Announced]:
                 waiting[name] = tuple(each for slot in endpoints.values() for each in slot)
             case MachineLost(machine=name) | MachineQuarantined(machine=name):
                 waiting.pop(name, None)
-                seated.pop(name, None)
+                active.pop(name, None)
             case JobFormed(membership=members) | MigrationCommitted(membership=members):
-                seated = {one.machine: one.endpoints for one in members.members}
+                active = {one.machine: one.endpoints for one in members.members}
             case JobFinished() | JobFailed():
                 return []
             case _:
                 pass
-    there = {**waiting, **seated}
+    there = {**waiting, **active}
     return [Announced(name, hosts.get(name, "?"), there[name]) for name in sorted(there)]
 
 
@@ -84,7 +84,7 @@ async def dial(machines: Iterable[Announced]) -> dict[str, str]:
     return results
 
 
-def judge(machines: list[Announced], reached: Mapping[str, str]) -> Iterator[Finding]:
+def judge(machines: list[Announced], reached: Mapping[str, str]) -> Iterator[Symptom]:
     """What that means. Pure."""
     several = len({machine.host for machine in machines}) > 1
     for machine in machines:
@@ -109,7 +109,7 @@ def judge(machines: list[Announced], reached: Mapping[str, str]) -> Iterator[Fin
         yield good("machines", f"{len(machines)} machines can be reached where they say they are")
 
 
-def judge_standbys(view: JobView, *, now: datetime) -> Iterator[Finding]:
+def judge_standbys(view: JobView, *, now: datetime) -> Iterator[Symptom]:
     """Slots that a standby cannot get warm for. Pure."""
     for standby in () if view.over else view.standbys:
         for one in standby.not_ready:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
 from trainmover_console.cli.app import app
 from trainmover_console.cli.exits import ExitCode
+from trainmover_console.cli.services.processes import SERVICES
 
 __all__ = ["document", "write"]
 
@@ -120,9 +123,30 @@ def _command(name: str, info: CommandInfo) -> Iterator[str]:
     arguments = [one.usage for one in _parameters(info.callback) if one.argument]
     usage = " ".join([info.options_metavar or "[OPTIONS]", *arguments])
     yield from ("```", f"{name} {usage}", "```", "", _plain(inspect.getdoc(info.callback) or ""))
-    if rows := _options(info.callback):
+    words = tuple(name.split()[1:])
+    rows = _service(SERVICES[words]) if words in SERVICES else _options(info.callback)
+    if rows:
         yield ""
         yield from rows
+
+
+def _service(module: str) -> list[str]:
+    """Options of a service, as it tells them itself: the console imports none."""
+    command = [sys.executable, "-m", module, "--help"]
+    # So wide that no help is wrapped; it may begin on a line of its own.
+    environment = {**os.environ, "COLUMNS": "1000", "NO_COLOR": "1"}
+    told = subprocess.run(  # noqa: S603 - our own service
+        command, env=environment, capture_output=True, text=True, check=True
+    )
+    rows: list[tuple[str, str]] = []
+    for line in told.stdout.splitlines():
+        if found := re.match(r"  (-[^ ]+(?:[ ,]+[^ ]+)*?)(?:  +(.*))?$", line):
+            rows.append((found[1], found[2] or ""))
+        elif rows and line.startswith(" " * 8):
+            rows[-1] = (rows[-1][0], line.strip())
+    kept = [(names, text) for names, text in rows if "--help" not in names]
+    lines = [f"| `{_cell(names)}` | {_cell(text)} |" for names, text in kept]
+    return ["| | |", "|---|---|", *lines]
 
 
 def _options(callback: Any) -> list[str]:

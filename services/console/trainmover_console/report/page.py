@@ -53,7 +53,7 @@ Trace id <code>$trace</code>.</p>
 """
 )
 
-_CSS: Final = {"pause": "pause", "first step": "seat"}
+_CSS: Final = {"pause": "pause", "first step": "first-step"}
 
 
 def render(report: Report) -> str:
@@ -68,7 +68,7 @@ def render(report: Report) -> str:
         moves=escape(move.words),
         cause=escape(move.cause.rstrip(".")),
         cards="".join(_cards(report)),
-        evidence=_table(report.evidence()) or "<p>No detector claimed anything.</p>",
+        evidence=_table(report.evidence()) or "<p>No detector found anything.</p>",
         decision=escape(report.decision[:1].upper() + report.decision[1:]),
         reason=f'<p class="fail">{escape(move.reason)}</p>' if move.reason else "",
         phases=_phases(report),

@@ -42,7 +42,7 @@ class Report:
     """Everything that an operator asks about one migration.
 
     Attributes:
-        incident: What a detector claimed, where that was the cause.
+        incident: What a detector found, where that was the cause.
         approval: Why an operator approved it, if they said so.
         bars: What happened when; see ``trainmover.tracing.timeline``.
     """
@@ -111,7 +111,7 @@ class Report:
         if self.incident is None:
             return []
         sure = f"{self.incident.confidence:.0%}"
-        rows = [("claim", self.incident.summary), ("confidence", sure)]
+        rows = [("finding", self.incident.summary), ("confidence", sure)]
         for name, value in self.incident.evidence.items():
             if value not in (None, "", []):
                 rows.append((name.replace("_", " "), _words(value)))
@@ -124,7 +124,7 @@ class Report:
             **self.migration.as_data(),
             "approval": self.approval,
             "decision": self.decision,
-            "claim": None if self.incident is None else self.incident.as_data(),
+            "finding": None if self.incident is None else self.incident.as_data(),
             "cost": {
                 "pause_s": cost.pause_s,
                 "pauses_s": {str(rank): pause for rank, pause in cost.pauses_s.items()},
@@ -160,7 +160,7 @@ def pick(view: JobView, wanted: str) -> MigrationView:
     if found:
         raise ConfigError(f"{wanted!r} is the beginning of {len(found)} migrations: add a letter.")
     raise ConfigError(
-        f"job {view.job!r} has no migration {wanted!r}. 'trainmover migrations ls' lists them."
+        f"job {view.job!r} has no migration {wanted!r}. 'trainmover migration ls' lists them."
     )
 
 

@@ -113,7 +113,7 @@ class MigrationView:
 
     @property
     def words(self) -> str:
-        """``worker-1 -> worker-4 in slot 1, worker-2 -> worker-5 in slot 2``."""
+        """``node-1 -> node-4 in slot 1, node-2 -> node-5 in slot 2``."""
         return ", ".join(map(str, self.moves)) or "links formed again"
 
     @property
@@ -165,7 +165,7 @@ class MigrationView:
 
 @dataclass(slots=True)
 class IncidentView:
-    """One claim of a detector."""
+    """What a detector found."""
 
     id: str
     kind: str

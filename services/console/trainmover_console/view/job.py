@@ -146,7 +146,7 @@ class JobView:
                 view = self._machine(name)
                 view.role, view.slot, view.note = "quarantined", None, reason
                 view.ready_slots, view.failures = set(), {}
-            case operator.MachineReleased(machine=name, ready_slots=slots):
+            case operator.MachineUnquarantined(machine=name, ready_slots=slots):
                 view = self._machine(name)
                 view.role, view.note = "standby" if slots else "released", ""
                 view.ready_slots = set(slots)
@@ -235,11 +235,11 @@ class JobView:
 
     def _seat(self, membership: Membership) -> None:
         self.membership = membership
-        seated = {member.machine: slot for slot, member in enumerate(membership.members)}
+        slot_by_name = {member.machine: slot for slot, member in enumerate(membership.members)}
         for view in self.machines.values():
-            if view.role == "active" and view.name not in seated:
+            if view.role == "active" and view.name not in slot_by_name:
                 view.role, view.slot = "released", None
-        for name, slot in seated.items():
+        for name, slot in slot_by_name.items():
             view = self._machine(name)
             view.role, view.slot = "active", slot
             view.ready_slots, view.failures = set(), {}

@@ -163,7 +163,7 @@ def _moves(view: JobView, now: datetime) -> Iterator[Text]:
         yield phases(one, now=now)
         if one.waiting and one.requested_by == "policy":
             yield Text(
-                f"  waits for you: trainmover approve {one.id}, or trainmover reject {one.id}",
+                f"  waits for you: trainmover migration approve|reject {one.id}",
                 style="bold yellow",
             )
 

@@ -31,7 +31,7 @@ _WORDS: Final[Mapping[type[Frozen], str]] = {
     machine.MachineLost: "{0.machine}: {0.reason}",
     machine.MachineQuarantined: "{0.machine} by {0.requested_by}: {0.reason}",
     machine.MachineNoticed: "{0.machine}: {0.kind}: {0.reason}",
-    operator.MachineReleased: "{0.machine} by {0.requested_by}: {0.reason}",
+    operator.MachineUnquarantined: "{0.machine} by {0.requested_by}: {0.reason}",
     operator.AutomationChanged: "{0.mode} by {0.requested_by}: {0.reason}",
     operator.ServiceRestarted: "{0.service} (start {0.starts}): {0.reason}",
     machine.LinkLost: (
@@ -72,7 +72,7 @@ _QUIET: Final = (
 
 
 def summarise(event: Envelope) -> str:
-    """``migration.committed   worker-2 -> worker-4 in slot 2, epoch 2 after step 41``."""
+    """``migration.committed   node-2 -> node-4 in slot 2, epoch 2 after step 41``."""
     name = event.type.removeprefix("dev.trainmover.").rsplit(".", 1)[0]
     payload = event.payload
     words = _special(payload)

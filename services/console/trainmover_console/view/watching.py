@@ -124,11 +124,11 @@ class Watched:
     def step_s(self) -> float | None:
         """The slowest machine's step time in seconds, as last reported."""
         members = self.view.membership
-        seated = set() if members is None else {one.machine for one in members.members}
+        members_now = set() if members is None else {one.machine for one in members.members}
         known = [
             one.step_s
             for one in self.view.machines.values()
-            if one.step_s is not None and one.name in seated
+            if one.step_s is not None and one.name in members_now
         ]
         return max(known, default=None)
 

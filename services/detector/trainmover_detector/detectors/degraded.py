@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Verdict
+from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Finding
 from trainmover.job.topology import Membership
 from trainmover.telemetry.records import Flag
 from trainmover_detector.measures.baselines import MEDIAN_ERROR, Cusum, median_and_sigma
@@ -76,14 +76,14 @@ class DegradedDetector:
         self._level: tuple[float, float, float] | None = None
         self._done = -1
         self._seen = 0
-        self._claimed = False
+        self._found = False
 
     def membership_changed(self, membership: Membership) -> None:
-        """New seats, new level."""
+        """A new membership, a new level."""
         self._membership = membership
         self._reset()
 
-    def observe(self, window: CollectiveWindow) -> Iterable[Verdict]:
+    def observe(self, window: CollectiveWindow) -> Iterable[Finding]:
         """Take in steps."""
         membership = self._membership
         if membership is None or window.epoch != membership.epoch or not len(window.steps):
@@ -91,19 +91,19 @@ class DegradedDetector:
         self._inbox.put(window.steps)
         return self._look(membership) if self._inbox.at_once else ()
 
-    def notice(self, evidence: Evidence) -> Iterable[Verdict]:
+    def notice(self, evidence: Evidence) -> Iterable[Finding]:
         """Facts change nothing."""
         del evidence
         return ()
 
-    def tick(self, now_s: float) -> Iterable[Verdict]:
+    def tick(self, now_s: float) -> Iterable[Finding]:
         """Look at what waits."""
         del now_s
         return self._look(self._membership) if self._membership and self._inbox else ()
 
-    def _look(self, membership: Membership) -> list[Verdict]:
+    def _look(self, membership: Membership) -> list[Finding]:
         steps = self._inbox.take()
-        verdicts: list[Verdict] = []
+        findings: list[Finding] = []
         for step in [int(steps["step"][0])] if len(steps) == 1 else np.unique(steps["step"]):
             if step <= self._done:
                 continue
@@ -118,12 +118,12 @@ class DegradedDetector:
             if pending.ranks >= membership.layout.world_size:
                 del self._pending[int(step)]
                 self._done = int(step)
-                verdicts += self._take(pending)
+                findings += self._take(pending)
         for old in sorted(self._pending)[:-_COLLECTED]:
             del self._pending[old]
-        return verdicts
+        return findings
 
-    def _take(self, pending: _Pending) -> list[Verdict]:
+    def _take(self, pending: _Pending) -> list[Finding]:
         self._seen += 1
         if pending.redone or self._seen <= self._config.quiet_steps:
             return []
@@ -141,10 +141,10 @@ class DegradedDetector:
             if self._cusum.since == 0:
                 # Nothing is suspected: the level follows slow drifts.
                 self._level = _medians(rows[:-_GAP][-_REFERENCE:])
-            return self._over(rows) if self._claimed else []
+            return self._over(rows) if self._found else []
         return self._judge(rows)
 
-    def _judge(self, rows: Floats) -> list[Verdict]:
+    def _judge(self, rows: Floats) -> list[Finding]:
         assert self._level is not None  # noqa: S101 - set before anything is judged
         before_s, before_network_s, before_wait_s = self._level
         now_s, network_s, wait_s = _medians(rows[-_LATEST:])
@@ -159,9 +159,9 @@ class DegradedDetector:
         if unequal_s >= 0.4 * rise_s:
             return []  # they wait for somebody: another detector's business
         part = "network" if network_rise_s >= 0.5 * rise_s else "every rank's own work"
-        self._claimed = True
+        self._found = True
         return [
-            Verdict(
+            Finding(
                 kind="degraded",
                 machine=None,
                 rank=None,
@@ -181,15 +181,15 @@ class DegradedDetector:
             )
         ]
 
-    def _over(self, rows: Floats) -> list[Verdict]:
+    def _over(self, rows: Floats) -> list[Finding]:
         assert self._level is not None  # noqa: S101 - set before anything is judged
         now_s = _medians(rows[-_LATEST:])[0]
         if now_s > self._level[0] * (1 + self._config.least / 2):
             return []
-        self._claimed = False
+        self._found = False
         summary = f"a step takes {now_s:.3f} s again"
         evidence: dict[str, Any] = {"step_s": round(now_s, 6)}
-        return [Verdict("degraded", None, None, 0.85, summary, evidence, closed=True)]
+        return [Finding("degraded", None, None, 0.85, summary, evidence, closed=True)]
 
 
 def _medians(rows: Floats) -> tuple[float, float, float]:

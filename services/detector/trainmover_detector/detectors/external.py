@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from trainmover.detection import BaseDetector, DetectorConfig, Evidence, Verdict
+from trainmover.detection import BaseDetector, DetectorConfig, Evidence, Finding
 from trainmover.events.machine import MachineNoticed
 
 __all__ = ["ExternalConfig", "ExternalDetector"]
@@ -30,8 +30,8 @@ class ExternalDetector(BaseDetector):
     def __init__(self, config: ExternalConfig = ExternalConfig()) -> None:  # noqa: B008 - frozen
         self._config = config
 
-    def notice(self, evidence: Evidence) -> Iterable[Verdict]:
-        """Claim what was announced; withdraw it when the announcement is taken back."""
+    def notice(self, evidence: Evidence) -> Iterable[Finding]:
+        """Find what was announced; withdraw it when the announcement is taken back."""
         fact = evidence.fact
         if not isinstance(fact, MachineNoticed) or fact.kind == "metrics":
             return ()
@@ -39,7 +39,7 @@ class ExternalDetector(BaseDetector):
         when = "" if fact.leaves_in_s is None else f" in {fact.leaves_in_s:g} s"
         by = f" (says {fact.source})" if fact.source else ""
         return (
-            Verdict(
+            Finding(
                 kind="notice",
                 machine=fact.machine,
                 rank=None,

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Verdict
+from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Finding
 from trainmover.events.executor import StepBroken, WorkerFinished
 from trainmover.events.machine import LinkLost, WorkerExited
 from trainmover.job.topology import Membership
@@ -102,7 +102,7 @@ class HangDetector:
         self._moved_s: float | None = None
         self._explained = False
         self._froze = False
-        self._claimed: dict[tuple[str, str | None, tuple[int, int] | None], Verdict] = {}
+        self._findings: dict[tuple[str, str | None, tuple[int, int] | None], Finding] = {}
         self._said_s = 0.0
         self._judged_s = -math.inf
         # A close look at a large job takes a good part of a second.
@@ -113,7 +113,7 @@ class HangDetector:
         self._membership = membership
         self._reset()
 
-    def observe(self, window: CollectiveWindow) -> Iterable[Verdict]:
+    def observe(self, window: CollectiveWindow) -> Iterable[Finding]:
         """Take in where a machine's ranks are; a step that completes ends every hang."""
         if self._membership is None or window.epoch != self._membership.epoch:
             return ()
@@ -125,7 +125,7 @@ class HangDetector:
         self._unread.append(window)
         return self._read() if self._at_once else ()
 
-    def _read(self) -> list[Verdict]:
+    def _read(self) -> list[Finding]:
         """Look at the windows since the last time together."""
         windows, self._unread = self._unread, []
         now_s = windows[-1].received_s
@@ -149,19 +149,19 @@ class HangDetector:
             return self._over()
         return []
 
-    def notice(self, evidence: Evidence) -> Iterable[Verdict]:
+    def notice(self, evidence: Evidence) -> Iterable[Finding]:
         """A break that has an explanation, or the end of the job, is no hang."""
         if isinstance(evidence.fact, StepBroken | WorkerExited | LinkLost | WorkerFinished):
             self._explained = True
         return ()
 
-    def tick(self, now_s: float) -> Iterable[Verdict]:
+    def tick(self, now_s: float) -> Iterable[Finding]:
         """Look whether the job still moves."""
         if self._unread:
             return [*self._read(), *self._stands_still(now_s)]
         return self._stands_still(now_s)
 
-    def _stands_still(self, now_s: float) -> Iterable[Verdict]:
+    def _stands_still(self, now_s: float) -> Iterable[Finding]:
         membership, moved_s = self._membership, self._moved_s
         if membership is None or moved_s is None or self._explained:
             return ()
@@ -170,7 +170,7 @@ class HangDetector:
             return ()
         if still_s < self.patience_s():
             return ()  # not even a frozen process would be due
-        said_s = self._said_s if self._claimed else -math.inf
+        said_s = self._said_s if self._findings else -math.inf
         if now_s - said_s < _REPEAT_S or now_s - self._judged_s < self._pause_s:
             return ()
         now = self._gather(membership, moved_s, now_s)
@@ -238,7 +238,7 @@ class HangDetector:
 
     def _judge(
         self, now: Standstill, membership: Membership, still_s: float, now_s: float
-    ) -> list[Verdict]:
+    ) -> list[Finding]:
         if (found := find_mismatch(now, membership)) is not None:
             return [found]
         waits = find_waits(now)
@@ -300,7 +300,7 @@ class HangDetector:
         still_s: float,
         *,
         told: bool,
-    ) -> Verdict:
+    ) -> Finding:
         rank = ranks[0]
         assert self._membership is not None  # noqa: S101 - asked for a job that has formed
         machine = self._membership.machine_of(rank)
@@ -329,7 +329,7 @@ class HangDetector:
             "waiting_ranks": heapq.nsmallest(64, waits.lines),
             "chain": waits.chain_to(rank)[:16] if told else [],
         }
-        return Verdict(
+        return Finding(
             kind="hang",
             machine=machine,
             rank=rank,
@@ -342,7 +342,7 @@ class HangDetector:
 
     def _link_hangs(
         self, now: Standstill, waits: Waits, membership: Membership, still_s: float
-    ) -> list[Verdict]:
+    ) -> list[Finding]:
         """Everybody is in, and nothing arrives."""
         lost = set(lost_on_the_way(now))
         pairs = sorted({*waits.stuck, *lost})
@@ -359,7 +359,7 @@ class HangDetector:
             return []  # what the links have to say is still to come
         if not pairs:
             return [
-                Verdict(
+                Finding(
                     "link_hang",
                     None,
                     None,
@@ -374,9 +374,9 @@ class HangDetector:
         if len(shared) == 1:
             (machine,) = shared
             summary = f"{machine}: nothing arrives over {len(pairs)} links of it"
-            return [Verdict("link_hang", machine, None, 0.85, summary, evidence)]
+            return [Finding("link_hang", machine, None, 0.85, summary, evidence)]
         return [
-            Verdict(
+            Finding(
                 "link_hang",
                 None,
                 None,
@@ -389,19 +389,19 @@ class HangDetector:
             for source, target in pairs
         ]
 
-    # -- claims ----------------------------------------------------------------------------------
+    # -- findings --------------------------------------------------------------------------------
 
-    def _say(self, verdicts: list[Verdict], now_s: float) -> list[Verdict]:
-        if verdicts:
+    def _say(self, findings: list[Finding], now_s: float) -> list[Finding]:
+        if findings:
             self._said_s = now_s
-        self._claimed |= {(v.kind, v.machine, v.link): v for v in verdicts}
-        return verdicts
+        self._findings |= {(v.kind, v.machine, v.link): v for v in findings}
+        return findings
 
-    def _over(self) -> list[Verdict]:
-        claimed, self._claimed = self._claimed, {}
+    def _over(self) -> list[Finding]:
+        former, self._findings = self._findings, {}
         return [
-            Verdict(v.kind, v.machine, None, 0.9, "the job moves again", closed=True, link=v.link)
-            for v in claimed.values()
+            Finding(v.kind, v.machine, None, 0.9, "the job moves again", closed=True, link=v.link)
+            for v in former.values()
         ]
 
 

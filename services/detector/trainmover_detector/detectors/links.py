@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Verdict
+from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Finding
 from trainmover.job.topology import Membership
 from trainmover.telemetry.records import LINK
 
@@ -158,16 +158,16 @@ class LinksDetector:
         self._ends: _Ends | None = None
         self._unread = False
         self._judged_s = 0.0
-        self._claimed: dict[tuple[str, str | None, Cell | None], Verdict] = {}
+        self._findings: dict[tuple[str, str | None, Cell | None], Finding] = {}
 
     def membership_changed(self, membership: Membership) -> None:
         """Links were replaced."""
         self._membership = membership
         self._latest.clear()
         self._ends, self._unread = None, False
-        self._claimed.clear()
+        self._findings.clear()
 
-    def observe(self, window: CollectiveWindow) -> Iterable[Verdict]:
+    def observe(self, window: CollectiveWindow) -> Iterable[Finding]:
         """Take in counters."""
         membership = self._membership
         if membership is None or window.epoch != membership.epoch or not len(window.links):
@@ -176,12 +176,12 @@ class LinksDetector:
         self._unread = True
         return ()
 
-    def notice(self, evidence: Evidence) -> Iterable[Verdict]:
+    def notice(self, evidence: Evidence) -> Iterable[Finding]:
         """Liveness is not its business."""
         del evidence
         return ()
 
-    def tick(self, now_s: float) -> Iterable[Verdict]:
+    def tick(self, now_s: float) -> Iterable[Finding]:
         """Judge once a second, when there is something new."""
         if self._membership is None or not self._unread or now_s - self._judged_s < 1.0:
             return ()
@@ -201,7 +201,7 @@ class LinksDetector:
 
     # -- judgement -------------------------------------------------------------------------------
 
-    def _judge(self, membership: Membership, ends: _Ends) -> list[Verdict]:
+    def _judge(self, membership: Membership, ends: _Ends) -> list[Finding]:
         config = self._config
         ranks = membership.layout.ranks_per_slot
         sources, targets, past, trips = ends.sources, ends.targets, ends.past, ends.round_trip_s
@@ -223,7 +223,7 @@ class LinksDetector:
         for index in np.flatnonzero((delays >= least).all(axis=0) & (cost >= config.least_share)):
             source, target = cells[index]
             hot[source, target] = max(float(ratio[index]), hot.get((source, target), 0.0))
-        found: list[Verdict] = []
+        found: list[Finding] = []
         if hot:
             warm = {(a, b) for (a, b), one in zip(cells, delays[0] >= least, strict=True) if one}
             long = (ends.latest(2 * config.samples)[0][:, known] >= least).all(axis=0)
@@ -233,9 +233,9 @@ class LinksDetector:
         found += self._far(membership, sources, targets, trips)
         return self._settle(found)
 
-    def _place(self, matrix: _Matrix, membership: Membership, usual: float) -> list[Verdict]:
+    def _place(self, matrix: _Matrix, membership: Membership, usual: float) -> list[Finding]:
         """Whole rows and columns first; what is left are single connections."""
-        verdicts: list[Verdict] = []
+        findings: list[Finding] = []
         left, hot = dict(matrix.hot), matrix.hot
         for side, index in (("sending", 0), ("receiving", 1)):
             machines = sorted({membership.machine_of(cell[index]) for cell in hot})
@@ -245,20 +245,20 @@ class LinksDetector:
                 if len(peers) < _ROW:
                     continue
                 if whole <= hot.keys():
-                    verdicts.append(self._side(machine, side, whole, hot, usual))
+                    findings.append(self._side(machine, side, whole, hot, usual))
                     left = {cell: ratio for cell, ratio in left.items() if cell not in whole}
                 elif len(whole & matrix.warm) > _MOST_OF * len(whole):
                     # It looks like the whole side, and some links have less to tell so far.
                     left = {c: r for c, r in left.items() if c not in whole or c in matrix.lasting}
-        return verdicts + [
+        return findings + [
             self._link(cell, ratio, membership, usual) for cell, ratio in sorted(left.items())
         ]
 
     def _side(
         self, machine: str, side: str, whole: set[Cell], hot: dict[Cell, float], usual: float
-    ) -> Verdict:
+    ) -> Finding:
         ratio = float(np.median([hot[cell] for cell in whole]))
-        return Verdict(
+        return Finding(
             kind="link_slow",
             machine=machine,
             rank=None,
@@ -275,10 +275,10 @@ class LinksDetector:
             advice="move",
         )
 
-    def _link(self, cell: Cell, ratio: float, membership: Membership, usual: float) -> Verdict:
+    def _link(self, cell: Cell, ratio: float, membership: Membership, usual: float) -> Finding:
         source, target = cell
         names = membership.machine_of(source), membership.machine_of(target)
-        return Verdict(
+        return Finding(
             kind="link_slow",
             machine=None,
             rank=None,
@@ -296,7 +296,7 @@ class LinksDetector:
 
     def _far(
         self, membership: Membership, sources: Ints, targets: Ints, trips: Floats
-    ) -> list[Verdict]:
+    ) -> list[Finding]:
         """Connections whose round-trip time alone is out of all proportion."""
         usual = float(np.median(trips))
         config = self._config
@@ -309,7 +309,7 @@ class LinksDetector:
         if not far or len(indices) > len(trips) // 3:
             return []
         return [
-            Verdict(
+            Finding(
                 kind="link_far",
                 machine=None,
                 rank=None,
@@ -324,13 +324,13 @@ class LinksDetector:
             for (a, b), trip in sorted(far.items())
         ]
 
-    def _settle(self, found: list[Verdict]) -> list[Verdict]:
-        """Claims, and the end of claims that do not hold any more."""
+    def _settle(self, found: list[Finding]) -> list[Finding]:
+        """Findings, and the end of findings that do not hold any more."""
         now = {(v.kind, v.machine, v.link): v for v in found}
-        over: list[Any] = [key for key in self._claimed if key not in now]
+        over: list[Any] = [key for key in self._findings if key not in now]
         closed = [
-            Verdict(kind, machine, None, 0.8, "as quick as others again", closed=True, link=link)
+            Finding(kind, machine, None, 0.8, "as quick as others again", closed=True, link=link)
             for kind, machine, link in over
         ]
-        self._claimed = now
+        self._findings = now
         return [*found, *closed]

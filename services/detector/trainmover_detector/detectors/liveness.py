@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 from pydantic import Field
 
-from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Verdict
+from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Finding
 from trainmover.events.executor import StepBroken, StepProgress, WorkerFinished
 from trainmover.events.machine import (
     LinkLost,
@@ -53,7 +53,7 @@ class LivenessDetector:
         self._hush_s = config.hush_s
         self._outage_s = config.outage_s
         self._membership: Membership | None = None
-        self._seated_s: dict[tuple[str, int], float] = {}
+        self._held_since_s: dict[tuple[str, int], float] = {}
         self._generations: dict[str, int] = {}
         self._heard_s: dict[str, float] = {}
         self._latest_s: float | None = None
@@ -66,14 +66,14 @@ class LivenessDetector:
         self._finished: set[str] = set()
         self._named: set[str] = set()
 
-    def observe(self, window: CollectiveWindow) -> Iterable[Verdict]:
+    def observe(self, window: CollectiveWindow) -> Iterable[Finding]:
         """A sign of life, with or without records."""
         self._heard(window.machine, window.received_s)
         if len(window.steps):
             self._stepped(window.epoch, int(window.steps["step"].max()), window.received_s)
         return ()
 
-    def notice(self, evidence: Evidence) -> Iterable[Verdict]:
+    def notice(self, evidence: Evidence) -> Iterable[Finding]:
         """An exit, a broken link, or something that explains silence."""
         fact, now_s = evidence.fact, evidence.received_s
         match fact:
@@ -92,7 +92,7 @@ class LivenessDetector:
                 self._generations[registered.name] = registered.generation
                 self._heard_s.pop(registered.name, None)
                 self._finished.discard(registered.name)
-                if not self._seats(registered.name):
+                if not self._holds_slot(registered.name):
                     self._named.discard(registered.name)
             case MachineLost(machine=machine) | MachineQuarantined(machine=machine):
                 self._heard_s.pop(machine, None)
@@ -104,21 +104,21 @@ class LivenessDetector:
     def membership_changed(self, membership: Membership) -> None:
         """A new epoch: links are new, and so is what they tell."""
         self._membership = membership
-        lives = {(one.machine, one.generation) for one in membership.members}
-        self._seated_s = {life: at_s for life, at_s in self._seated_s.items() if life in lives}
+        known = {(one.machine, one.generation) for one in membership.members}
+        self._held_since_s = {one: at_s for one, at_s in self._held_since_s.items() if one in known}
         self._accused.clear()
         self._witnesses.clear()
         self._named.clear()
 
-    def tick(self, now_s: float) -> Iterable[Verdict]:
+    def tick(self, now_s: float) -> Iterable[Finding]:
         """Look for silence."""
         if self._ticked_s is None or now_s - self._ticked_s > self._outage_s:
             self._calm_since_s = now_s  # we ourselves were away: everybody gets a fresh lease
         self._ticked_s = now_s
         # In a large job this is too much for each tick, and only a membership change brings news.
-        if self._membership is not None and len(self._seated_s) < len(self._membership.members):
+        if self._membership is not None and len(self._held_since_s) < len(self._membership.members):
             for one in self._membership.members:
-                self._seated_s.setdefault((one.machine, one.generation), now_s)
+                self._held_since_s.setdefault((one.machine, one.generation), now_s)
         if self._latest_s is None or now_s - self._latest_s > self._outage_s:
             return ()
         return [*self._judge_links(now_s), *self._judge_silence(now_s)]
@@ -136,7 +136,7 @@ class LivenessDetector:
         if current and step > self._step:
             self._step, self._stepped_s = step, now_s
 
-    def _exited(self, fact: WorkerExited) -> Iterable[Verdict]:
+    def _exited(self, fact: WorkerExited) -> Iterable[Finding]:
         slot = self._slot(fact.machine, fact.generation)
         if slot is None:
             return ()
@@ -154,11 +154,11 @@ class LivenessDetector:
             },
         )
 
-    def _link_lost(self, fact: LinkLost, now_s: float) -> Iterable[Verdict]:
+    def _link_lost(self, fact: LinkLost, now_s: float) -> Iterable[Finding]:
         membership = self._membership
         if membership is None or fact.epoch != membership.epoch:
             return ()
-        if not self._seats(fact.peer_machine) or not self._seats(fact.machine):
+        if not self._holds_slot(fact.peer_machine) or not self._holds_slot(fact.machine):
             return ()
         if fact.peer_machine == fact.machine:
             return ()
@@ -168,11 +168,11 @@ class LivenessDetector:
 
     # -- judgement -------------------------------------------------------------------------------
 
-    def _judge_links(self, now_s: float) -> list[Verdict]:
-        verdicts: list[Verdict] = []
+    def _judge_links(self, now_s: float) -> list[Finding]:
+        findings: list[Finding] = []
         membership = self._membership
         if membership is None:
-            return verdicts
+            return findings
         for machine, reports in self._accused.items():
             hushed_s = now_s - max(self._heard_s.get(machine, 0.0), self._calm_since_s)
             hushed = hushed_s > self._hush_s and self._others_talk(machine, now_s)
@@ -187,7 +187,7 @@ class LivenessDetector:
             if not hushed and any(report.kind == "refused" for report in reports.values()):
                 continue
             reporters = sorted(reports)
-            verdicts += self._name(
+            findings += self._name(
                 machine,
                 rank=next(iter(reports.values())).peer_rank,
                 confidence=0.95 if len(reports) >= 2 else 0.85,
@@ -199,20 +199,20 @@ class LivenessDetector:
                     "silent_s": round(hushed_s, 3) if hushed else None,
                 },
             )
-        return verdicts
+        return findings
 
-    def _judge_silence(self, now_s: float) -> list[Verdict]:
-        verdicts: list[Verdict] = []
+    def _judge_silence(self, now_s: float) -> list[Finding]:
+        findings: list[Finding] = []
         # Counted from when it got its slot, not from the latest epoch: recoveries that follow each
         # other because it is dead must not keep it from being found so.
-        seated_s = {machine: at_s for (machine, _), at_s in self._seated_s.items()}
-        never = seated_s.keys() - self._heard_s.keys()
+        held_since_s = {machine: at_s for (machine, _), at_s in self._held_since_s.items()}
+        never = held_since_s.keys() - self._heard_s.keys()
         heard = self._heard_s.items()
         overdue = {machine for machine, at_s in heard if now_s - at_s >= self._lease_s}
         for machine in sorted(never | overdue):
             heard_s = self._heard_s.get(machine)
-            since_s = max(heard_s or seated_s.get(machine, now_s), self._calm_since_s)
-            if self._seats(machine):
+            since_s = max(heard_s or held_since_s.get(machine, now_s), self._calm_since_s)
+            if self._holds_slot(machine):
                 # No step is committed without the vote of every member: whose peers get on is
                 # alive, and has lost nothing but the bus.
                 since_s = max(since_s, self._stepped_s)
@@ -220,14 +220,14 @@ class LivenessDetector:
             silent_s = now_s - since_s
             if silent_s < leases * self._lease_s or not self._others_talk(machine, now_s):
                 continue
-            verdicts += self._name(
+            findings += self._name(
                 machine,
                 rank=None,
                 confidence=0.9,
                 summary=f"{machine}: silent for {silent_s:.1f} s while others talk",
                 evidence={"witness": "lease", "silent_s": round(silent_s, 3)},
             )
-        return verdicts
+        return findings
 
     def _others_talk(self, machine: str, now_s: float) -> bool:
         """Whether somebody else was heard just now: then it is not the bus."""
@@ -244,17 +244,17 @@ class LivenessDetector:
         confidence: float,
         summary: str,
         evidence: Mapping[str, Any],
-    ) -> list[Verdict]:
+    ) -> list[Finding]:
         if machine in self._named or machine in self._finished:
             return []
         self._named.add(machine)
         return [
-            Verdict(
+            Finding(
                 "machine_failed", machine, rank, confidence, summary, evidence, advice="recover"
             )
         ]
 
-    def _seats(self, machine: str) -> bool:
+    def _holds_slot(self, machine: str) -> bool:
         return (
             self._membership is not None and self._membership.slot_of_machine(machine) is not None
         )

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Verdict
+from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Finding
 from trainmover.events.executor import JobLayoutKnown
 from trainmover.job.spans import Spans
 from trainmover.job.topology import Membership
@@ -113,7 +113,7 @@ class NumericDetector:
         self._membership = membership
         self._reset()
 
-    def observe(self, window: CollectiveWindow) -> Iterable[Verdict]:
+    def observe(self, window: CollectiveWindow) -> Iterable[Finding]:
         """Take in what steps say about numbers."""
         membership = self._membership
         if membership is None or window.epoch != membership.epoch or not len(window.steps):
@@ -121,9 +121,9 @@ class NumericDetector:
         self._inbox.put(window.steps)
         return self._look(membership) if self._inbox.at_once else ()
 
-    def _look(self, membership: Membership) -> list[Verdict]:
+    def _look(self, membership: Membership) -> list[Finding]:
         self._collect(self._inbox.take())
-        verdicts: list[Verdict] = []
+        findings: list[Finding] = []
         for number in sorted(self._steps):
             step = self._steps[number]
             if step.count < membership.layout.world_size:
@@ -133,12 +133,12 @@ class NumericDetector:
                 continue
             del self._steps[number]
             self._done = max(self._done, number)
-            verdicts += self._judge(number, step, membership)
+            findings += self._judge(number, step, membership)
         for old in sorted(self._steps)[:-_KEPT_STEPS]:
             del self._steps[old]
-        return verdicts
+        return findings
 
-    def notice(self, evidence: Evidence) -> Iterable[Verdict]:
+    def notice(self, evidence: Evidence) -> Iterable[Finding]:
         """Learn who holds the same state."""
         if isinstance(evidence.fact, JobLayoutKnown):
             self._learn(evidence.fact)
@@ -154,7 +154,7 @@ class NumericDetector:
         self._replicas[fact.rank] = fact.spans
         self._sets = None
 
-    def tick(self, now_s: float) -> Iterable[Verdict]:
+    def tick(self, now_s: float) -> Iterable[Finding]:
         """Look at what waits."""
         del now_s
         return self._look(self._membership) if self._membership and self._inbox else ()
@@ -169,23 +169,23 @@ class NumericDetector:
             step.parts.append(mine)
             step.count += len(mine)
 
-    def _judge(self, number: int, step: _Step, membership: Membership) -> list[Verdict]:
-        verdicts = []
+    def _judge(self, number: int, step: _Step, membership: Membership) -> list[Finding]:
+        findings = []
         if step.bad and not self._poisoned:
             self._poisoned = True  # from now on it is everywhere
-            verdicts.append(self._not_finite(number, step, membership))
+            findings.append(self._not_finite(number, step, membership))
         self._poisoned = bool(step.bad)
         if not step.bad:
-            verdicts += self._spiking(number, step, membership)
-        verdicts += self._differing(number, step, membership)
-        return verdicts
+            findings += self._spiking(number, step, membership)
+        findings += self._differing(number, step, membership)
+        return findings
 
-    def _not_finite(self, number: int, step: _Step, membership: Membership) -> Verdict:
+    def _not_finite(self, number: int, step: _Step, membership: Membership) -> Finding:
         bad = sorted(step.bad)
         few = len(bad) <= max(1, step.ranks // 4)
         machines = {membership.machine_of(rank) for rank in bad} if few else set()
         machine = next(iter(machines)) if len(machines) == 1 else None
-        return Verdict(
+        return Finding(
             kind="numeric",
             machine=machine,
             rank=bad[0] if machine is not None and len(bad) == 1 else None,
@@ -200,7 +200,7 @@ class NumericDetector:
             },
         )
 
-    def _spiking(self, number: int, step: _Step, membership: Membership) -> list[Verdict]:
+    def _spiking(self, number: int, step: _Step, membership: Membership) -> list[Finding]:
         if len(step.loss) < 4:
             self._spikes.clear()
             return []
@@ -212,14 +212,14 @@ class NumericDetector:
         spiking = {ranks[index] for index in np.flatnonzero(far)}
         for rank in [rank for rank in self._spikes if rank not in spiking]:
             del self._spikes[rank]
-        verdicts = []
+        findings = []
         for rank in sorted(spiking):
             self._spikes[rank] += 1
             if self._spikes[rank] == self._config.spike_steps:
                 machine = membership.machine_of(rank)
                 loss = step.loss[rank]
-                verdicts.append(
-                    Verdict(
+                findings.append(
+                    Finding(
                         "numeric",
                         machine,
                         rank,
@@ -228,12 +228,12 @@ class NumericDetector:
                         {"what": "loss_spike", "step": number, "loss": loss, "median": middle},
                     )
                 )
-        return verdicts
+        return findings
 
-    def _differing(self, number: int, step: _Step, membership: Membership) -> list[Verdict]:
-        verdicts: list[Verdict] = []
+    def _differing(self, number: int, step: _Step, membership: Membership) -> list[Finding]:
+        findings: list[Finding] = []
         if not step.sums:
-            return verdicts
+            return findings
         if self._sets is None:  # they change when the job starts, and then no more
             self._sets = sorted(set(self._replicas.values()), key=lambda spans: spans[0][0])
         for spans in self._sets:
@@ -244,12 +244,12 @@ class NumericDetector:
                 continue
             majority = counts[0][1] > len(sums) / 2 and len(sums) >= 3
             odd = sorted(rank for rank, value in sums.items() if value != counts[0][0])
-            verdicts += self._corrupt(number, sums, odd if majority else [], membership)
-        return verdicts
+            findings += self._corrupt(number, sums, odd if majority else [], membership)
+        return findings
 
     def _corrupt(
         self, number: int, sums: dict[int, int], odd: list[int], membership: Membership
-    ) -> list[Verdict]:
+    ) -> list[Finding]:
         evidence: dict[str, Any] = {
             "what": "replicas_differ",
             "step": number,
@@ -258,10 +258,10 @@ class NumericDetector:
         }
         if not odd:
             words = f"replicas {', '.join(map(str, sums))} differ in step {number}; which is wrong "
-            return [Verdict("numeric", None, None, 0.8, words + "cannot be told", evidence)]
+            return [Finding("numeric", None, None, 0.8, words + "cannot be told", evidence)]
         advice = "recover" if self._config.recover_corruption else "none"
         return [
-            Verdict(
+            Finding(
                 kind="numeric",
                 machine=membership.machine_of(rank),
                 rank=rank,

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Verdict
+from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Finding
 from trainmover.job.topology import Membership
 from trainmover_detector.measures.baselines import MEDIAN_ERROR, successive_sigma
 from trainmover_detector.measures.causes import explain
@@ -87,7 +87,7 @@ class StragglerConfig(DetectorConfig):
 
     Attributes:
         quiet_steps: Steps after a membership change that are not looked at.
-        least: Lateness below this is never claimed, as a fraction of a step.
+        least: Lateness below this makes no finding, as a fraction of a step.
         sigmas: How far a median must stand out of the noise of a median of so many steps.
         calm: A named machine is taken back when its median lateness falls below this fraction.
     """
@@ -107,9 +107,9 @@ class StragglerDetector:
     def __init__(self, config: StragglerConfig = StragglerConfig()) -> None:  # noqa: B008 - frozen
         self._config = config
         self._membership: Membership | None = None
-        self._seat(0, 1)
+        self._begin(0, 1)
 
-    def _seat(self, world: int, ranks_per_slot: int) -> None:
+    def _begin(self, world: int, ranks_per_slot: int) -> None:
         self._slots: npt.NDArray[np.int64] = np.arange(world) // ranks_per_slot
         self._table = StepTable(world)
         self._matrix = StepMatrix(world)
@@ -126,11 +126,11 @@ class StragglerDetector:
         self._named: set[str] = set()
 
     def membership_changed(self, membership: Membership) -> None:
-        """New seats, new warm-up: nothing of before counts."""
+        """A new membership, a new warm-up: nothing of before counts."""
         self._membership = membership
-        self._seat(membership.layout.world_size, membership.layout.ranks_per_slot)
+        self._begin(membership.layout.world_size, membership.layout.ranks_per_slot)
 
-    def observe(self, window: CollectiveWindow) -> Iterable[Verdict]:
+    def observe(self, window: CollectiveWindow) -> Iterable[Finding]:
         """Take in steps; judge once for each that became whole."""
         membership = self._membership
         if membership is None or window.epoch != membership.epoch:
@@ -145,21 +145,21 @@ class StragglerDetector:
             return self._look_at(self._table.add(window.records), membership)
         return ()
 
-    def notice(self, evidence: Evidence) -> Iterable[Verdict]:
+    def notice(self, evidence: Evidence) -> Iterable[Finding]:
         """Liveness is not its business."""
         del evidence
         return ()
 
-    def tick(self, now_s: float) -> Iterable[Verdict]:
+    def tick(self, now_s: float) -> Iterable[Finding]:
         """Look at what waits."""
         del now_s
         return self._look(self._membership) if self._membership and self._inbox else ()
 
-    def _look(self, membership: Membership) -> list[Verdict]:
+    def _look(self, membership: Membership) -> list[Finding]:
         return self._look_at(self._matrix.add(self._inbox.take()), membership)
 
-    def _look_at(self, rows: Iterable[StepRow], membership: Membership) -> list[Verdict]:
-        verdicts: dict[str, Verdict] = {}
+    def _look_at(self, rows: Iterable[StepRow], membership: Membership) -> list[Finding]:
+        findings: dict[str, Finding] = {}
         for row in rows:
             if self._first is None:
                 self._first = row.step
@@ -169,9 +169,9 @@ class StragglerDetector:
             if self._unjudged_s < _JUDGE_EVERY_S:
                 continue  # steps of a millisecond need not be judged one by one
             self._unjudged_s = 0.0
-            for verdict in self._judge(membership):
-                verdicts[verdict.machine or ""] = verdict
-        return list(verdicts.values())
+            for finding in self._judge(membership):
+                findings[finding.machine or ""] = finding
+        return list(findings.values())
 
     # -- lateness --------------------------------------------------------------------------------
 
@@ -207,8 +207,8 @@ class StragglerDetector:
 
     # -- judgement -------------------------------------------------------------------------------
 
-    def _judge(self, membership: Membership) -> Iterable[Verdict]:
-        found: dict[str, Verdict] = {}
+    def _judge(self, membership: Membership) -> Iterable[Finding]:
+        found: dict[str, Finding] = {}
         recent = np.array([late for _, late in islice(reversed(self._rows), 4)])
         suspects = np.flatnonzero(recent.mean(axis=0) >= 0.8 * self._config.least)
         noise = self._noise() if len(suspects) or self._named else 0.0
@@ -222,7 +222,7 @@ class StragglerDetector:
                 machine = membership.machine_of(rank)
                 known = found.get(machine)
                 if known is None or middle > known.evidence["lateness"]:
-                    found[machine] = _verdict(
+                    found[machine] = _finding(
                         machine, rank, rows, self._roles, self._usual(rank), noise=noise
                     )
         self._named |= found.keys()
@@ -286,8 +286,8 @@ class StragglerDetector:
                 return rows
         return None
 
-    def _withdrawn(self, membership: Membership, late_now: Iterable[str]) -> list[Verdict]:
-        verdicts = []
+    def _withdrawn(self, membership: Membership, late_now: Iterable[str]) -> list[Finding]:
+        findings = []
         for machine in sorted(self._named - set(late_now)):
             slot = membership.slot_of_machine(machine)
             rows = self._window(RULES[-2], 1.0)
@@ -299,13 +299,13 @@ class StragglerDetector:
                 self._named.discard(machine)
                 summary = f"{machine} keeps up again: late by {middle:.0%} of a step"
                 evidence = {"lateness": round(middle, 4)}
-                verdicts.append(
-                    Verdict("straggler", machine, None, 0.9, summary, evidence, closed=True)
+                findings.append(
+                    Finding("straggler", machine, None, 0.9, summary, evidence, closed=True)
                 )
-        return verdicts
+        return findings
 
 
-def _verdict(
+def _finding(
     machine: str,
     rank: int,
     rows: list[tuple[StepRow, Floats]],
@@ -313,7 +313,7 @@ def _verdict(
     usual: list[WholeStep],
     *,
     noise: float,
-) -> Verdict:
+) -> Finding:
     late = np.array([each for _, each in rows])
     middle = np.median(late, axis=0)
     mine = float(middle[rank])
@@ -339,7 +339,7 @@ def _verdict(
         evidence |= cause
     why = f"; it spends it on {cause['cause']}" if cause.get("cause") else ""
     certainty = 1 - min(1.0, noise / max(mine, 1e-9))
-    return Verdict(
+    return Finding(
         kind="straggler",
         machine=machine,
         rank=rank,

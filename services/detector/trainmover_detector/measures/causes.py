@@ -23,7 +23,7 @@ overlap with work, so the lateness is counted more than once."""
 def explain(
     rank: int, slow: Sequence[WholeStep], roles: Roles, usual: Sequence[WholeStep]
 ) -> dict[str, Any]:
-    """The cause of a rank's lateness and the numbers behind it, for a verdict's evidence.
+    """The cause of a rank's lateness and the numbers behind it, for a finding's evidence.
 
     ``loader``: drawing the batch. ``outside``: the program between two steps. ``compute``: the
     process worked more than its peers. ``host``: time passed in which it did not work: it was

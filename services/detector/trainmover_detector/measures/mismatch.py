@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trainmover.detection import Verdict
+from trainmover.detection import Finding
 from trainmover.job.topology import Membership
 from trainmover.telemetry.records import OPS
 from trainmover_detector.measures.waits import Standstill
@@ -23,7 +23,7 @@ _SAME_BYTES: Final = frozenset(
 _NAMED: Final = 8
 
 
-def find_mismatch(now: Standstill, membership: Membership) -> Verdict | None:
+def find_mismatch(now: Standstill, membership: Membership) -> Finding | None:
     """The first group in which ranks entered different things under the same number."""
     places: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
     for rank, group, sequence, op, nbytes in _that_differ(now.open):
@@ -36,7 +36,7 @@ def find_mismatch(now: Standstill, membership: Membership) -> Verdict | None:
         usual = votes[0][0]
         tied = votes[0][1] == votes[1][1]
         odd = sorted(rank for rank, what in what_by_rank.items() if what != usual)
-        return _verdict(group, sequence, what_by_rank, [] if tied else odd, membership)
+        return _finding(group, sequence, what_by_rank, [] if tied else odd, membership)
     return None
 
 
@@ -60,13 +60,13 @@ def _that_differ(open_: npt.NDArray[np.void]) -> list[tuple[int, int, int, int, 
     return found
 
 
-def _verdict(
+def _finding(
     group: int,
     sequence: int,
     what_by_rank: dict[int, tuple[int, int]],
     odd: list[int],
     membership: Membership,
-) -> Verdict:
+) -> Finding:
     said: dict[str, list[int]] = {}
     for rank, (op, nbytes) in sorted(what_by_rank.items()):
         known = OPS[op] if 0 <= op < len(OPS) else f"operation {op}"
@@ -80,7 +80,7 @@ def _verdict(
         "odd_ranks": odd,
     }
     one = odd[0] if len(odd) == 1 else None
-    return Verdict(
+    return Finding(
         kind="mismatch",
         machine=membership.machine_of(one) if one is not None else None,
         rank=one,

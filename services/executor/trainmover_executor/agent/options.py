@@ -12,7 +12,7 @@ from pathlib import Path
 from trainmover import subjects
 from trainmover.errors import ConfigError
 from trainmover.job.redundancy import CHOICES, RedundancyChoice
-from trainmover.job.topology import parse_nnodes
+from trainmover.job.topology import job_size
 from trainmover.runtime.service import ServiceOptions, add_common_options
 from trainmover_executor.agent.address import AUTO
 from trainmover_executor.messages.forks import DEFAULT_ENTRY
@@ -64,9 +64,9 @@ def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, AgentOptio
         InvalidIdError: The job or machine name cannot be part of a subject.
     """
     parser = argparse.ArgumentParser(
-        prog="trainmover-agent",
+        prog="trainmover agent",
         description="Run one machine's part in a training job.",
-        epilog="example: trainmover-agent --job demo --machine worker-0 --nnodes 4:6 -- train.py",
+        epilog="example: trainmover agent --job gpt --slots 4 --standbys 2 -- train.py --lr 3e-4",
     )
     add_common_options(parser)
     parser.add_argument(
@@ -75,7 +75,13 @@ def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, AgentOptio
         help="name of this machine, unique in the job (TRAINMOVER_MACHINE; default: host name)",
     )
     parser.add_argument(
-        "--nnodes", required=True, metavar="SLOTS[:MACHINES]", help="4:6 is 4 slots, 2 standbys"
+        "--slots", type=int, metavar="N", help="machines that train, the same on each (default 1)"
+    )
+    parser.add_argument(
+        "--standbys", type=int, metavar="N", help="machines beside them, the same on each"
+    )
+    parser.add_argument(
+        "--nnodes", metavar="N[:M]", help="both as torchrun says it: 4:6 is 4 slots and 2 standbys"
     )
     parser.add_argument("--nproc-per-node", type=int, default=1, metavar="N", help="ranks here")
     parser.add_argument(
@@ -107,7 +113,11 @@ def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, AgentOptio
     parser.add_argument("program", nargs="+", help="script (or module) and its arguments, after --")
     arguments = parser.parse_args(argv)
     service = ServiceOptions.from_args("agent", arguments)
-    least, most = parse_nnodes(arguments.nnodes)
+    least, most = job_size(
+        slots=arguments.slots, standbys=arguments.standbys, nnodes=arguments.nnodes
+    )
+    if not 1 <= least <= most:
+        raise ConfigError(f"--slots {least} --standbys {most - least} make no job")
     if arguments.nproc_per_node < 1:
         raise ConfigError(f"--nproc-per-node {arguments.nproc_per_node} must be at least 1")
     if arguments.warm_limit is not None and arguments.warm_limit < 1:

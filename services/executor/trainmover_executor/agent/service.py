@@ -30,7 +30,7 @@ from trainmover.tracing.observe import current_trace, get_logger, new_event, pro
 from trainmover.tracing.timeline import bars_of
 from trainmover_executor.agent.core import core, effects
 from trainmover_executor.agent.core.state import AgentState, Identity
-from trainmover_executor.agent.life import newest_generation, private_folder
+from trainmover_executor.agent.incarnation import newest_generation, private_folder
 from trainmover_executor.agent.options import AgentOptions
 from trainmover_executor.agent.outbox import Outbox
 from trainmover_executor.agent.processes.listeners import Listeners
@@ -59,7 +59,7 @@ class Agent:
     Args:
         bus: A connected bus.
         options: What this machine is to do.
-        generation: Of its first life; higher than that of any earlier agent when omitted.
+        generation: Of its first incarnation; higher than that of any earlier agent when omitted.
     """
 
     def __init__(self, bus: Bus, options: AgentOptions, *, generation: int | None = None) -> None:

@@ -18,8 +18,9 @@ from trainmover.errors import StaleEpochError, TrainMoverError
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.state.packing.fingerprint import fingerprint_of
 from trainmover_executor.state.packing.portable import pack_tree
+from trainmover_executor.state.packing.shards import local_of
 from trainmover_executor.state.rng import capture_rng
-from trainmover_executor.state.training import TrainingState, local_of
+from trainmover_executor.state.training import TrainingState
 from trainmover_executor.worker.runtime import Runtime
 
 __all__ = ["DETERMINISM_VARIABLE", "DeterminismCheck", "NotDeterministicError"]
@@ -93,8 +94,10 @@ class DeterminismCheck:
             NotDeterministicError: It differs from the first, at this rank or at another.
         """
         seen, self._seen = self._seen, None
+        if seen is None:
+            return
         self._runtime.drain()
-        if seen is None or self._runtime.latch.is_set or not self._is_as_it_was_formed:
+        if self._runtime.latch.is_set or not self._is_as_it_was_formed:
             return
         differs = [name for name, now in self._prints() if seen.get(name) != now]
         try:

@@ -6,7 +6,7 @@ import itertools
 import sys
 import types
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import FrameType
 from typing import Any, Final
 
@@ -17,13 +17,21 @@ from torch import nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainmover_executor.program.frames import is_program, place_in
-from trainmover_executor.program.values import CONTAINERS, PLAIN
+from trainmover_executor.program.values.plain import CONTAINERS, PLAIN
 
 __all__ = ["LeftBehind", "attributes_of"]
 
 log = structlog.get_logger(__name__)
 
 _SAMPLE: Final = 512
+_OBJECTS: Final = (
+    nn.Module,
+    torch.optim.Optimizer,
+    torch.optim.lr_scheduler.LRScheduler,
+    types.FunctionType,
+)
+"""A name for one of these may come to stand for another."""
+_ITERATORS: Final = (itertools.cycle, itertools.chain, itertools.islice, zip, map, filter)
 _TRACK: Final = (
     "give it to session.track(...), compute it from step.index, or note numbers with session.log()"
 )
@@ -39,7 +47,12 @@ class LeftBehind:
         self._said: set[str] = set()
 
     def look(
-        self, variables: Iterable[tuple[str, Any]], frame: FrameType, *, memory: Collection[int]
+        self,
+        variables: Iterable[tuple[str, Any]],
+        frame: FrameType,
+        *,
+        memory: Collection[int],
+        was_plain: Callable[[str], bool] = lambda _: False,
     ) -> list[str]:
         """Look at ``variables``, given as (path, value).
 
@@ -47,6 +60,7 @@ class LeftBehind:
             variables: Those that are not carried.
             frame: The loop, for people.
             memory: Addresses of tensors that are carried.
+            was_plain: Whether a variable could be carried before: None at first, weights later.
 
         Returns:
             Paths of those that were warned of now.
@@ -60,9 +74,10 @@ class LeftBehind:
             looked_at.add(id(value))  # it may have several names
             if path in self._said:
                 continue
+            grew = path not in self._seen and was_plain(path)
             before = self._seen.get(path, now)
             self._seen[path] = now
-            if before != now:
+            if grew or before != now:
                 self._say(path, value, frame)
                 said.append(path)
         return said
@@ -112,12 +127,16 @@ def _print(value: Any, memory: Collection[int]) -> Any:  # noqa: PLR0911 - one f
         return _print_of_tensor(value, memory)
     if isinstance(value, _Value):
         return repr(value.value)
+    if isinstance(value, _OBJECTS):
+        return id(value)
     if isinstance(value, np.ndarray):
         return value.shape, zlib.crc32(np.ascontiguousarray(value.reshape(-1)[:_SAMPLE]).tobytes())
     if isinstance(value, _BaseDataLoaderIter):
         return value._num_yielded  # noqa: SLF001 - no public name
     if isinstance(value, types.GeneratorType):
         return _print_of_generator(value)
+    if isinstance(value, _ITERATORS):
+        return object()  # nothing shows whether it was asked, and nobody keeps one for nothing
     if type(value) in CONTAINERS:
         return len(value), id(_last(value))
     if type(value) in {str, bytes, itertools.count}:
@@ -165,7 +184,7 @@ def _holds(value: Any) -> str:
         return f"a tensor of shape {tuple(value.shape)}"
     if isinstance(value, _Value):
         return f"a {type(value.value).__name__}, an attribute of a module"
-    if isinstance(value, _BaseDataLoaderIter | itertools.count | types.GeneratorType):
+    if isinstance(value, Iterator):
         return f"an iterator ({type(value).__name__})"
     if hasattr(value, "__len__"):
         return f"a {type(value).__name__} of {len(value)} items"

@@ -8,11 +8,15 @@ at once.
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
+from collections.abc import Collection, Mapping
 from types import FrameType
 from typing import Any, Final
 
 import structlog
 import torch
+from torch.nn.parameter import is_lazy
 
 from trainmover.errors import ConfigError
 from trainmover_executor.checks.left_behind import LeftBehind, attributes_of
@@ -20,6 +24,7 @@ from trainmover_executor.checks.portable import check_state
 from trainmover_executor.checks.strangers import Strangers, memory_of
 from trainmover_executor.program.frames import place_in
 from trainmover_executor.program.variables import LoopVariables
+from trainmover_executor.state.packing.shards import local_of
 from trainmover_executor.state.training import TrainingState
 
 __all__ = ["Lookout"]
@@ -30,7 +35,9 @@ _EARLY_STEPS: Final = 3
 _EVERY: Final = 64
 _PATIENT_STEPS: Final = 1000
 """So many steps may be lost by an error; behind them it is a warning."""
-_OWN_TO_TORCH: Final = frozenset({"_step_count", "_opt_called"})
+_OWN_TO_TORCH: Final = frozenset(
+    {"_step_count", "_opt_called", "state", "param_groups", "defaults"}
+)
 
 
 class Lookout:
@@ -50,6 +57,7 @@ class Lookout:
         self._first: int | None = None
         self._last = -1
         self._joined = False
+        self._outgrown = 0
 
     def joined(self) -> None:
         """This rank took another's place: its program was looked at there."""
@@ -72,14 +80,21 @@ class Lookout:
         if committed == self._last:
             return
         moved = done > _EARLY_STEPS and self._strangers.moved()
-        if done > _EARLY_STEPS and done % _EVERY and not moved:
+        outgrown, self._outgrown = self._outgrown, self._variables.outgrown
+        grew = outgrown != self._outgrown
+        if done > _EARLY_STEPS and done % _EVERY and not (moved or grew):
             return
         self._last = committed
         variables = self._variables.passed_over(frame)
         if (done <= _EARLY_STEPS or moved) and not self._joined:
             self._look_closely(variables, frame, done=done)
         variables += attributes_of(self._state.models)
-        self._left_behind.look(variables, frame, memory=memory_of(self._state))
+        self._left_behind.look(
+            variables,
+            frame,
+            memory=memory_of(self._state),
+            was_plain=self._variables.was_plain,
+        )
 
     def _look_closely(
         self, variables: list[tuple[str, Any]], frame: FrameType, *, done: int
@@ -93,7 +108,8 @@ class Lookout:
                 raise
             self._strangers = Strangers(self._state)  # it was looked at for the last time
             log.warning("the session does not know all that changes", reason=str(error))
-        hidden = [_hidden_in(optimizer) for optimizer in self._state.optimizers]
+        memory = memory_of(self._state)
+        hidden = [_hidden_in(optimizer, memory) for optimizer in self._state.optimizers]
         for optimizer, before, now in zip(
             self._state.optimizers, self._hidden, hidden, strict=False
         ):
@@ -107,10 +123,22 @@ class Lookout:
         self._hidden = hidden
 
 
-def _hidden_in(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Numbers that an optimizer keeps neither in its state nor in its groups."""
-    return {
-        name: value
-        for name, value in vars(optimizer).items()
-        if type(value) in {int, float} and name not in _OWN_TO_TORCH
-    }
+def _hidden_in(optimizer: torch.optim.Optimizer, memory: Collection[int]) -> dict[str, Any]:
+    """Prints of what an optimizer keeps neither in its state nor in its groups."""
+    names = vars(optimizer).keys() - _OWN_TO_TORCH
+    prints = {name: _print_of(getattr(optimizer, name), memory) for name in sorted(names)}
+    return {name: found for name, found in prints.items() if found is not None}
+
+
+def _print_of(value: Any, memory: Collection[int], *, depth: int = 3) -> Any:
+    """What differs when numbers, tensors and containers of them have changed; None for others."""
+    if isinstance(value, torch.Tensor):
+        is_known = is_lazy(value) or value.layout is not torch.strided
+        if is_known or local_of(value).untyped_storage().data_ptr() in memory:
+            return None
+        return value._version, id(value)  # noqa: SLF001 - no public name
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple | deque) and depth:
+        return [_print_of(each, memory, depth=depth - 1) for each in itertools.islice(value, 64)]
+    return value if type(value) in {int, float} else None

@@ -11,23 +11,24 @@ from weakref import WeakSet
 import torch
 
 from trainmover.errors import ConfigError
-from trainmover_executor.program.values import equal
+from trainmover_executor.program.values.compare import equal
+from trainmover_executor.state.optimizers import settings_of
 from trainmover_executor.state.packing.codec import (
     StateNotPortableError,
     decode,
     encode,
     is_portable,
 )
-from trainmover_executor.state.training import Stateful, TrainingState, settings_of
+from trainmover_executor.state.training import Stateful, TrainingState
 from trainmover_executor.worker.runtime import Runtime
 
-__all__ = ["check_others", "check_state", "claim"]
+__all__ = ["check_others", "check_state", "register"]
 
 _PORTABLE: Final = "Make state_dict() return numbers, strings, tensors and containers of them"
 _with_session: Final[WeakSet[Runtime]] = WeakSet()
 
 
-def claim(runtime: Runtime) -> None:
+def register(runtime: Runtime) -> None:
     """A session of this program is being made.
 
     Raises:

@@ -6,6 +6,7 @@ stay: a joiner made it for itself.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Collection, Iterable, Iterator
 from types import FrameType
@@ -15,19 +16,60 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parameter import is_lazy
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trainmover.errors import ConfigError
 from trainmover_executor.program.frames import place_in
 from trainmover_executor.state.packing.checksum import sum_of_words
 from trainmover_executor.state.packing.codec import encode
 from trainmover_executor.state.packing.memory import bytes_of, flat_of
-from trainmover_executor.state.training import TrainingState, local_of
+from trainmover_executor.state.packing.shards import local_of
+from trainmover_executor.state.training import TrainingState
 
-__all__ = ["Strangers", "memory_of"]
+__all__ = ["Strangers", "memory_of", "refuse_strange_steps"]
 
 _SAMPLE: Final = 1024
 _DEPTH: Final = 3
 _Scheduler: Final = torch.optim.lr_scheduler.LRScheduler
+
+
+def refuse_strange_steps(state: TrainingState) -> None:
+    """Refuse, from now on, steps that optimizers take with parameters of ``state`` unasked.
+
+    An optimizer that was made in the middle of training is not the one that the session has: its
+    steps would be taken without a vote, and its state would stay behind.
+    """
+    watched = weakref.ref(state)
+
+    def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        known = watched()
+        if known is not None and not _is_known(optimizer, known):
+            ours = {id(parameter) for parameter in known.parameters()}
+            groups = optimizer.param_groups
+            if any(id(each) in ours for group in groups for each in group["params"]):
+                raise ConfigError(_words_of_step(optimizer, sys._getframe(1)))  # noqa: SLF001
+
+    register_optimizer_step_pre_hook(before_step)
+
+
+def _is_known(optimizer: torch.optim.Optimizer, state: TrainingState) -> bool:
+    """Whether ``optimizer`` is one of the session's, wraps one, or is wrapped by one."""
+    ours = state.optimizers
+    if any(optimizer is each or optimizer.state is each.state for each in ours):
+        return True
+    mine = [id(value) for value in vars(optimizer).values()]
+    return any(id(each) in mine for each in ours)
+
+
+def _words_of_step(optimizer: torch.optim.Optimizer, frame: FrameType) -> str:
+    kind = type(optimizer).__name__
+    return (
+        f"the {kind} that takes a step at {place_in(frame)} trains parameters of the session's "
+        "models, and the session does not know it: its state would stay behind when a machine is "
+        "replaced. Make all optimizers before the session and pass them: "
+        f"Session(..., optimizer=[..., {kind.lower()}]); to begin anew in the middle, clear the "
+        "state of the one that the session has (optimizer.state.clear()) and set its param_groups."
+    )
 
 
 class Strangers:
@@ -113,7 +155,7 @@ def _not_in(memory: Collection[int], tensors: Iterable[torch.Tensor]) -> Iterato
     for tensor in tensors:
         if is_lazy(tensor) or tensor.layout is not torch.strided:
             continue
-        if local_of(tensor).untyped_storage().data_ptr() not in memory:
+        if tensor.numel() and local_of(tensor).untyped_storage().data_ptr() not in memory:
             yield tensor
 
 

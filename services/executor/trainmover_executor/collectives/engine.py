@@ -21,6 +21,7 @@ import torch
 from trainmover.errors import StaleEpochError
 from trainmover_executor.clock.writer import CollectiveClock
 from trainmover_executor.collectives.communicator.base import Communicator
+from trainmover_executor.collectives.communicator.checks import CollectiveError
 from trainmover_executor.collectives.finite import nonfinite_in
 from trainmover_executor.collectives.latch import Latch
 from trainmover_executor.collectives.sandbox.stand_ins import SandboxCommunicator
@@ -44,6 +45,11 @@ class _WorkQueue:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
+
+    @property
+    def runs_this(self) -> bool:
+        """Whether the caller is in a task, or in a callback of one."""
+        return threading.current_thread() is self._thread
 
     def submit(self, task: Callable[[], None] | None) -> None:
         """Have a task done after those before it; None ends the thread."""
@@ -90,7 +96,7 @@ class GroupEngine:
         self._ranks = tuple(ranks)
         self._timing = clock
         self._clock = clock.group(group, ranks)
-        self._lanes: dict[Hashable, _WorkQueue] = {}
+        self._queues: dict[Hashable, _WorkQueue] = {}
         self._idle = threading.Condition()
         self._pending = 0
         self._failed: BaseException | None = None
@@ -101,7 +107,7 @@ class GroupEngine:
         operation: Operation,
         result: list[torch.Tensor],
         *,
-        lane: Hashable = COLLECTIVES,
+        queue_key: Hashable = COLLECTIVES,
         peer: int | None = None,
         reduces: Sequence[torch.Tensor] = (),
         timeout: timedelta = timedelta(0),
@@ -110,9 +116,9 @@ class GroupEngine:
 
         Args:
             op: Name in ``trainmover.telemetry.records.OPS``.
-            operation: Called on the lane's thread with the communicator.
+            operation: Called on the work queue's thread with the communicator.
             result: Tensors that the Work's future resolves to.
-            lane: Operations of one lane run in order.
+            queue_key: Operations of one work queue run in order.
             peer: The other rank within the group, of a message.
             reduces: What is about to be combined with other ranks' values: samples of it are
                 looked at, since afterwards nobody knows where a NaN came from.
@@ -135,6 +141,7 @@ class GroupEngine:
             operation(self._sandbox)
             work.finish()
             return work
+        self._refuse_in_callback(op)
         size = sum(tensor.numel() * tensor.element_size() for tensor in result)
         other = -1 if peer is None else self._ranks[peer]
         wait_for_device = fence(result)
@@ -159,8 +166,19 @@ class GroupEngine:
             self._left()
             work.finish(failed)
 
-        self._lane(lane).submit(task)
+        self._queue(queue_key).submit(task)
         return work
+
+    def _refuse_in_callback(self, op: str) -> None:
+        if not any(queue.runs_this for queue in self._queues.values()):
+            return
+        self._failed = self._failed or CollectiveError(
+            f"{op} was called in a callback of another operation's future (fut.then(...)), as "
+            "torch's PowerSGD hook does. Waited for there it never ends, since the thread that "
+            "would carry it is in the callback, and its place among other operations differs "
+            "from rank to rank. Call it where the program goes on, behind wait()."
+        )
+        raise self._failed
 
     def _execute(self, operation: Operation) -> None:
         if not self._latch.is_set:
@@ -179,12 +197,12 @@ class GroupEngine:
             if self._pending == 0:
                 self._idle.notify_all()
 
-    def _lane(self, key: Hashable) -> _WorkQueue:
+    def _queue(self, key: Hashable) -> _WorkQueue:
         with self._idle:  # forward and backward pass call from different threads
-            lane = self._lanes.get(key)
-            if lane is None:
-                lane = self._lanes[key] = _WorkQueue(f"tm-{self._group}-{key}")
-            return lane
+            work_queue = self._queues.get(key)
+            if work_queue is None:
+                work_queue = self._queues[key] = _WorkQueue(f"tm-{self._group}-{key}")
+            return work_queue
 
     def _raise_failure(self) -> None:
         if self._failed is not None:
@@ -204,9 +222,9 @@ class GroupEngine:
     def end(self) -> None:
         """End the threads once what was issued is done: the program destroyed the group."""
         with self._idle:
-            lanes, self._lanes = self._lanes, {}
-        for lane in lanes.values():
-            lane.submit(None)
+            queues, self._queues = self._queues, {}
+        for work_queue in queues.values():
+            work_queue.submit(None)
 
     def enter_sandbox(self) -> None:
         """Run operations in the sandbox from now on; at a step boundary only."""

@@ -370,8 +370,8 @@ class TrainMoverProcessGroup(dist.ProcessGroup):
             for tensor in tensors:
                 communicator.send(tensor, to=to, tag=tag)
 
-        lane = ("send", to, strand_of(tag))
-        return self._engine.run("send", operation, list(tensors), lane=lane, peer=to)
+        queue_key = ("send", to, strand_of(tag))
+        return self._engine.run("send", operation, list(tensors), queue_key=queue_key, peer=to)
 
     @_eager
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Work:
@@ -382,8 +382,8 @@ class TrainMoverProcessGroup(dist.ProcessGroup):
             for tensor in tensors:
                 communicator.recv(tensor, source=source, tag=tag)
 
-        lane = ("recv", source, strand_of(tag))
-        return self._engine.run("recv", operation, list(tensors), lane=lane, peer=source)
+        queue_key = ("recv", source, strand_of(tag))
+        return self._engine.run("recv", operation, list(tensors), queue_key=queue_key, peer=source)
 
     def _check_message(self, op: str, tensors: Tensors, peer: int, tag: int) -> None:
         check_dense(op, *tensors)

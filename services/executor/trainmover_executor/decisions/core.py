@@ -44,7 +44,7 @@ from trainmover_executor.decisions.effects import (
     Warm,
 )
 from trainmover_executor.decisions.state import Phase, WorkerState
-from trainmover_executor.decisions.turn import Turn
+from trainmover_executor.decisions.transition import Transition
 
 __all__ = ["step"]
 
@@ -62,108 +62,112 @@ def step(state: WorkerState, event: Event) -> tuple[WorkerState, tuple[Action, .
     Raises:
         ProtocolError: The rank cannot come to that from the phase it is in: a bug.
     """
-    turn = Turn(state)
+    transition = Transition(state)
     match event:
         case Broke(reason=reason, epoch=epoch):
-            turn.breaks(reason, epoch)
+            transition.breaks(reason, epoch)
         case Heard() | Abort() | Parked() | NotParked():
-            _on_order(turn, event)
+            _on_order(transition, event)
         case VoteBegun() | VotePassed() | VoteBroke() | BetweenPassed() | BetweenBroke() | Noted():
-            _on_vote(turn, event)
+            _on_vote(transition, event)
         case FirstVote(at_end=at_end):
-            turn.set(votes_at_end=at_end)
+            transition.set(votes_at_end=at_end)
         case Starts(committed=committed):
-            turn.set(committed=committed, origin=committed)
+            transition.set(committed=committed, origin=committed)
         case Warm() | Joins() | CouldNotJoin() | Joined():
-            _on_joining(turn, event)
+            _on_joining(transition, event)
         case Led() | LeadFailed() | LeadPaused() | Switched() | Left():
-            _on_move(turn, event)
+            _on_move(transition, event)
         case Stopped() | SaveTaken() | Recovers() | Agreed() | HandedOut():
-            _on_recovery(turn, event)
-    return turn.state, tuple(turn.actions)
+            _on_recovery(transition, event)
+    return transition.state, tuple(transition.actions)
 
 
-def _on_order(turn: Turn, event: Heard | Abort | Parked | NotParked) -> None:
+def _on_order(transition: Transition, event: Heard | Abort | Parked | NotParked) -> None:
     match event:
         case Heard():
-            orders.on_heard(turn, event)
+            orders.on_heard(transition, event)
         case Abort():
-            orders.on_abort(turn, event)
+            orders.on_abort(transition, event)
         case Parked():
-            orders.on_parked(turn, event)
+            orders.on_parked(transition, event)
         case NotParked():
-            orders.on_not_parked(turn, event)
+            orders.on_not_parked(transition, event)
 
 
 # -- the vote ------------------------------------------------------------------------------------
 
 
 def _on_vote(
-    turn: Turn,
+    transition: Transition,
     event: VoteBegun | VotePassed | VoteBroke | BetweenPassed | BetweenBroke | Noted,
 ) -> None:
     match event:
         case VoteBegun(may_switch=may_switch):
-            turn.set(phase="voting", ballot=turn.state.prepared if may_switch else None)
+            transition.set(
+                phase="voting", voted_on=transition.state.prepared if may_switch else None
+            )
         case VotePassed():
-            _on_vote_passed(turn, event)
+            _on_vote_passed(transition, event)
         case VoteBroke(reason=reason, cast=cast):
-            turn.set(phase="training", undecided="step" if cast else "")
-            _end_ballot(turn)
-            turn.breaks(reason)
+            transition.set(phase="training", undecided="step" if cast else "")
+            _end_ballot(transition)
+            transition.breaks(reason)
         case BetweenPassed():
-            turn.set(between=turn.state.between + 1)
+            transition.set(between=transition.state.between + 1)
         case BetweenBroke(reason=reason):
-            turn.set(undecided="between")
-            turn.breaks(reason)
+            transition.set(undecided="between")
+            transition.breaks(reason)
         case Noted():
-            turn.set(confirmed=None)
+            transition.set(confirmed=None)
 
 
-def _on_vote_passed(turn: Turn, event: VotePassed) -> None:
-    state = turn.state
-    ballot = state.ballot
-    turn.set(
+def _on_vote_passed(transition: Transition, event: VotePassed) -> None:
+    state = transition.state
+    voted_on = state.voted_on
+    transition.set(
         committed=state.committed + 1,
         confirmed=state.unconfirmed,
         unconfirmed=None,
         votes_at_end=event.at_end,
     )
-    if ballot is not None and event.lowest == event.highest == ballot.epoch:
+    if voted_on is not None and event.lowest == event.highest == voted_on.epoch:
         # Every rank voted for it: an abort that came meanwhile is too late.
-        turn.set(phase="switching", switching=ballot, prepared=None, ballot=None, aborted=False)
+        transition.set(
+            phase="switching", switching=voted_on, prepared=None, voted_on=None, aborted=False
+        )
     else:
-        turn.set(phase="training")
-        _end_ballot(turn)
+        transition.set(phase="training")
+        _end_ballot(transition)
 
 
-def _end_ballot(turn: Turn) -> None:
-    """The vote decided nothing about its ballot: now it may be aborted."""
-    ballot, aborted = turn.state.ballot, turn.state.aborted
-    if ballot is None:
+def _end_ballot(transition: Transition) -> None:
+    """The vote decided nothing about the plan voted on: now it may be aborted."""
+    voted_on, aborted = transition.state.voted_on, transition.state.aborted
+    if voted_on is None:
         return
-    turn.set(ballot=None, aborted=False)
+    transition.set(voted_on=None, aborted=False)
     if aborted:
-        turn.set(prepared=None, leading=None)
-        turn.do(DropParked(ballot.epoch))
+        transition.set(prepared=None, leading=None)
+        transition.do(DropParked(voted_on.epoch))
 
 
 # -- epochs --------------------------------------------------------------------------------------
 
 
-def _enter(turn: Turn, plan: Plan, phase: Phase) -> None:
+def _enter(transition: Transition, plan: Plan, phase: Phase) -> None:
     """Be at the epoch of ``plan``, with new links: what broke before is over."""
-    if turn.state.broken_at < plan.epoch:
-        turn.set(broken=None)
-    _advance(turn, plan, phase)
-    newer = turn.state.next_recovery
+    if transition.state.broken_at < plan.epoch:
+        transition.set(broken=None)
+    _advance(transition, plan, phase)
+    newer = transition.state.next_recovery
     if newer is not None:  # do not start what is superseded
-        turn.breaks(f"migration {newer.id} takes the job to epoch {newer.epoch}")
+        transition.breaks(f"migration {newer.id} takes the job to epoch {newer.epoch}")
 
 
-def _advance(turn: Turn, plan: Plan, phase: Phase) -> None:
-    state = turn.state
-    turn.set(
+def _advance(transition: Transition, plan: Plan, phase: Phase) -> None:
+    state = transition.state
+    transition.set(
         phase=phase,
         epoch=plan.epoch,
         preparing=frozenset(epoch for epoch in state.preparing if epoch >= plan.epoch),
@@ -179,21 +183,21 @@ def _after(plan: Plan | None, epoch: int) -> Plan | None:
 # -- joiners -------------------------------------------------------------------------------------
 
 
-def _on_joining(turn: Turn, event: Warm | Joins | CouldNotJoin | Joined) -> None:
+def _on_joining(transition: Transition, event: Warm | Joins | CouldNotJoin | Joined) -> None:
     match event:
         case Warm():
-            turn.set(phase="warm")
+            transition.set(phase="warm")
         case Joins(plan=plan):
-            _enter(turn, plan, "joining")
+            _enter(transition, plan, "joining")
         case CouldNotJoin(plan=plan, reason=reason, links_broke=links_broke):
-            turn.set(phase="warm")
-            if not turn.state.withdrawn(plan):
-                turn.failed(plan, reason, links_broke=links_broke)
+            transition.set(phase="warm")
+            if not transition.state.withdrawn(plan):
+                transition.failed(plan, reason, links_broke=links_broke)
         case Joined(plan=plan, committed=committed, between=between, at_end=at_end):
-            turn.set(
+            transition.set(
                 phase="training",
                 standby=False,
-                joining=None if turn.state.joining == plan else turn.state.joining,
+                joining=None if transition.state.joining == plan else transition.state.joining,
                 unconfirmed=plan,
                 committed=committed,
                 between=between,
@@ -204,41 +208,45 @@ def _on_joining(turn: Turn, event: Warm | Joins | CouldNotJoin | Joined) -> None
 # -- planned moves -------------------------------------------------------------------------------
 
 
-def _on_move(turn: Turn, event: Led | LeadFailed | LeadPaused | Switched | Left) -> None:
-    state = turn.state
+def _on_move(
+    transition: Transition, event: Led | LeadFailed | LeadPaused | Switched | Left
+) -> None:
+    state = transition.state
     match event:
         case Led(plan=plan, took_s=took_s):
             if state.leading == plan:  # else it is off by now
-                turn.set(prepared=plan)
-                turn.prepared(plan, took_s=took_s)
+                transition.set(prepared=plan)
+                transition.prepared(plan, took_s=took_s)
         case LeadPaused(plan=plan):
             if state.prepared == plan:
-                turn.set(prepared=None)
+                transition.set(prepared=None)
         case LeadFailed(plan=plan, reason=reason):
             # Voted for already: the hand-over will find out.
             if state.leading == plan and state.switching != plan:
-                orders.take_back(turn, plan.epoch)
-                turn.failed(plan, reason)
+                orders.take_back(transition, plan.epoch)
+                transition.failed(plan, reason)
         case Switched(plan=plan):
-            _advance(turn, plan, "training")
-            turn.set(switching=None, unconfirmed=plan)
-            if turn.state.broken is not None:
+            _advance(transition, plan, "training")
+            transition.set(switching=None, unconfirmed=plan)
+            if transition.state.broken is not None:
                 # The links of the epoch before go on: what broke there stays broken.
-                turn.set(broken_at=plan.epoch)
-                turn.do(Break(plan.epoch, turn.state.broken))
+                transition.set(broken_at=plan.epoch)
+                transition.do(Break(plan.epoch, transition.state.broken))
         case Left():
-            turn.set(phase="left", switching=None)
+            transition.set(phase="left", switching=None)
 
 
 # -- recovery ------------------------------------------------------------------------------------
 
 
-def _on_recovery(turn: Turn, event: Stopped | SaveTaken | Recovers | Agreed | HandedOut) -> None:
-    state = turn.state
+def _on_recovery(
+    transition: Transition, event: Stopped | SaveTaken | Recovers | Agreed | HandedOut
+) -> None:
+    state = transition.state
     match event:
         case Stopped():
-            turn.set(phase="broken")
-            turn.do(
+            transition.set(phase="broken")
+            transition.do(
                 Publish(
                     StepBroken(
                         machine=state.machine,
@@ -250,21 +258,21 @@ def _on_recovery(turn: Turn, event: Stopped | SaveTaken | Recovers | Agreed | Ha
                 )
             )
         case SaveTaken():
-            turn.set(save=None)
+            transition.set(save=None)
         case Recovers(plan=plan):
-            _enter(turn, plan, "agreeing")
+            _enter(transition, plan, "agreeing")
         case Agreed():
-            _on_agreed(turn, event)
+            _on_agreed(transition, event)
         case HandedOut():
-            turn.set(phase="training", recovering=None)
+            transition.set(phase="training", recovering=None)
 
 
-def _on_agreed(turn: Turn, event: Agreed) -> None:
+def _on_agreed(transition: Transition, event: Agreed) -> None:
     """All survivors have what was undecided, or none: whoever saw more says so."""
-    state, plan = turn.state, event.plan
+    state, plan = transition.state, event.plan
     more = (event.committed - state.committed, event.between - state.between)
     held = (state.undecided == "step", state.undecided == "between")
-    turn.set(
+    transition.set(
         phase="recovering",
         undecided="",
         votes_at_end=event.at_end,
@@ -273,6 +281,8 @@ def _on_agreed(turn: Turn, event: Agreed) -> None:
         unconfirmed=plan,
     )
     if more in {(0, 0), held}:
-        turn.set(committed=event.committed, between=event.between)
+        transition.set(committed=event.committed, between=event.between)
         return
-    turn.set(refusal=f"this rank completed {state.committed} steps, the others {event.committed}")
+    transition.set(
+        refusal=f"this rank completed {state.committed} steps, the others {event.committed}"
+    )

@@ -48,7 +48,7 @@ class WorkerState:
         leading: The plan whose joiner this rank, its leaver, has to bring up to date.
         joining: The planned move that this standby joins.
         recovery: The newest recovery plan heard of.
-        ballot: What the vote under way is about; it cannot be aborted meanwhile.
+        voted_on: What the vote under way is about; it cannot be aborted meanwhile.
         aborted: It was aborted meanwhile, and is dropped if the vote decides otherwise.
         switching: Voted for, to be carried out at the step boundary.
         recovering: Agreed about, to be carried out at the step boundary.
@@ -75,7 +75,7 @@ class WorkerState:
     leading: Plan | None = None
     joining: Plan | None = None
     recovery: Plan | None = None
-    ballot: Plan | None = None
+    voted_on: Plan | None = None
     aborted: bool = False
     switching: Plan | None = None
     recovering: Plan | None = None

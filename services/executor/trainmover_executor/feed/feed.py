@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from trainmover_executor.feed.same_data import print_of, require_same
 from trainmover_executor.feed.sources.drawn import DrawnSource
 from trainmover_executor.feed.sources.map_style import MapSource, is_map_style
 from trainmover_executor.feed.sources.sequence import SequenceSource, is_sequence
@@ -55,6 +56,7 @@ class Feed:
         self._consumed = 0
         self._pass: Any = None
         self._begun = False
+        self._print: int | None = None
         self.cost_s = 0.0
 
     @property
@@ -79,6 +81,7 @@ class Feed:
         while self._epoch < self._epochs:
             if not self._begun:
                 self._set_epoch()
+                self._print = print_of(self._loader)
                 self._source.begin()
                 self._begun = True
             try:
@@ -115,6 +118,7 @@ class Feed:
             "epoch": self._epoch,
             "consumed": self._consumed,
             "begun": self._begun,
+            "print": self._print if self._begun else None,
             "mark": self._source.mark() if self._begun else self._source.rest_mark(),
         }
 
@@ -126,7 +130,7 @@ class Feed:
 
         Raises:
             DataEndedError: The data ends before.
-            ConfigError: The loader cannot be begun anew.
+            ConfigError: The loader cannot be begun anew, or its data is not the same.
         """
         mark = position["mark"]
         if not position["begun"]:
@@ -134,7 +138,9 @@ class Feed:
             self._source.rest(mark)
             self._epoch, self._consumed, self._begun = position["epoch"], 0, False
             return
+        require_same(self._loader, position["print"])
         self._go(position, until=_NO_LIMIT)
+        self._print = position["print"]
         self._source.arrive(mark)
 
     def rewind(self) -> None:
@@ -179,23 +185,45 @@ class Feed:
             DataEndedError: The data ends before.
         """
         source = self._source
-        if position["begun"] and (source.loads_ahead or source.follows):
-            with _generators_kept():
-                self._go(position, until=_NO_LIMIT, drops=max(source.drops, _PRELOAD_DROPS))
+        if not (position["begun"] and (source.loads_ahead or source.follows)):
+            return
+        if self._is_in(position) and self._consumed > position["consumed"]:
+            return  # it was begun beyond that place, and training gets there
+        drops = max(source.drops, _PRELOAD_DROPS)
+        with _generators_kept():
+            self._go(position, until=_NO_LIMIT, drops=drops, leads=True)
 
     def _set_epoch_of(self, position: dict[str, Any]) -> None:
         self._epoch = position["epoch"]
         self._set_epoch()
 
-    def _go(self, position: dict[str, Any], *, until: float, drops: float | None = None) -> bool:
-        """Be in the pass of ``position``, at it or before it."""
+    def _is_in(self, position: dict[str, Any]) -> bool:
+        """Whether the pass of ``position`` is under way."""
+        return self._begun and bool(self._source.mark()["id"] == position["mark"]["id"])
+
+    def _go(
+        self,
+        position: dict[str, Any],
+        *,
+        until: float,
+        drops: float | None = None,
+        leads: bool = False,
+    ) -> bool:
+        """Be in the pass of ``position``, at it or before it.
+
+        Args:
+            position: Where to.
+            until: When to stop (``time.monotonic``).
+            drops: Batches that are rather dropped than avoided; the source's choice when None.
+            leads: Where it begins anew, leave out what training uses while workers begin.
+        """
         source, mark, at = self._source, position["mark"], position["consumed"]
-        live = self._begun and source.mark()["id"] == mark["id"]
-        if not (live and 0 <= at - self._consumed <= (source.drops if drops is None else drops)):
+        most = source.drops if drops is None else drops
+        if not (self._is_in(position) and 0 <= at - self._consumed <= most):
             source.end()
             self._set_epoch_of(position)
             self._begun = False
-            self._consumed = source.resume(mark, at)
+            self._consumed = source.resume(mark, at + (source.lead(at) if leads else 0))
             self._begun = True
         self._epoch = position["epoch"]
         started = time.monotonic()

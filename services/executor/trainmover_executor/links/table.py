@@ -19,13 +19,13 @@ import numpy.typing as npt
 from trainmover.errors import ProtocolError, StaleEpochError
 from trainmover.job.topology import Membership
 from trainmover.telemetry.records import LINK
-from trainmover_executor.links.dialling.handshake import Hail
+from trainmover_executor.links.dialling.handshake import LinkRequest
 from trainmover_executor.links.link import Link, LinkBrokenError
 
 __all__ = ["Dial", "LinkTable"]
 
-Dial = Callable[[str, Hail], "concurrent.futures.Future[socket.socket]"]
-"""Starts dialling ``host:port`` and says the hail; the future holds the accepted socket."""
+Dial = Callable[[str, LinkRequest], "concurrent.futures.Future[socket.socket]"]
+"""Starts dialling ``host:port`` and sends the request; the future holds the accepted socket."""
 
 _PARKED_LIMIT: Final = 4096
 
@@ -49,7 +49,7 @@ class LinkTable:
         self._active: dict[tuple[str, int], Link] = {}
         self._parked: dict[tuple[int, str, int], socket.socket] = {}
         self._retired: list[Link] = []
-        self._seated_at: dict[int, int] = {}
+        self._held_since: dict[int, int] = {}
         self._dialling: set[concurrent.futures.Future[socket.socket]] = set()
         self._ahead: dict[tuple[int, str, int], concurrent.futures.Future[socket.socket]] = {}
         self._broken: str | None = None
@@ -71,24 +71,24 @@ class LinkTable:
         """Why the links were broken off, or None while they are whole."""
         return self._broken
 
-    def seated_at(self, rank: int) -> int:
+    def held_since(self, rank: int) -> int:
         """The epoch at which the process that holds ``rank`` now took it; 0 for the first one."""
-        return self._seated_at.get(rank, 0)
+        return self._held_since.get(rank, 0)
 
     def unbroken_since(self, ranks: Iterable[int]) -> int:
         """The epoch since which neither a member of ``ranks`` changed nor a failure dropped links.
 
         All of ``ranks`` say the same.
         """
-        return max(self._begun, *map(self.seated_at, ranks))
+        return max(self._begun, *map(self.held_since, ranks))
 
     def on_break(self, listener: Callable[[], None]) -> None:
         """Have ``listener`` called whenever links are broken off, on the thread that does it."""
         self._on_break.append(listener)
 
-    def _seat(self, membership: Membership) -> frozenset[int]:
+    def _enter(self, membership: Membership) -> frozenset[int]:
         changed = self._membership.changed_ranks(membership)
-        self._seated_at.update(dict.fromkeys(changed, membership.epoch))
+        self._held_since.update(dict.fromkeys(changed, membership.epoch))
         self._membership = membership
         return changed
 
@@ -163,8 +163,10 @@ class LinkTable:
             return self._adopt(key)
 
     def _call(self, group: str, peer: int) -> concurrent.futures.Future[socket.socket]:
-        hail = Hail(job=self.job, epoch=self.epoch, group=group, source=self.rank, target=peer)
-        calling = self._dial(self._membership.endpoint_of(peer), hail)
+        link_request = LinkRequest(
+            job=self.job, epoch=self.epoch, group=group, source=self.rank, target=peer
+        )
+        calling = self._dial(self._membership.endpoint_of(peer), link_request)
         self._dialling.add(calling)
         return calling
 
@@ -253,7 +255,7 @@ class LinkTable:
         """Counters of the active links of ``groups`` (name to id), dtype ``LINK``."""
         rows = []
         for (group, peer), link in list(self._active.items()):
-            # Lanes of a group ("/p2p", "/p2p7") are links of that group.
+            # Links with a suffix ("/p2p", "/p2p7") are links of the group, too.
             if (id := groups.get(group.partition("/p2p")[0])) is not None:
                 round_trip_us, retransmits = link.kernel_view()
                 counters = link.counters
@@ -289,7 +291,7 @@ class LinkTable:
             Number of links that were replaced by parked ones.
         """
         with self._changed:
-            changed = self._seat(membership)
+            changed = self._enter(membership)
             replaced = 0
             for group, peer in [key for key in self._active if key[1] in changed]:
                 old = self._active.pop((group, peer))
@@ -314,7 +316,7 @@ class LinkTable:
         No thread may be using a link any more.
         """
         with self._changed:
-            self._seat(membership)
+            self._enter(membership)
             self._begun = membership.epoch
             dropped = [*self._active.values(), *self._retired]
             self._active.clear()

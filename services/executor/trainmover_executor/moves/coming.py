@@ -9,7 +9,7 @@ import structlog
 
 from trainmover.job.plan import Plan
 from trainmover_executor.links.link import Link
-from trainmover_executor.moves.predict import predicted
+from trainmover_executor.moves.predict import is_computed, predicted
 from trainmover_executor.position.course import place_of_vote, still_open
 from trainmover_executor.position.position import Place, Position
 from trainmover_executor.state.handing_over.follow import StateFollower
@@ -131,8 +131,9 @@ class Coming:
         """Variables that the program does not have right already.
 
         It set them itself, from the dead rank's values. What it may have wrong is what it computed
-        from collectives, which are stand-ins here, and what cannot be seen from the vote: if that
-        is alike at all ranks, it is what the giver has.
+        from collectives, which are stand-ins here, from gradients, which are those of its own
+        shadow body, and what cannot be seen from the vote: if that is alike at all ranks, it is
+        what the giver has.
 
         Args:
             voted: At the vote.
@@ -149,7 +150,9 @@ class Coming:
         return {
             path: value
             for path, value in certain.items()
-            if self.is_beyond or self._is_hidden(path) or (not quiet and path in voted.variables)
+            if self.is_beyond
+            or self._is_hidden(path)
+            or (path in voted.variables and (not quiet or is_computed(voted.variables[path])))
         }
 
     def _is_hidden(self, path: str) -> bool:

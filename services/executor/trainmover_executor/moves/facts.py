@@ -7,7 +7,7 @@ from typing import NoReturn
 from trainmover.errors import ProtocolError
 from trainmover.events.executor import PlanSwitched
 from trainmover.job.plan import Plan
-from trainmover_executor.decisions.turn import failure_of
+from trainmover_executor.decisions.transition import failure_of
 from trainmover_executor.worker.runtime import Runtime
 
 __all__ = ["Reports"]

@@ -26,16 +26,16 @@ from trainmover_executor.decisions.effects import (
 )
 from trainmover_executor.decisions.state import WorkerState
 from trainmover_executor.links.link import LinkBrokenError
-from trainmover_executor.moves.capsule import (
-    CAPSULE_GROUP,
-    CapsuleKeeper,
-    CapsuleLostError,
-    giver_of,
-)
 from trainmover_executor.moves.checkpoint import CheckpointKeeper
 from trainmover_executor.moves.facts import Reports
 from trainmover_executor.moves.joiner import Joiner
 from trainmover_executor.moves.leaver import Leaver
+from trainmover_executor.moves.private_state import (
+    PRIVATE_STATE_GROUP,
+    PrivateStateKeeper,
+    PrivateStateLostError,
+    giver_of,
+)
 from trainmover_executor.position.moment import Moment
 from trainmover_executor.redundancy.layout import replicas_of
 from trainmover_executor.redundancy.service import FollowerService
@@ -72,18 +72,20 @@ class Handover:
         runtime: Runtime,
         state: TrainingState,
         *,
-        capsules: CapsuleKeeper,
+        private_state: PrivateStateKeeper,
         following: FollowerService,
         checkpoint: CheckpointKeeper,
     ) -> None:
         self._runtime = runtime
         self._checkpoint = checkpoint
         self._state = state
-        self._capsules = capsules
+        self._private_state = private_state
         self._following = following
         self._decisions = runtime.decisions
         self._reports = Reports(runtime)
-        self.joiner = Joiner(runtime, state, self._reports, capsules=capsules, following=following)
+        self.joiner = Joiner(
+            runtime, state, self._reports, private_state=private_state, following=following
+        )
         self.leaver = Leaver(runtime, state, self._reports)
         self.steps_redone = 0
         self.is_joiner = False
@@ -156,7 +158,7 @@ class Handover:
                     **moment.common(),
                     "voted": moment.voted.to_tree(),
                     "gradients": self._state.gradients() if moment.accumulates else None,
-                    "capsules": self._capsules.kept(step=state.committed),
+                    "private_state": self._private_state.kept(step=state.committed),
                     "followed": self._following.units_held(),
                 }
                 self.leaver.leave(plan, rest, moment=moment, step=state.committed)
@@ -235,8 +237,8 @@ class Handover:
         started = time.perf_counter()
         nbytes = 0
         for joiner in plan.sources:
-            if self._capsule_holder(plan, joiner) == runtime.rank:
-                runtime.table.call_ahead(CAPSULE_GROUP, joiner)
+            if self._private_state_holder(plan, joiner) == runtime.rank:
+                runtime.table.call_ahead(PRIVATE_STATE_GROUP, joiner)
         mine = [
             joiner
             for joiner, source in sorted(plan.sources.items())
@@ -246,10 +248,12 @@ class Handover:
             link = runtime.table.link(STATE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S)
             send_tree(link, self._told(moment), epoch=plan.epoch)
         for joiner in sorted(plan.sources):
-            if self._capsule_holder(plan, joiner) == runtime.rank:
-                link = runtime.table.link(CAPSULE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S)
-                capsule = self._capsules.held(joiner, step=self.committed)
-                send_tree(link, capsule, epoch=plan.epoch)
+            if self._private_state_holder(plan, joiner) == runtime.rank:
+                link = runtime.table.link(
+                    PRIVATE_STATE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S
+                )
+                tree = self._private_state.held(joiner, step=self.committed)
+                send_tree(link, tree, epoch=plan.epoch)
         for joiner in mine:
             link = runtime.table.link(STATE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S)
             await_arrival(link, epoch=plan.epoch)
@@ -264,7 +268,7 @@ class Handover:
         """What a joiner has to know before it can take over."""
         state = self._decisions.state
         counts = {"committed": state.committed, "between": state.between, "begun": self.has_begun}
-        then = self._capsules.own_variables(step=self.committed)
+        then = self._private_state.own_variables(step=self.committed)
         return {
             **counts,
             **moment.common(),
@@ -284,13 +288,13 @@ class Handover:
         gradients = self._state.gradients() if moment.accumulates else None
         return {"state": state, "followed": followed, "gradients": gradients}
 
-    def _capsule_holder(self, plan: Plan, joiner: int) -> int | None:
-        """Who hands ``joiner`` its capsule; None before the first step, or when it needs none."""
+    def _private_state_holder(self, plan: Plan, joiner: int) -> int | None:
+        """Who hands ``joiner`` its private state; None before the first step, or if none is due."""
         if not self.has_begun or plan.sources[joiner] == joiner:
             return None
         try:
             return giver_of(plan, joiner)
-        except CapsuleLostError as error:
+        except PrivateStateLostError as error:
             self._reports.refuse(plan, str(error))
 
     def _decline(self, plan: Plan) -> None:
@@ -304,8 +308,8 @@ class Handover:
             STATE_GROUP, plan.sources[runtime.rank], timeout_s=HAND_OVER_TIMEOUT_S
         )
         receive_tree(source, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S)
-        if (holder := self._capsule_holder(plan, runtime.rank)) is not None:
-            link = runtime.table.link(CAPSULE_GROUP, holder, timeout_s=HAND_OVER_TIMEOUT_S)
+        if (holder := self._private_state_holder(plan, runtime.rank)) is not None:
+            link = runtime.table.link(PRIVATE_STATE_GROUP, holder, timeout_s=HAND_OVER_TIMEOUT_S)
             receive_tree(link, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S)
         say_arrived(source, epoch=plan.epoch)
         receive_tree(source, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S)

@@ -20,15 +20,15 @@ from trainmover.errors import StaleEpochError
 from trainmover.job.plan import Plan
 from trainmover_executor.decisions.effects import CouldNotJoin, Joined, Joins
 from trainmover_executor.links.link import LinkBrokenError
-from trainmover_executor.moves.capsule import (
-    CAPSULE_GROUP,
-    CapsuleKeeper,
-    CapsuleLostError,
-    giver_of,
-    open_capsule,
-)
 from trainmover_executor.moves.coming import NOWHERE, Coming
 from trainmover_executor.moves.facts import Reports
+from trainmover_executor.moves.private_state import (
+    PRIVATE_STATE_GROUP,
+    PrivateStateKeeper,
+    PrivateStateLostError,
+    giver_of,
+    open_private_state,
+)
 from trainmover_executor.position.course import (
     Course,
     EndCall,
@@ -89,7 +89,7 @@ class Joiner:
         runtime: This rank.
         state: Its state, to be overwritten.
         reports: Where facts go.
-        capsules: What it keeps for other ranks once it takes part.
+        private_state: What it keeps for other ranks once it takes part.
         following: The same for state.
     """
 
@@ -99,12 +99,12 @@ class Joiner:
         state: TrainingState,
         reports: Reports,
         *,
-        capsules: CapsuleKeeper,
+        private_state: PrivateStateKeeper,
         following: FollowerService,
     ) -> None:
         self._runtime = runtime
         self._state = state
-        self._capsules = capsules
+        self._private_state = private_state
         self._following = following
         self._reports = reports
         self._coming: Coming | None = None
@@ -228,15 +228,15 @@ class Joiner:
             return coming
         committed, _, _ = runtime.agree([_UNBORN, _UNBORN, 0], best=max)
         if committed > runtime.decisions.state.origin:
-            with contextlib.suppress(CapsuleLostError):  # which is said when it is asked for
-                runtime.table.call_ahead(CAPSULE_GROUP, giver_of(plan, runtime.rank))
+            with contextlib.suppress(PrivateStateLostError):  # which is said when it is asked for
+                runtime.table.call_ahead(PRIVATE_STATE_GROUP, giver_of(plan, runtime.rank))
         source = plan.sources[runtime.rank]
         coming.link = runtime.table.link(STATE_GROUP, source, timeout_s=HAND_OVER_TIMEOUT_S)
         coming.told, _ = receive_tree(
             coming.link, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S
         )
         if coming.told["begun"]:
-            coming.voted = Position.from_tree(self._receive_capsule(plan))
+            coming.voted = Position.from_tree(self._receive_private_state(plan))
         seen = runtime.places.seen()
         if seen is not None and _same_place(seen["place"], coming.told["place"]):
             coming.now = Position.from_tree(seen["position"])
@@ -329,7 +329,7 @@ class Joiner:
         assert follower is not None  # noqa: S101 - it received the message
         if coming.arrived is not None:
             coming.arrived.restore()
-        self._capsules.keep(message["capsules"], step=message["committed"])
+        self._private_state.keep(message["private_state"], step=message["committed"])
         self._following.adopt(message["followed"])
         self._state.drop_gradients()
         if message["gradients"] is not None:
@@ -363,7 +363,7 @@ class Joiner:
         coming.nbytes += received.nbytes
 
     def _inherit(self, coming: Coming) -> Moment:
-        """Stand where the job stands, with what only the dead rank knew from its capsule."""
+        """Stand where the job stands, with the private state of the dead rank."""
         if coming.arrived is None:
             self._receive(coming)
         else:
@@ -389,15 +389,15 @@ class Joiner:
         broke = not isinstance(error, StateCorruptError)
         self._runtime.decisions.take(CouldNotJoin(coming.plan, str(error), links_broke=broke))
 
-    def _receive_capsule(self, plan: Plan) -> dict[str, Any]:
+    def _receive_private_state(self, plan: Plan) -> dict[str, Any]:
         runtime = self._runtime
         try:
             holder = giver_of(plan, runtime.rank)
-        except CapsuleLostError as error:
+        except PrivateStateLostError as error:
             self._reports.refuse(plan, str(error))
-        link = runtime.table.link(CAPSULE_GROUP, holder, timeout_s=HAND_OVER_TIMEOUT_S)
+        link = runtime.table.link(PRIVATE_STATE_GROUP, holder, timeout_s=HAND_OVER_TIMEOUT_S)
         tree, _ = receive_tree(link, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S)
-        return open_capsule(tree["capsule"])
+        return open_private_state(tree["private_state"])
 
 
 def _same_place(one: dict[str, Any], other: dict[str, Any]) -> bool:

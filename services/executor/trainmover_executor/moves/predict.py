@@ -7,12 +7,17 @@ differs from rank to rank is known by running that code only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from trainmover_executor.program.values import equal
+import torch
 
-__all__ = ["predicted"]
+from trainmover_executor.program.values.compare import equal
+
+__all__ = ["is_computed", "predicted"]
+
+_LOOKED_AT: Final = 64
 
 
 def predicted(
@@ -39,3 +44,20 @@ def predicted(
         elif not (known and equal(then[path], value)):
             unknown.append(path)
     return certain, unknown
+
+
+def is_computed(tree: Any) -> bool:
+    """Whether ranks that hold ``tree`` alike have computed it alike.
+
+    Zeros, counts and flags are what ranks begin with and set themselves back to. A number with a
+    fraction is alike at two ranks only where what it comes from is: reduced gradients, a mean.
+    """
+    if isinstance(tree, float):
+        return math.isfinite(tree) and not tree.is_integer()
+    if isinstance(tree, torch.Tensor):
+        return tree.is_floating_point() and any(
+            map(is_computed, tree.reshape(-1)[:_LOOKED_AT].tolist())
+        )
+    if isinstance(tree, Mapping):
+        return any(map(is_computed, tree.values()))
+    return isinstance(tree, list | tuple) and any(map(is_computed, tree))

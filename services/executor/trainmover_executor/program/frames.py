@@ -13,7 +13,14 @@ from typing import Any, Final
 
 import trainmover_executor
 
-__all__ = ["is_program", "place_in", "program_frames", "signature_of", "write_locals"]
+__all__ = [
+    "is_program",
+    "modules_of_program",
+    "place_in",
+    "program_frames",
+    "signature_of",
+    "write_locals",
+]
 
 _STANDARD: Final = tuple(
     str(Path(sysconfig.get_path(kind))) + "/" for kind in ("stdlib", "platstdlib")
@@ -34,6 +41,36 @@ def is_program(module: str, file: str) -> bool:
     if file.startswith(_SITE):
         return module.partition(".")[0] not in _LIBRARIES
     return not file.startswith(_STANDARD)
+
+
+def modules_of_program() -> list[dict[str, Any]]:
+    """The variables of the modules that the script brought along: files of its own."""
+    return [
+        vars(sys.modules[name])
+        for name in _names_of_modules(len(sys.modules))
+        if name in sys.modules
+    ]
+
+
+@lru_cache(maxsize=1)
+def _names_of_modules(count: int) -> list[str]:
+    """Which of ``count`` modules those are: asked anew where some were imported."""
+    del count
+    return [
+        name
+        for name, module in list(sys.modules.items())
+        if name != "__main__" and is_of_script(name)
+    ]
+
+
+@lru_cache(maxsize=4096)
+def is_of_script(module: str) -> bool:
+    """Whether a module is the script or one that it brought along, and not installed."""
+    package = module.partition(".")[0]
+    if package in _LIBRARIES or package.startswith("trainmover_"):
+        return False
+    file = getattr(sys.modules.get(module), "__file__", None) or "<frozen"
+    return is_program(module, file) and (module == "__main__" or not file.startswith(_SITE))
 
 
 def program_frames(frame: FrameType | None) -> list[FrameType]:

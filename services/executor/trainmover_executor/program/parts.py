@@ -13,13 +13,14 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from trainmover_executor.program.frames import is_program
-from trainmover_executor.program.values import is_plain
+from trainmover_executor.program.values.plain import CONTAINERS, is_plain
 
-__all__ = ["SCALARS", "is_passed_over", "nowhere", "parts_of"]
+__all__ = ["BAGS", "SCALARS", "is_mere_code", "is_passed_over", "nowhere", "parts_of"]
 
+BAGS: Final = (types.SimpleNamespace, argparse.Namespace)
 SCALARS: Final = frozenset({type(None), bool, int, float, complex})
 _NOT_LOOKED_AT: Final = (
     torch.Tensor,
@@ -45,7 +46,7 @@ def is_passed_over(kind: type[Any]) -> bool:
 @lru_cache(maxsize=4096)
 def _is_own(kind: type[Any]) -> bool:
     """Whether a class is the program's own, or a bag of values."""
-    if issubclass(kind, types.SimpleNamespace | argparse.Namespace):
+    if issubclass(kind, BAGS):
         return True
     module = inspect.getmodule(kind)
     return is_program(kind.__module__, getattr(module, "__file__", None) or "<frozen")
@@ -63,18 +64,48 @@ def parts_of(value: Any) -> Iterable[Part] | None:
         return _parts_of_partial(value)
     if isinstance(value, type):
         return _members_of(value) if _is_own(value) else ()
-    own = hasattr(value, "__dict__") and _is_own(type(value))  # type: ignore[arg-type]
-    return _members_of(value) if own else None
+    kind = type(value)
+    if not _is_own(kind):  # type: ignore[arg-type]
+        return None
+    slots = _slots_of(kind)  # type: ignore[arg-type] # classes are hashable
+    return _members_of(value) if slots or hasattr(value, "__dict__") else None
+
+
+@lru_cache(maxsize=4096)
+def _slots_of(kind: type[Any]) -> tuple[str, ...]:
+    """Names of attributes that objects of a class hold outside of their ``__dict__``."""
+    found: list[str] = []
+    for each in kind.__mro__:
+        slots = vars(each).get("__slots__", ())
+        found += [slots] if isinstance(slots, str) else slots
+    return tuple(name for name in found if not name.startswith("__"))
 
 
 def _members_of(value: Any) -> list[Part]:
-    # Containers and generators of a data set belong to the data.
+    # What a data set draws and streams belongs to the data; lists of examples may grow.
+    kinds = SCALARS if isinstance(value, IterableDataset) else SCALARS | CONTAINERS
     plain = isinstance(value, Dataset)
+    held = dict(getattr(value, "__dict__", {}))
+    if not isinstance(value, type):
+        names = _slots_of(type(value))  # type: ignore[arg-type] # classes are hashable
+        held |= {name: getattr(value, name) for name in names if hasattr(value, name)}
     return [
-        (name, each, partial(setattr, value, name))
-        for name, each in vars(value).items()
-        if not plain or type(each) in SCALARS
+        (name, each, partial(_set, value, name))
+        for name, each in held.items()
+        if (type(each) in kinds if plain else True) and not name.startswith("__")
     ]
+
+
+def _set(holder: Any, name: str, value: Any) -> None:
+    try:
+        setattr(holder, name, value)
+    except (AttributeError, TypeError, ValueError):  # frozen, and another field cannot be carried
+        object.__setattr__(holder, name, value)
+
+
+def is_mere_code(value: Any) -> bool:
+    """Whether ``value`` is a function that holds nothing, as most functions and methods are."""
+    return type(value) is types.FunctionType and not (value.__closure__ or value.__dict__)
 
 
 def _parts_of_partial(value: functools.partial[Any]) -> list[Part]:
@@ -87,6 +118,8 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[Part]:
     """Attributes of a function, and the variables of functions around it that it uses."""
     yield from _members_of(function)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if name == "__class__":  # of a method that calls super()
+            continue
         with contextlib.suppress(ValueError):  # not set yet
             yield name, cell.cell_contents, partial(setattr, cell, "cell_contents")
 

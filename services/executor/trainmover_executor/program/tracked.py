@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from trainmover.errors import ConfigError
-from trainmover_executor.program.values import PLAIN, overwrite
+from trainmover_executor.program.values.plain import PLAIN
+from trainmover_executor.program.values.restored import overwrite
 from trainmover_executor.state.packing.codec import StateNotPortableError
 from trainmover_executor.state.packing.portable import pack_tree
 

@@ -13,24 +13,38 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, Final
 
-from trainmover_executor.program.frames import program_frames, write_locals
-from trainmover_executor.program.liveness import live_names
-from trainmover_executor.program.parts import SCALARS, is_passed_over, nowhere, parts_of
-from trainmover_executor.program.values import (
-    CONTAINERS,
-    equal,
-    is_plain,
-    portable,
-    restored,
+from trainmover_executor.program.frames import (
+    is_of_script,
+    modules_of_program,
+    program_frames,
+    write_locals,
 )
+from trainmover_executor.program.liveness import live_names
+from trainmover_executor.program.parts import (
+    BAGS,
+    SCALARS,
+    is_mere_code,
+    is_passed_over,
+    nowhere,
+    parts_of,
+)
+from trainmover_executor.program.values.compare import equal
+from trainmover_executor.program.values.named import CODE, is_named
+from trainmover_executor.program.values.plain import CONTAINERS, MUTABLE, in_two_places, is_plain
+from trainmover_executor.program.values.restored import reserve, restored
+from trainmover_executor.program.values.trees import portable
 
 __all__ = ["LoopVariables"]
 
-_DEPTH: Final = 3
-_MEMBERS: Final = 64
+_DEPTH: Final = 8
+_STEP_IN_LIBRARIES: Final = 3
+"""Objects of installed packages, a framework's trainer say, are large, and mostly no state."""
+_MEMBERS: Final = 128
+_MOST_OBJECTS: Final = 4096
+"""So many objects, so deep, are looked into at each look."""
 _UNSEEN: Final = object()
 
 
@@ -63,6 +77,7 @@ class LoopVariables:
         self._kept: dict[str, Any] = {}
         self._holders: dict[str, Any] = {}
         self._passed_over: list[tuple[str, Any]] | None = None
+        self._outgrown: set[str] = set()
 
     def passed_over(self, frame: FrameType | None) -> list[tuple[str, Any]]:
         """(path, value) of what is needed on from ``frame`` and cannot be carried as a value."""
@@ -72,13 +87,25 @@ class LoopVariables:
         found, self._passed_over = self._passed_over, None
         return found
 
+    @property
+    def outgrown(self) -> int:
+        """How many variables could be carried at first, and then not any more."""
+        return len(self._outgrown)
+
+    def was_plain(self, path: str) -> bool:
+        """Whether the variable, or what it is a part of now, could be carried at first."""
+        first = self._first or {}
+        while path and path not in first:
+            path = path[: max(path.rfind("["), path.rfind("."), 0)]
+        return bool(path)
+
     def changed(self, frame: FrameType | None) -> dict[str, Any]:
         """What changed since the first call, as a portable tree by path.
 
         Args:
             frame: The innermost frame to look at.
         """
-        now = {one.path: portable(one.value) for one in self._all(frame)}
+        now, _ = self._told(frame)
         if self._first is None:
             self._first = now
         for path, value in now.items():
@@ -106,9 +133,13 @@ class LoopVariables:
 
     def keep(self, frame: FrameType | None) -> None:
         """Remember all values, for a step that may be done again."""
-        found = list(self._all(frame))
-        self._kept = {one.path: portable(one.value) for one in found}
-        self._holders = {one.path: one.value for one in found}
+        self._kept, self._holders = self._told(frame)
+
+    def _told(self, frame: FrameType | None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """All variables as portable trees, and as they are, by path."""
+        held = {one.path: one.value for one in self._all(frame)}
+        shared = in_two_places(held.items())
+        return {path: portable(value, shared) for path, value in held.items()}, held
 
     def put_back(self, frame: FrameType | None) -> None:
         """Have all variables hold what they held at the last ``keep``.
@@ -135,17 +166,25 @@ class LoopVariables:
     ) -> list[str]:
         missing = dict(values)
         held = {} if holders is None else holders
+        found: list[tuple[_Variable, Any, Any]] = []
+        shared: dict[str, Any] = {}
+        taken: set[int] = set()
         for one in self._all(frame, live=False):
             if one.path in missing:
-                tree = missing.pop(one.path)
-                like = held.get(one.path, one.value)
-                if not equal(portable(like), tree):
-                    one.put(restored(tree, like))
-                elif like is not one.value:
-                    one.put(like)
+                like, tree = held.get(one.path, one.value), missing.pop(one.path)
+                if type(like) in MUTABLE and id(like) in taken:
+                    like = None  # one object here, and two there
+                taken.add(id(like))
+                reserve(tree, like, shared)
+                found.append((one, like, tree))
+        for one, like, tree in found:
+            if not equal(portable(like), tree):
+                one.put(restored(tree, like, shared))
+            elif like is not one.value:
+                one.put(like)
         for root, _, put in self._roots(frame, live=False):
             for path in [path for path in missing if path.rpartition(".")[0] == root]:
-                put(path.rpartition(".")[2], restored(missing.pop(path), held.get(path)))
+                put(path.rpartition(".")[2], restored(missing.pop(path), held.get(path), shared))
         return sorted(missing)
 
     # -- where they are --------------------------------------------------------------------------
@@ -172,6 +211,10 @@ class LoopVariables:
                 script = scripts.get(id(names))
                 wanted = names if script is None else _needed(names, script, live=live)
                 yield names.get("__name__", "?").strip("_"), wanted, names.__setitem__
+        for names in modules_of_program():
+            if id(names) not in modules:
+                modules.add(id(names))
+                yield names["__name__"], _own_of(names), names.__setitem__
         for depth, each in enumerate(frames):
             if not _is_module(each):
                 root = f"{each.f_code.co_qualname}@{depth}".replace(".", ":")
@@ -181,6 +224,14 @@ class LoopVariables:
         self, value: Any, path: str, put: Callable[[Any], None], seen: set[int], depth: int
     ) -> Iterator[_Variable]:
         kind = type(value)
+        if isinstance(value, CODE) and path.rpartition(".")[2] != value.__name__:
+            # A name that may stand for another function later: a loss, an activation.
+            if is_named(value):
+                yield _Variable(path, value, put)
+            else:
+                self._pass_over(path, value)
+        if is_mere_code(value):
+            return
         passed_over = is_passed_over(kind)  # type: ignore[arg-type] # classes are hashable
         if kind in SCALARS or (not passed_over and is_plain(value)):
             yield _Variable(path, value, put)
@@ -188,19 +239,22 @@ class LoopVariables:
         if passed_over:
             self._pass_over(path, value)
             return
-        if depth == _DEPTH or id(value) in seen:
+        if depth >= _DEPTH or len(seen) > _MOST_OBJECTS or id(value) in seen:
             return
         seen.add(id(value))
         if kind in CONTAINERS and len(value) <= _MEMBERS:
             yield from self._visit_items(value, path, seen, depth)
         elif (parts := parts_of(value)) is not None:
+            mine = kind in BAGS or is_of_script(kind.__module__)
+            deeper = depth + (1 if mine else _STEP_IN_LIBRARIES)
             for name, member, setter in parts:
-                if not name.startswith("__"):
-                    yield from self._visit(member, f"{path}.{name}", setter, seen, depth + 1)
+                yield from self._visit(member, f"{path}.{name}", setter, seen, deeper)
         else:
             self._pass_over(path, value)
 
     def _pass_over(self, path: str, value: Any) -> None:
+        if path not in self._outgrown and self.was_plain(path):
+            self._outgrown.add(path)
         if self._passed_over is not None:
             self._passed_over.append((path, value))
 
@@ -225,6 +279,18 @@ class LoopVariables:
 
 def _is_module(frame: FrameType) -> bool:
     return frame.f_locals is frame.f_globals
+
+
+def _own_of(names: dict[str, Any]) -> dict[str, Any]:
+    """Those of a module's ``names`` that it has not imported, and that are no mere code."""
+    own = names["__name__"]
+    return {
+        name: value
+        for name, value in names.items()
+        if not is_mere_code(value)
+        and type(value) is not ModuleType
+        and not (isinstance(value, CODE) and value.__module__ != own)
+    }
 
 
 def _needed(names: dict[str, Any], frame: FrameType, *, live: bool) -> dict[str, Any]:

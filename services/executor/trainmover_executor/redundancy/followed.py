@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from trainmover_executor.state.packing.memory import on_host
-from trainmover_executor.state.training import TrainingState, local_of
+from trainmover_executor.state.packing.shards import local_of
+from trainmover_executor.state.training import TrainingState
 from trainmover_executor.state.units import StateUnits
 
 __all__ = ["Followed"]
@@ -36,7 +37,7 @@ class Followed:
         self._going: tuple[str, ...] = ()
         self._begun = False
         self._told = False
-        self._turn = 0
+        self._sampled = 0
         self.budget = _FIRST_BUDGET_BYTES
 
     @staticmethod
@@ -105,7 +106,7 @@ class Followed:
     def stepped(self) -> None:
         """The optimizer has taken its step: what it left is what taking it again must lead to."""
         if self._logged:
-            name = self._units.names[self._turn]
+            name = self._units.names[self._sampled]
             self._taken = name, self._units.sample(name)
 
     def changed(self) -> str:
@@ -144,7 +145,7 @@ class Followed:
     def _sample(self) -> list[Any] | None:
         names = self._units.names
         for _ in names:
-            self._turn = (self._turn + 1) % len(names)
-            if names[self._turn] in self._sent:
-                return [names[self._turn], self._units.sample(names[self._turn])]
+            self._sampled = (self._sampled + 1) % len(names)
+            if names[self._sampled] in self._sent:
+                return [names[self._sampled], self._units.sample(names[self._sampled])]
         return None

@@ -20,10 +20,11 @@ from trainmover.job.redundancy import Redundancy
 from trainmover_executor.redundancy.followed import Followed
 from trainmover_executor.redundancy.follower import Follower, NotFollowedError
 from trainmover_executor.redundancy.layout import redundancy_of, replicas_of
+from trainmover_executor.state.optimizers import settings_of
 from trainmover_executor.state.packing.codec import TensorSpec
 from trainmover_executor.state.packing.memory import flat_of
 from trainmover_executor.state.packing.portable import PartedTree, pack_tree, part_tree, unpack_tree
-from trainmover_executor.state.training import TrainingState, settings_of
+from trainmover_executor.state.training import TrainingState
 from trainmover_executor.worker.runtime import Runtime
 
 __all__ = ["FollowerService"]

@@ -17,7 +17,7 @@ from torch import nn
 from trainmover.telemetry.records import Flag, Phase
 from trainmover_executor.clock.writer import CollectiveClock
 from trainmover_executor.state.packing.memory import on_host
-from trainmover_executor.state.training import local_of
+from trainmover_executor.state.packing.shards import local_of
 
 __all__ = ["StepTiming"]
 

@@ -103,8 +103,7 @@ class StepStart:
     def _put_back(self) -> None:
         restore_rng(self._rng)
         self._state.load_small(copy.deepcopy(self._small))
-        for kept, buffer in zip(self._buffers, self._state.buffers(), strict=True):
-            buffer.copy_(kept)
+        self._state.load_buffers(enumerate(self._buffers))
         if self._large is not None:
             self._state.load_large(self._large)
 

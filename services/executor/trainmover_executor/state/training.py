@@ -7,7 +7,6 @@ that ran shadow iterations already owns every tensor at its final address. Every
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -15,25 +14,28 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 
 from trainmover.errors import ConfigError
 from trainmover_executor.state.loose import LooseParameters
+from trainmover_executor.state.optimizers import (
+    apart,
+    load_optimizer,
+    load_settings,
+    optimizer_tree,
+    refuse_nested,
+    settings_of,
+)
 from trainmover_executor.state.packing.codec import encode
 from trainmover_executor.state.packing.fingerprint import fingerprint_of
 from trainmover_executor.state.packing.memory import bytes_of, flat_of
+from trainmover_executor.state.packing.shards import assign, like_parameter, local_of
 from trainmover_executor.state.structure import Structure
 
 __all__ = [
     "Stateful",
     "TrainingState",
-    "like_parameter",
-    "load_entries",
-    "load_settings",
-    "local_of",
-    "settings_of",
 ]
 
 _T = TypeVar("_T")
@@ -80,7 +82,7 @@ class TrainingState:
                     "state_dict() and load_state_dict(). Give the session an object that has."
                 )
         for optimizer in optimizers:
-            _refuse_nested(optimizer)
+            refuse_nested(optimizer)
         loose = LooseParameters.of(models, optimizers)
         self.models = (*models, loose) if loose is not None else tuple(models)
         self.optimizers = tuple(optimizers)
@@ -116,7 +118,7 @@ class TrainingState:
         """All of it, with live tensors."""
         return {
             "models": [_module_tree(model) for model in self.models],
-            "optimizers": [_optimizer_tree(optimizer) for optimizer in self.optimizers],
+            "optimizers": [optimizer_tree(optimizer) for optimizer in self.optimizers],
             "others": self.small(),
         }
 
@@ -124,16 +126,16 @@ class TrainingState:
         """Parameters and what optimizers keep, with live tensors."""
         return {
             "parameters": [local_of(parameter) for parameter in self.parameters()],
-            "optimizers": [_optimizer_tree(optimizer) for optimizer in self.optimizers],
+            "optimizers": [optimizer_tree(optimizer) for optimizer in self.optimizers],
         }
 
     @torch.no_grad()
     def load_large(self, tree: dict[str, Any]) -> None:
         """Put back a copy of what ``large`` returned."""
         for parameter, value in zip(self.parameters(), tree["parameters"], strict=True):
-            _assign(local_of(parameter), value)
+            assign(local_of(parameter), value)
         for optimizer, state in zip(self.optimizers, tree["optimizers"], strict=True):
-            _load_optimizer(optimizer, state)
+            load_optimizer(optimizer, state)
 
     def gradients(self) -> list[torch.Tensor | None]:
         """Live local gradients, in the order of ``parameters``."""
@@ -154,7 +156,7 @@ class TrainingState:
             if value is None:
                 parameter.grad = None
             elif parameter.grad is not None:  # in place: wrappers keep views of it
-                _assign(local_of(parameter.grad), value)
+                assign(local_of(parameter.grad), value)
             else:
                 parameter.grad = like_parameter(parameter, value)
 
@@ -170,7 +172,7 @@ class TrainingState:
             if isinstance(other, LRScheduler | torch.amp.GradScaler)
         }
         groups = [
-            [{key: _apart(value) for key, value in group.items()} for group in settings_of(each)]
+            [{key: apart(value) for key, value in group.items()} for group in settings_of(each)]
             for each in self.optimizers
         ]
         return {"groups": groups, "others": others}
@@ -205,7 +207,7 @@ class TrainingState:
         for model, state in zip(self.models, tree["models"], strict=True):
             _load_module(model, state)
         for optimizer, state in zip(self.optimizers, tree["optimizers"], strict=True):
-            _load_optimizer(optimizer, state)
+            load_optimizer(optimizer, state)
         self.load_small(tree["others"])
 
     def rest(self) -> dict[str, Any]:
@@ -220,9 +222,8 @@ class TrainingState:
     def load_rest(self, tree: dict[str, Any]) -> None:
         """Take over what another rank's ``rest`` returned."""
         for model, buffers in zip(self.models, tree["buffers"], strict=True):
-            live = dict(model.named_buffers())
             for name, value in buffers.items():
-                _assign(local_of(live[name]), value)
+                _assign_buffer(model, name, value)
         for optimizer, settings in zip(self.optimizers, tree["settings"], strict=True):
             load_settings(optimizer, settings)
         self.load_small(tree["others"])
@@ -232,11 +233,14 @@ class TrainingState:
         return [local_of(buffer) for buffer in self._held("_buffers")]
 
     @torch.no_grad()
-    def load_buffers(self, values: list[list[Any]]) -> None:
+    def load_buffers(self, values: Iterable[Sequence[Any]]) -> None:
         """Put back (index, value) pairs of ``buffers``."""
-        live = self.buffers()
+        held = [(one, name) for one in self._modules() for name in one._buffers]  # noqa: SLF001
+        live = {id(one._buffers[name]): (one, name) for one, name in reversed(held)}  # noqa: SLF001
+        owners = [live[id(buffer)] for buffer in self._held("_buffers")]
         for index, value in values:
-            live[index].copy_(value)
+            holder, name = owners[index]
+            _assign_buffer(holder, name, value)
 
     def parameters(self) -> list[torch.Tensor]:
         """Live parameters."""
@@ -282,24 +286,6 @@ def _once(values: Iterable[_T | None]) -> list[_T]:
     return list({id(value): value for value in values if value is not None}.values())
 
 
-def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of a tensor: its shard of a DTensor, else all of it."""
-    to_local = getattr(tensor, "to_local", None)
-    local: torch.Tensor = tensor.detach() if to_local is None else to_local().detach()
-    return local
-
-
-def _refuse_nested(optimizer: torch.optim.Optimizer) -> None:
-    for name, inner in vars(optimizer).items():
-        if isinstance(inner, torch.optim.Optimizer) and inner.state is not optimizer.state:
-            raise ConfigError(
-                f"{type(optimizer).__name__} keeps its state in another optimizer ({name!r}), "
-                "which would stay behind when a machine is replaced. To shard the state of "
-                "optimizers use FSDP2 (fully_shard), which a session knows; an optimizer that "
-                "only wraps another one: pass the inner one."
-            )
-
-
 def _module_tree(model: nn.Module) -> dict[str, Any]:
     return {
         "parameters": {name: local_of(value) for name, value in model.named_parameters()},
@@ -317,97 +303,18 @@ def _load_module(model: nn.Module, state: dict[str, Any]) -> None:
             different = sorted(received.keys() ^ live.keys())[:5]
             raise ConfigError(f"the models differ: {kind} {different} exist on one side only")
         for name, value in received.items():
-            _assign(local_of(live[name]), value)
-
-
-def _assign(live: torch.Tensor, value: torch.Tensor) -> None:
-    if live.data_ptr() != value.data_ptr() or live.numel() == 0:
-        live.copy_(value)
-
-
-def _optimizer_tree(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    states = [
-        [dict(optimizer.state.get(parameter, {})) for parameter in group["params"]]
-        for group in optimizer.param_groups
-    ]
-    return {"groups": settings_of(optimizer), "states": states}
-
-
-def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Learning rate and the like of each parameter group."""
-    return [
-        {key: value for key, value in group.items() if key != "params"}
-        for group in optimizer.param_groups
-    ]
-
-
-def _apart(value: Any) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) else value
-
-
-def load_settings(optimizer: torch.optim.Optimizer, settings: list[dict[str, Any]]) -> None:
-    """Take over what ``settings_of`` returned."""
-    for group, received in zip(optimizer.param_groups, settings, strict=True):
-        for key, value in received.items():
-            live = group.get(key)
-            if isinstance(live, torch.Tensor) and isinstance(value, torch.Tensor):
-                _assign(live, value)
+            if kind == "buffers":
+                _assign_buffer(model, name, value)
             else:
-                group[key] = value
+                assign(local_of(live[name]), value)
 
 
-def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    load_settings(optimizer, state["groups"])
-    for group, states in zip(optimizer.param_groups, state["states"], strict=True):
-        for parameter, entries in zip(group["params"], states, strict=True):
-            load_entries(optimizer, parameter, entries)
-
-
-def load_entries(
-    optimizer: torch.optim.Optimizer, parameter: torch.Tensor, entries: Mapping[str, Any]
-) -> None:
-    """Make ``entries`` what the optimizer keeps of ``parameter``, in place where possible.
-
-    What cannot be taken over in place is copied: the optimizer goes on to change it, and
-    ``entries`` may be needed again, for a step that is aborted twice.
-    """
-    if not entries:
-        optimizer.state.pop(parameter, None)
-        return
-    live = optimizer.state[parameter]
-    for key in [key for key in live if key not in entries]:
-        del live[key]
-    for key, entry in entries.items():
-        present = live.get(key)
-        value = local_of(entry) if isinstance(entry, torch.Tensor) else entry
-        if isinstance(value, torch.Tensor) and isinstance(present, torch.Tensor):
-            _assign(local_of(present), value)
-        elif isinstance(value, torch.Tensor) and value.shape != torch.Size([]):
-            live[key] = like_parameter(parameter, value.clone())
-        elif isinstance(value, torch.Tensor):
-            live[key] = value.clone().to(_device_of_scalars(optimizer, parameter))
-        else:
-            live[key] = copy.deepcopy(value)
-
-
-def _device_of_scalars(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.device:
-    """Where the optimizer keeps its step count: with the kernels that read it."""
-    groups = optimizer.param_groups
-    group = next(g for g in groups if any(parameter is each for each in g["params"]))
-    on_device = group.get("capturable") or group.get("fused")
-    return local_of(parameter).device if on_device else torch.device("cpu")
-
-
-def like_parameter(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Put a received shard where the parameter is, and wrap it as the parameter is (DTensor)."""
-    value = value.to(local_of(parameter).device)
-    if not isinstance(parameter, DTensor):
-        return value
-    return DTensor.from_local(
-        value,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
+def _assign_buffer(model: nn.Module, name: str, value: torch.Tensor) -> None:
+    """Have a buffer hold ``value``; one that grows, a memory say, takes another shape."""
+    path, _, own = name.rpartition(".")
+    holder = model.get_submodule(path)
+    live = local_of(getattr(holder, own))
+    if live.shape == value.shape:
+        assign(live, value)
+    else:
+        setattr(holder, own, value.to(live.device, copy=True))

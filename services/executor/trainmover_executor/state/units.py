@@ -7,7 +7,7 @@ treats every element by itself comes to the same bits, whichever parameters it i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,11 +16,13 @@ from torch import optim
 from torch.distributed.tensor import DTensor
 
 from trainmover.errors import ProtocolError
+from trainmover_executor.state.optimizers import load_entries
 from trainmover_executor.state.packing.checksum import sum_of_words
 from trainmover_executor.state.packing.codec import TensorSpec
 from trainmover_executor.state.packing.fingerprint import fingerprint_of
 from trainmover_executor.state.packing.memory import bytes_of, flat_of
-from trainmover_executor.state.training import TrainingState, like_parameter, load_entries, local_of
+from trainmover_executor.state.packing.shards import like_parameter, local_of
+from trainmover_executor.state.training import TrainingState
 
 __all__ = ["ELEMENTWISE", "StateUnits", "sample_of"]
 
@@ -104,6 +106,18 @@ class StateUnits:
             for group in optimizer.param_groups
             for parameter in group["params"]
         )
+
+    def batches(self, nbytes: int) -> Iterator[tuple[str, ...]]:
+        """All names, as many together as have ``nbytes`` bytes; a larger unit stands alone."""
+        batch, size = list[str](), 0
+        for name in self.names:
+            if batch and size + self.nbytes(name) > nbytes:
+                yield tuple(batch)
+                batch, size = [], 0
+            batch.append(name)
+            size += self.nbytes(name)
+        if batch:
+            yield tuple(batch)
 
     def tree(self, name: str) -> dict[str, Any]:
         """A unit with live tensors."""

@@ -10,7 +10,8 @@ from trainmover.errors import TrainMoverError
 from trainmover_executor.position.moment import Moment
 from trainmover_executor.position.placement import Placement, Sighting
 from trainmover_executor.state.packing.fingerprint import fingerprint_of
-from trainmover_executor.state.training import TrainingState, local_of
+from trainmover_executor.state.packing.shards import local_of
+from trainmover_executor.state.training import TrainingState
 from trainmover_executor.training.step import Step, StepAborted
 from trainmover_executor.worker.runtime import Runtime
 

@@ -63,7 +63,7 @@ class TrainingLoop:
         start: What an aborted step is taken back to.
         handover: Changes of the membership, at step boundaries.
         following: How the state survives this machine.
-        ballot: The vote.
+        voting: The vote.
         journal: What is noted once a step is complete.
         log: Metrics.
         timing: Timing of the parts of a step.
@@ -85,7 +85,7 @@ class TrainingLoop:
         start: StepStart,
         handover: Handover,
         following: FollowerService,
-        ballot: Voting,
+        voting: Voting,
         journal: Journal,
         log: StepLog,
         timing: StepTiming,
@@ -97,7 +97,7 @@ class TrainingLoop:
         self._start = start
         self._handover = handover
         self._following = following
-        self._voting = ballot
+        self._voting = voting
         self._journal = journal
         self._log = log
         self._timing = timing
@@ -363,6 +363,7 @@ class TrainingLoop:
         step = self.step
         if step is None or not step.running:
             return
+        step.check_body()
         if not self._runtime.sandboxed:
             self.attempt.before_optimizer(step)
         elif not self._shadow.votes_at_end:

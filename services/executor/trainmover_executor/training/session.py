@@ -13,12 +13,13 @@ from torch import nn
 from torch._C._distributed_c10d import HashStore
 
 from trainmover.errors import ConfigError
-from trainmover_executor.checks.portable import check_state, claim
+from trainmover_executor.checks.portable import check_state, register
+from trainmover_executor.checks.strangers import refuse_strange_steps
 from trainmover_executor.collectives.process_group import BACKEND
 from trainmover_executor.feed import Feed
-from trainmover_executor.moves.capsule import CapsuleKeeper
 from trainmover_executor.moves.checkpoint import CheckpointHook, CheckpointKeeper
 from trainmover_executor.moves.handover import Handover
+from trainmover_executor.moves.private_state import PrivateStateKeeper
 from trainmover_executor.program.tracked import Tracked, TrackedValues
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.redundancy.service import FollowerService
@@ -102,7 +103,7 @@ class Session:
             others={name: other for name, other in others.items() if other is not None},
         )
         check_state(self._state)
-        claim(self._runtime)
+        register(self._runtime)
         self._loader = loader
         self._log = StepLog(
             self._runtime.spec.metrics_dir,
@@ -121,6 +122,7 @@ class Session:
         )
         self._loop.shadowed_by(self._shadow)
         settle_buckets(models)
+        refuse_strange_steps(self._state)
 
     def _assemble(self, checkpoint: CheckpointHook | None) -> tuple[Handover, TrainingLoop]:
         """Everything that takes part in a step."""
@@ -128,23 +130,25 @@ class Session:
         start = StepStart(state)
         timing = StepTiming(runtime.clock, state.models)
         layout = runtime.membership.layout
-        capsules = CapsuleKeeper(runtime.control, rank=runtime.rank, layout=layout)
+        private_state = PrivateStateKeeper(runtime.control, rank=runtime.rank, layout=layout)
         following = FollowerService(runtime, state)
         handover = Handover(
             runtime,
             state,
-            capsules=capsules,
+            private_state=private_state,
             following=following,
             checkpoint=CheckpointKeeper(checkpoint, runtime=runtime, start=start),
         )
-        ballot = Voting(runtime, handover, capsules=capsules, following=following, timing=timing)
+        voting = Voting(
+            runtime, handover, private_state=private_state, following=following, timing=timing
+        )
         loop = TrainingLoop(
             runtime,
             state,
             start=start,
             handover=handover,
             following=following,
-            ballot=ballot,
+            voting=voting,
             journal=Journal(runtime, handover, following=following, log=self._log, timing=timing),
             log=self._log,
             timing=timing,
@@ -153,9 +157,9 @@ class Session:
         )
         for index, each in enumerate(state.optimizers):
             each.register_step_pre_hook(
-                partial(ballot.before_optimizer, index, loop.before_optimizer)
+                partial(voting.before_optimizer, index, loop.before_optimizer)
             )
-            each.register_step_post_hook(ballot.after_optimizer)
+            each.register_step_post_hook(voting.after_optimizer)
         return handover, loop
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from types import FrameType, TracebackType
@@ -11,6 +12,7 @@ import torch
 
 from trainmover.errors import ConfigError, TrainMoverError
 from trainmover_executor.feed.microbatches import split
+from trainmover_executor.program.frames import place_in
 from trainmover_executor.program.jump import go_back
 
 __all__ = ["Attempts", "BatchChangedError", "Step", "StepAborted"]
@@ -115,6 +117,24 @@ class Step:
             self.voted = True
             self.committed = self._attempts.vote(self)
         return self.committed
+
+    def check_body(self) -> None:
+        """Make sure that an optimizer's step is taken where ``with step`` can leave the body.
+
+        Raises:
+            ConfigError: ``with step`` stands in a generator that is suspended: it yielded from
+                inside the body, and what is aborted there could be neither left nor run again.
+        """
+        frame = self._frame
+        if frame is None or not frame.f_code.co_flags & inspect.CO_GENERATOR:
+            return
+        if frame.f_back is None:  # no generator has a caller while it is suspended
+            raise ConfigError(
+                f"the body of step {self.index} runs outside of its 'with step': "
+                f"{frame.f_code.co_qualname} ({place_in(frame)}) yields from inside of it. A step "
+                "that breaks could not be done again. Yield the step, and write 'with step as "
+                "batch:' around the code that trains."
+            )
 
     def microbatches(self, count: int) -> Iterator[Any]:
         """The batch in ``count`` parts as equal as possible, for accumulation.

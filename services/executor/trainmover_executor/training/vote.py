@@ -12,8 +12,8 @@ from trainmover.errors import StaleEpochError
 from trainmover.telemetry.records import Phase
 from trainmover_executor.decisions.effects import VoteBegun, VoteBroke, VotePassed
 from trainmover_executor.links.link import LinkBrokenError
-from trainmover_executor.moves.capsule import CapsuleKeeper
 from trainmover_executor.moves.handover import Handover
+from trainmover_executor.moves.private_state import PrivateStateKeeper
 from trainmover_executor.position.position import Position
 from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.report.step_timing import StepTiming
@@ -28,7 +28,7 @@ class Voting:
     Args:
         runtime: Links to the other ranks.
         handover: Resolves a vote that broke.
-        capsules: What a crash of this machine would lose, exchanged with each vote.
+        private_state: What a crash of this machine would lose, exchanged with each vote.
         following: Likewise, where a neighbour follows.
         timing: Timing of the parts of a step.
     """
@@ -38,13 +38,13 @@ class Voting:
         runtime: Runtime,
         handover: Handover,
         *,
-        capsules: CapsuleKeeper,
+        private_state: PrivateStateKeeper,
         following: FollowerService,
         timing: StepTiming,
     ) -> None:
         self._runtime = runtime
         self._handover = handover
-        self._capsules = capsules
+        self._private_state = private_state
         self._following = following
         self._timing = timing
         self._stepping = False
@@ -97,7 +97,7 @@ class Voting:
         self._timing.enter(Phase.VOTE)
         handover.check_proof()
         runtime.reach("vote.begin")
-        plan = runtime.decisions.take(VoteBegun(may_switch)).ballot
+        plan = runtime.decisions.take(VoteBegun(may_switch)).voted_on
         prepared = plan.epoch if plan is not None else runtime.epoch
         cast = False
         try:
@@ -118,5 +118,5 @@ class Voting:
         """Hand the neighbours what a crash of this machine would lose, and keep theirs."""
         following = self._following
         followed = following.still_followed()
-        coming = self._capsules.exchange(here.to_tree(), step=step, followed=followed)
+        coming = self._private_state.exchange(here.to_tree(), step=step, followed=followed)
         following.exchange(step=step, stepping=self._stepping, receiving=coming, step_s=step_s)

@@ -44,7 +44,7 @@ from trainmover_executor.links.dialling.handshake import (
     PLACE_GROUP,
     RECORD_GROUP,
     WATCH_GROUP,
-    Hail,
+    LinkRequest,
 )
 from trainmover_executor.links.dialling.secret import LinkSecret
 from trainmover_executor.links.table import LinkTable
@@ -316,32 +316,39 @@ class ControlThread:
 
     # -- links and neighbours --------------------------------------------------------------------
 
-    def _dial_soon(self, endpoint: str, hail: Hail) -> concurrent.futures.Future[socket.socket]:
+    def _dial_soon(
+        self, endpoint: str, link_request: LinkRequest
+    ) -> concurrent.futures.Future[socket.socket]:
         return asyncio.run_coroutine_threadsafe(
-            dial(endpoint, hail, secret=self._secret), self._loop
+            dial(endpoint, link_request, secret=self._secret), self._loop
         )
 
-    def _accepted(self, hail: Hail, sock: socket.socket) -> None:
-        if hail.group == WATCH_GROUP:
-            self._neighbours.accept(sock, hail)
+    def _accepted(self, link_request: LinkRequest, sock: socket.socket) -> None:
+        if link_request.group == WATCH_GROUP:
+            self._neighbours.accept(sock, link_request)
             return
-        if hail.group == RECORD_GROUP:
+        if link_request.group == RECORD_GROUP:
             self._tasks.create_task(serve_recording(sock, self._recording))
             return
-        if hail.group == PLACE_GROUP:
-            self._tasks.create_task(self._place_links.serve(hail, sock))
+        if link_request.group == PLACE_GROUP:
+            self._tasks.create_task(self._place_links.serve(link_request, sock))
             return
-        if hail.group == COMPILED_GROUP:
+        if link_request.group == COMPILED_GROUP:
             worked = self._recording.committed > 0 or self._recording.complete
             ready = self._shares_compiled and worked
             self._tasks.create_task(serve_compiled(sock, ready=ready))
             return
-        if not 0 <= hail.source < self.table.membership.layout.world_size:
-            log.warning("link refused", source=hail.source, reason="there is no such rank")
+        if not 0 <= link_request.source < self.table.membership.layout.world_size:
+            log.warning("link refused", source=link_request.source, reason="there is no such rank")
             sock.close()
             return
         try:
-            self.table.park(epoch=hail.epoch, group=hail.group, peer=hail.source, sock=sock)
+            self.table.park(
+                epoch=link_request.epoch,
+                group=link_request.group,
+                peer=link_request.source,
+                sock=sock,
+            )
         except TrainMoverError as error:
             log.warning("link refused", error=str(error))
 

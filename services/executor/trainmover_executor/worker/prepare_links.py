@@ -12,7 +12,7 @@ from trainmover.runtime import failpoints
 from trainmover_executor.decisions.effects import NotParked, Parked
 from trainmover_executor.decisions.shell import RankDecisions
 from trainmover_executor.links.dialling.endpoint import Endpoint, dial
-from trainmover_executor.links.dialling.handshake import Hail
+from trainmover_executor.links.dialling.handshake import LinkRequest
 from trainmover_executor.links.dialling.secret import LinkSecret
 from trainmover_executor.links.table import LinkTable
 from trainmover_executor.messages.worker import WorkerSpec
@@ -96,10 +96,10 @@ class PhaseOne:
             self._reach("prepare.parked")
 
     async def _dial_and_park(self, plan: Plan, group: str, peer: int) -> None:
-        hail = Hail(
+        link_request = LinkRequest(
             job=self._spec.job, epoch=plan.epoch, group=group, source=self._spec.rank, target=peer
         )
-        sock = await dial(plan.membership.endpoint_of(peer), hail, secret=self._secret)
+        sock = await dial(plan.membership.endpoint_of(peer), link_request, secret=self._secret)
         self._table.park(epoch=plan.epoch, group=group, peer=peer, sock=sock)
 
     def _reach(self, point: str) -> None:

@@ -59,7 +59,7 @@ def current_runtime() -> Runtime:
     if _runtime is None:
         raise ConfigError(
             "this program was not started by TrainMover, so nobody could replace its machine. "
-            "Start it with: trainmover run --nnodes 4:5 your_program.py"
+            "Start it with: trainmover run --slots 4 --standbys 1 your_program.py"
         )
     return _runtime
 

@@ -28,7 +28,7 @@ from trainmover.tracing.seldom import Seldom
 from trainmover_executor.clock.writer import CollectiveClock
 from trainmover_executor.collectives.latch import Latch
 from trainmover_executor.links.dialling.endpoint import dial
-from trainmover_executor.links.dialling.handshake import WATCH_GROUP, Hail
+from trainmover_executor.links.dialling.handshake import WATCH_GROUP, LinkRequest
 from trainmover_executor.links.dialling.secret import LinkSecret
 from trainmover_executor.links.table import LinkTable
 from trainmover_executor.links.watch import Notice, NoticeKind, WatchLink
@@ -75,7 +75,7 @@ class Neighbours:
         self._post = post
         self._here = _own_address(spec.endpoint)
         self._watches: dict[tuple[int, bool], WatchLink] = {}
-        self._early: deque[tuple[socket.socket, Hail, str]] = deque()
+        self._early: deque[tuple[socket.socket, LinkRequest, str]] = deque()
         self._abort_origin = spec.rank
         self._tasks: asyncio.TaskGroup
         self.leaving = False
@@ -114,38 +114,40 @@ class Neighbours:
                 del self._watches[key]
                 self._part(watch)
 
-    def accept(self, sock: socket.socket, hail: Hail) -> None:
+    def accept(self, sock: socket.socket, link_request: LinkRequest) -> None:
         """Somebody called who knows the job's secret, and says that it is a neighbour."""
         try:
             caller = _plain(sock.getpeername()[0])
         except (OSError, ValueError):
-            self._refuse(sock, hail, "it has gone already")
+            self._refuse(sock, link_request, "it has gone already")
         else:
-            self._consider(sock, hail, caller)
+            self._consider(sock, link_request, caller)
 
-    def _consider(self, sock: socket.socket, hail: Hail, caller: str) -> None:
+    def _consider(self, sock: socket.socket, link_request: LinkRequest, caller: str) -> None:
         membership = self._table.membership
         world = membership.layout.world_size
-        if world == 1 or hail.source != (self._spec.rank - 1) % world:
-            self._refuse(sock, hail, "it is not the rank before this one")
-        elif hail.epoch > membership.epoch:
+        if world == 1 or link_request.source != (self._spec.rank - 1) % world:
+            self._refuse(sock, link_request, "it is not the rank before this one")
+        elif link_request.epoch > membership.epoch:
             # Which address is right is known once we are there, too; what it says waits in it.
-            self._early.append((sock, hail, caller))
+            self._early.append((sock, link_request, caller))
             if len(self._early) > _EARLY:
-                sock, hail, _ = self._early.popleft()
-                self._refuse(sock, hail, "too many calls of later epochs")
+                sock, link_request, _ = self._early.popleft()
+                self._refuse(sock, link_request, "too many calls of later epochs")
         else:
-            endpoint = membership.endpoint_of(hail.source)
-            self._tasks.create_task(self._admit(sock, hail, caller, endpoint))
+            endpoint = membership.endpoint_of(link_request.source)
+            self._tasks.create_task(self._admit(sock, link_request, caller, endpoint))
 
-    async def _admit(self, sock: socket.socket, hail: Hail, caller: str, endpoint: str) -> None:
+    async def _admit(
+        self, sock: socket.socket, link_request: LinkRequest, caller: str, endpoint: str
+    ) -> None:
         if caller in await _addresses_of(endpoint):
-            self._add(sock, peer=hail.source, epoch=hail.epoch, outbound=False)
+            self._add(sock, peer=link_request.source, epoch=link_request.epoch, outbound=False)
         else:
-            self._refuse(sock, hail, f"its machine announced {endpoint}")
+            self._refuse(sock, link_request, f"its machine announced {endpoint}")
 
-    def _refuse(self, sock: socket.socket, hail: Hail, why: str) -> None:
-        warn("watch link refused", source=hail.source, epoch=hail.epoch, reason=why)
+    def _refuse(self, sock: socket.socket, link_request: LinkRequest, why: str) -> None:
+        warn("watch link refused", source=link_request.source, epoch=link_request.epoch, reason=why)
         # Whoever it is, we are not dead to it.
         with contextlib.suppress(OSError):
             sock.send(Notice(NoticeKind.GOODBYE, self._table.epoch, self._spec.rank).pack())
@@ -153,11 +155,11 @@ class Neighbours:
 
     async def _dial(self, peer: int, endpoint: str) -> None:
         epoch = self._table.epoch
-        hail = Hail(
+        link_request = LinkRequest(
             job=self._spec.job, epoch=epoch, group=WATCH_GROUP, source=self._spec.rank, target=peer
         )
         try:
-            sock = await dial(endpoint, hail, secret=self._secret, here=self._here)
+            sock = await dial(endpoint, link_request, secret=self._secret, here=self._here)
         except StaleEpochError:
             return  # the peer is ahead; we dial again when we get there
         except (OSError, TrainMoverError) as error:
@@ -215,7 +217,7 @@ class Neighbours:
     def _lost(self, watch: WatchLink) -> None:
         # Should that epoch end meanwhile, whoever watches the peer in the next one calls in vain.
         epoch = self._table.epoch
-        if self.leaving or watch.epoch < self._table.seated_at(watch.peer):
+        if self.leaving or watch.epoch < self._table.held_since(watch.peer):
             return  # the process that ended has been replaced already
         self._blame(watch.peer, "reset")
         reason = f"rank {watch.peer} is gone: its watch link ended without a goodbye"

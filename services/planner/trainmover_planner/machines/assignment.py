@@ -8,21 +8,21 @@ from types import MappingProxyType
 from trainmover.errors import RequestRefusedError
 from trainmover.job.spans import Spans, after, covers, some
 from trainmover.job.topology import Layout, Member, Membership
-from trainmover.protocol.capsules import holder_of, holders_of
-from trainmover_planner.state.inventory import Host, life_of
-from trainmover_planner.state.state import State, seat_of
+from trainmover.protocol.private_state import holder_of, holders_of
+from trainmover_planner.state.inventory import Host, incarnation_of
+from trainmover_planner.state.state import State, slot_of
 
 __all__ = ["assign", "match", "sources", "standbys"]
 
 
 def standbys(state: State) -> list[Host]:
     """Machines without a slot that may be given one, in natural order; ready or not."""
-    seats = state.seats
+    memberships = state.current_memberships
     free = [
         host
         for host in state.inventory.sorted(state.spare)
-        if host.life not in state.spent
-        and all(seat_of(one, host.life) is None for one in seats)
+        if host.incarnation not in state.spent
+        and all(slot_of(one, host.incarnation) is None for one in memberships)
         and state.inventory.usable(host, dead=state.deaths)
     ]
     # One that is about to go itself comes last.
@@ -59,8 +59,8 @@ def assign(
         host
         for host in state.inventory.sorted(state.spare)
         if keep.slot_of_machine(host.machine.name) in (None, *filled)
-        and host.life not in state.spent
-        and seat_of(fallback, host.life) is None
+        and host.incarnation not in state.spent
+        and slot_of(fallback, host.incarnation) is None
         and state.inventory.usable(host, dead=state.deaths)
     ]
     ready: dict[int, list[Member]] = {}
@@ -75,7 +75,7 @@ def assign(
         ready[slot] = [host.member(slot) for host in able]
         warming[slot] = [host.member(slot) for host in late]
         old = fallback.members[slot]
-        back = life_of(old) not in state.deaths and old != keep.members[slot]
+        back = incarnation_of(old) not in state.deaths and old != keep.members[slot]
         former[slot] = [old] if back else []
     chosen = match(wanted, ready, warming, former)
     return chosen if len(chosen) == len(wanted) else None
@@ -92,16 +92,18 @@ def match(slots: Iterable[int], *tiers: Mapping[int, Sequence[Member]]) -> dict[
         tiers: For each slot the machines that could take it, the most welcome tier first.
     """
     wanted = list(slots)
-    seats: dict[str, tuple[int, Member]] = {}
+    placed: dict[str, tuple[int, Member]] = {}
     choices: dict[int, list[Member]] = {slot: [] for slot in wanted}
 
     def place(slot: int, tried: set[str]) -> bool:
         fresh = [member for member in choices[slot] if member.machine not in tried]
-        for member in sorted(fresh, key=lambda one: one.machine in seats):  # disturb nobody if free
+        for member in sorted(
+            fresh, key=lambda one: one.machine in placed
+        ):  # disturb nobody if free
             tried.add(member.machine)
-            holder = seats.get(member.machine)
+            holder = placed.get(member.machine)
             if holder is None or place(holder[0], tried):
-                seats[member.machine] = (slot, member)
+                placed[member.machine] = (slot, member)
                 return True
         return False
 
@@ -109,9 +111,9 @@ def match(slots: Iterable[int], *tiers: Mapping[int, Sequence[Member]]) -> dict[
         for slot in wanted:
             choices[slot] += tier[slot]
         for slot in wanted:
-            if slot not in {filled for filled, _ in seats.values()}:
+            if slot not in {filled for filled, _ in placed.values()}:
                 place(slot, set())
-    return dict(sorted(seats.values(), key=lambda seat: seat[0]))
+    return dict(sorted(placed.values(), key=lambda one: one[0]))
 
 
 def sources(
@@ -135,7 +137,7 @@ def sources(
 
     Raises:
         RequestRefusedError: With code ``no_replica``: the state of a rank is nowhere. With
-            ``no_capsule``: its random generators and its position in the data are nowhere.
+            ``no_private_state``: its random generators and its position in the data are nowhere.
     """
     ranks = frozenset(rank for slot in joining for rank in layout.ranks_of(slot))
     chosen: dict[int, int] = {}
@@ -147,7 +149,7 @@ def sources(
                 found.append(followers.get(rank))
             alive = [other for other in found if other is not None]
             if alive:
-                _check_capsule(layout, rank, joining=ranks)
+                _check_private_state(layout, rank, joining=ranks)
                 chosen[rank] = min(alive, key=lambda r: _distance(layout, rank, r))
             elif slot in whole:
                 chosen[rank] = rank
@@ -183,13 +185,13 @@ def _lost(rank: int, spans: Spans, follower: int | None) -> RequestRefusedError:
     )
 
 
-def _check_capsule(layout: Layout, rank: int, *, joining: Collection[int]) -> None:
+def _check_private_state(layout: Layout, rank: int, *, joining: Collection[int]) -> None:
     if holder_of(rank, layout, joining=joining) is None:
         slots = [layout.slot_of(one) for one in (rank, *holders_of(rank, layout))]
         raise RequestRefusedError(
             f"The random generators and the position in the data of rank {rank} are lost: slots "
             f"{slots} were lost together, and nobody else keeps them.",
-            code="no_capsule",
+            code="no_private_state",
             next_step="Start the job again from its latest checkpoint; put neighbouring slots on "
             "machines that do not fail together.",
         )

@@ -1,4 +1,4 @@
-"""Which claims of detectors end a machine: evidence of death does, anything else within limits.
+"""Which findings of detectors end a machine: evidence of death does, anything else within limits.
 
 A machine that is treated as dead is fenced, in every mode of automation, and a standby is used up.
 That a process ended or a machine is silent is evidence; that something is wrong with it is an
@@ -27,11 +27,11 @@ def recommends_end(incident: IncidentOpened) -> bool:
 
 
 def refusal(state: State, incident: IncidentOpened, now_s: float) -> tuple[str, str]:
-    """Why a claim that a machine should end is not enough: a code, and words; empty when it is.
+    """Why a finding that a machine should end is not enough: a code, and words; empty when it is.
 
     Args:
         state: The planner's state; the incident is one of the open ones.
-        incident: The claim.
+        incident: The finding.
         now_s: The time in seconds.
     """
     settings = state.settings
@@ -39,7 +39,8 @@ def refusal(state: State, incident: IncidentOpened, now_s: float) -> tuple[str, 
         return "", ""
     if incident.confidence < settings.fence_confidence:
         return "unsure", (
-            f"the claim is {incident.confidence:.0%} sure; {settings.fence_confidence:.0%} is asked"
+            f"the finding is {incident.confidence:.0%} sure; "
+            f"{settings.fence_confidence:.0%} is asked"
         )
     voters = {
         one.detector
@@ -52,5 +53,5 @@ def refusal(state: State, incident: IncidentOpened, now_s: float) -> tuple[str, 
         )
     lately = sum(at_s > now_s - HOUR_S for at_s in state.fenced)
     if lately >= settings.fence_budget:
-        return "fence_budget", f"{lately} machines were ended on such claims within an hour"
+        return "fence_budget", f"{lately} machines were ended on such findings within an hour"
     return "", ""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from trainmover.job.topology import Member, Membership
 from trainmover.protocol.table import Phase
-from trainmover_planner.state.inventory import life_of
-from trainmover_planner.state.state import Breaks, Death, State, seat_of
+from trainmover_planner.state.inventory import incarnation_of
+from trainmover_planner.state.state import Breaks, Death, State, slot_of
 
 __all__ = ["Stuck", "deaths_of", "gone", "gone_slots", "nearly_all", "stuck", "unproven", "why"]
 
@@ -47,13 +47,13 @@ def _elsewhere(state: State, breaks: Breaks, epoch: int, membership: Membership)
     """How many of those who broke a step at ``epoch`` do not have that rank in ``membership``."""
     if epoch == membership.epoch:
         return 0
-    seats = state.memberships.get(epoch)
-    if seats is None:
+    before = state.memberships.get(epoch)
+    if before is None:
         return sum(not membership.holds(machine, rank) for machine, rank in breaks.ranks)
     return sum(
-        (seats.machine_of(rank), rank) in breaks.ranks
-        and seats.machine_of(rank) != membership.machine_of(rank)
-        for rank in seats.changed_ranks(membership)
+        (before.machine_of(rank), rank) in breaks.ranks
+        and before.machine_of(rank) != membership.machine_of(rank)
+        for rank in before.changed_ranks(membership)
     )
 
 
@@ -71,7 +71,8 @@ def nearly_all(state: State, epoch: int) -> bool:
 def deaths_of(state: State, membership: Membership) -> list[Death]:
     """Why and when each dead machine of ``membership`` was given up, by slot."""
     return [
-        state.deaths[life_of(membership.members[slot])] for slot in state.dead_slots(membership)
+        state.deaths[incarnation_of(membership.members[slot])]
+        for slot in state.dead_slots(membership)
     ]
 
 
@@ -103,12 +104,12 @@ def why(state: State, membership: Membership) -> str:
 
 
 def gone(state: State, member: Member) -> bool:
-    """Whether this life is dead or could not take its slot."""
-    return life_of(member) in state.deaths or life_of(member) in state.spent
+    """Whether this incarnation is dead or could not take its slot."""
+    return incarnation_of(member) in state.deaths or incarnation_of(member) in state.spent
 
 
 def gone_slots(state: State, membership: Membership) -> list[int]:
-    """Slots of ``membership`` whose life is dead or could not take its slot, in order."""
-    lives = dict.fromkeys((*state.deaths, *state.spent))
-    slots = (seat_of(membership, life) for life in lives)
+    """Slots of ``membership`` whose incarnation is dead or could not take its slot, in order."""
+    incarnations = dict.fromkeys((*state.deaths, *state.spent))
+    slots = (slot_of(membership, incarnation) for incarnation in incarnations)
     return sorted(slot for slot in slots if slot is not None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from trainmover.job.topology import Membership
-from trainmover_planner.state.inventory import Life
-from trainmover_planner.state.state import State, seat_of
-from trainmover_planner.state.turn import Turn
+from trainmover_planner.state.inventory import Incarnation
+from trainmover_planner.state.state import State, slot_of
+from trainmover_planner.state.transition import Transition
 
 __all__ = ["bury", "forget_machines"]
 
@@ -15,68 +15,68 @@ _GONE: Final = 256
 """So many machines are known that are gone and did not come back under their name."""
 
 
-def bury(turn: Turn) -> None:
-    """Forget lives that can no longer come up: their machines live again."""
-    state = turn.state
-    every = _seated(state)
+def bury(transition: Transition) -> None:
+    """Forget incarnations that can no longer come up: their machines live again."""
+    state = transition.state
+    every = _referring(state)
 
-    def matters(life: Life) -> bool:
-        host = state.inventory.get(life[0])
-        latest = host is not None and host.life == life
-        return latest or any(seat_of(seats, life) is not None for seats in every)
+    def matters(incarnation: Incarnation) -> bool:
+        host = state.inventory.get(incarnation[0])
+        latest = host is not None and host.incarnation == incarnation
+        return latest or any(slot_of(membership, incarnation) is not None for membership in every)
 
     deaths, spent, said = state.deaths, state.spent, state.said
-    for life in (*deaths, *spent):
-        if not matters(life) and life not in state.unsaid:
-            deaths, spent = deaths.drop(life), spent.drop(life)
-            said = said.drop((f"{life[0]}.{life[1]}", "lost"))
-    turn.set(deaths=deaths, spent=spent, said=said)
-    forget_machines(turn)
+    for incarnation in (*deaths, *spent):
+        if not matters(incarnation) and incarnation not in state.unsaid:
+            deaths, spent = deaths.drop(incarnation), spent.drop(incarnation)
+            said = said.drop((f"{incarnation[0]}.{incarnation[1]}", "lost"))
+    transition.set(deaths=deaths, spent=spent, said=said)
+    forget_machines(transition)
 
 
-def forget_machines(turn: Turn) -> None:
+def forget_machines(transition: Transition) -> None:
     """Forget the machines that are gone for longest, when there are twice as many as are kept.
 
     What is quarantined stays known: it may come back, and must not be used then.
     """
-    state = turn.state
+    state = transition.state
     inventory = state.inventory
     if len(state.deaths) + len(inventory.refused) <= 2 * _GONE:
         return
-    every = _seated(state)
-    lives = dict.fromkeys((*state.deaths, *inventory.refused))
-    hosts = [host for name, _ in lives if (host := inventory.get(name)) is not None]
+    every = _referring(state)
+    incarnations = dict.fromkeys((*state.deaths, *inventory.refused))
+    hosts = [host for name, _ in incarnations if (host := inventory.get(name)) is not None]
     gone = [
         host
         for host in hosts
-        if host.life in lives
-        and host.life not in state.unsaid
+        if host.incarnation in incarnations
+        and host.incarnation not in state.unsaid
         and host.machine.name not in inventory.quarantined
-        and all(seat_of(seats, host.life) is None for seats in every)
+        and all(slot_of(membership, host.incarnation) is None for membership in every)
     ]
     gone.sort(key=lambda host: host.registered_s)
     for host in gone[:-_GONE]:
-        _forget(turn, host.life)
+        _forget(transition, host.incarnation)
 
 
-def _forget(turn: Turn, life: Life) -> None:
-    state, name = turn.state, life[0]
-    death = state.deaths.get(life)
-    turn.note(
-        inventory=state.inventory.forget(life),
-        deaths=state.deaths.drop(life),
-        spent=state.spent.drop(life),
-        said=state.said.drop((f"{name}.{life[1]}", "lost")),
+def _forget(transition: Transition, incarnation: Incarnation) -> None:
+    state, name = transition.state, incarnation[0]
+    death = state.deaths.get(incarnation)
+    transition.note(
+        inventory=state.inventory.forget(incarnation),
+        deaths=state.deaths.drop(incarnation),
+        spent=state.spent.drop(incarnation),
+        said=state.said.drop((f"{name}.{incarnation[1]}", "lost")),
         spare=state.spare.drop(name),
         cold=state.cold.drop(name),
         newcomers=state.newcomers.drop(name),
     )
     if death is not None and death.incident is not None and death.incident not in state.incidents:
-        turn.note(traces=state.traces.drop(death.incident))
+        transition.note(traces=state.traces.drop(death.incident))
 
 
-def _seated(state: State) -> list[Membership]:
+def _referring(state: State) -> list[Membership]:
     """Memberships that are, or may come."""
     epoch = 0 if state.membership is None else state.membership.epoch
     plans = [one.plan for one in state.migrations.values() if one.plan is not None]
-    return [*state.seats, *(plan.membership for plan in plans if plan.epoch > epoch)]
+    return [*state.current_memberships, *(plan.membership for plan in plans if plan.epoch > epoch)]

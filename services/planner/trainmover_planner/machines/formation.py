@@ -10,9 +10,9 @@ from trainmover.events.migration import JobFormed
 from trainmover.job.tables import Table
 from trainmover.job.topology import Layout, Member, Membership
 from trainmover_planner.machines.forgetting import forget_machines
-from trainmover_planner.state.inventory import Host, Life
-from trainmover_planner.state.state import Shape, State, seat_of
-from trainmover_planner.state.turn import Turn
+from trainmover_planner.state.inventory import Host, Incarnation
+from trainmover_planner.state.state import Shape, State, slot_of
+from trainmover_planner.state.transition import Transition
 
 __all__ = [
     "adopt",
@@ -25,48 +25,48 @@ __all__ = [
 ]
 
 
-def refuse_misfits(turn: Turn) -> None:
-    """Turn away machines that were told another shape of the job than the first one."""
-    state = turn.state
+def refuse_misfits(transition: Transition) -> None:
+    """Refuse machines that were told another shape of the job than the first one."""
+    state = transition.state
     if not state.newcomers:
         return
     shape = _shape(state)
     if shape is None:
-        turn.set(newcomers=Table())
+        transition.set(newcomers=Table())
         return
     # A shape that was not known before is one that nobody was held against yet.
     names = state.newcomers if state.shape == shape or state.membership else state.inventory.hosts
-    turn.set(shape=shape, newcomers=Table())
-    for host in turn.state.inventory.sorted(names):
+    transition.set(shape=shape, newcomers=Table())
+    for host in transition.state.inventory.sorted(names):
         if not state.inventory.usable(host, dead=state.deaths):
             continue
         mine = len(host.machine.endpoints)
         if host.nnodes == shape.nnodes and mine == shape.ranks:
-            turn.set(arrived_s=max(turn.state.arrived_s, host.registered_s))
+            transition.set(arrived_s=max(transition.state.arrived_s, host.registered_s))
             continue
-        by = "the job" if state.membership is not None else shape.life[0]
+        by = "the job" if state.membership is not None else shape.incarnation[0]
         refuse(
-            turn,
+            transition,
             host,
-            f"machine {host.machine.name} does not fit: it says --nnodes {_words(host.nnodes)} "
-            f"with {mine} ranks, {by} says {_words(shape.nnodes)} with {shape.ranks}. "
+            f"machine {host.machine.name} does not fit: it says {_words(host.nnodes)} "
+            f"with {mine} ranks each, {by} says {_words(shape.nnodes)} with {shape.ranks}. "
             "Start it with the same flags as the others.",
         )
-    forget_machines(turn)
+    forget_machines(transition)
 
 
 def _words(nnodes: tuple[int, int]) -> str:
-    return f"{nnodes[0]}:{nnodes[1]}"
+    return f"{nnodes[0]} slots and {nnodes[1] - nnodes[0]} standbys"
 
 
-def refuse(turn: Turn, host: Host, reason: str) -> None:
-    """Never use this life of a machine; it is told so."""
-    name, generation = host.life
-    turn.set(inventory=turn.state.inventory.refuse(host.life))
+def refuse(transition: Transition, host: Host, reason: str) -> None:
+    """Never use this incarnation of a machine; it is told so."""
+    name, generation = host.incarnation
+    transition.set(inventory=transition.state.inventory.refuse(host.incarnation))
     lost = MachineLost(machine=name, reason=reason, generation=generation)
-    turn.publish(lost, id=f"{name}.{generation}.refused")
+    transition.publish(lost, id=f"{name}.{generation}.refused")
     stop = Stop(reason=reason)
-    turn.send(name, stop, id=f"{turn.state.job}:{name}:{generation}:refused")
+    transition.send(name, stop, id=f"{transition.state.job}:{name}:{generation}:refused")
 
 
 def _shape(state: State) -> Shape | None:
@@ -76,17 +76,17 @@ def _shape(state: State) -> Shape | None:
         known = next((host for host in members if host is not None), None)
         if known is None:
             return None
-        return Shape(known.life, known.nnodes, state.membership.layout.ranks_per_slot)
+        return Shape(known.incarnation, known.nnodes, state.membership.layout.ranks_per_slot)
     if state.shape is not None:
-        host = state.inventory.get(state.shape.life[0])
-        same = host is not None and host.life == state.shape.life
+        host = state.inventory.get(state.shape.incarnation[0])
+        same = host is not None and host.incarnation == state.shape.incarnation
         if host is not None and same and state.inventory.usable(host, dead=state.deaths):
             return state.shape
     hosts = _registered(state)
     if not hosts:
         return None
     first = min(hosts, key=lambda host: host.registered_s)
-    return Shape(first.life, first.nnodes, len(first.machine.endpoints))
+    return Shape(first.incarnation, first.nnodes, len(first.machine.endpoints))
 
 
 def _registered(state: State) -> list[Host]:
@@ -107,11 +107,11 @@ def forms_at_s(state: State) -> float | None:
     return state.arrived_s if count >= most else state.arrived_s + state.settings.form_quiet_s
 
 
-def form(turn: Turn) -> None:
+def form(transition: Transition) -> None:
     """Form the job when enough machines are there."""
-    state = turn.state
+    state = transition.state
     at_s = forms_at_s(state)
-    if at_s is None or turn.now_s < at_s:
+    if at_s is None or transition.now_s < at_s:
         return
     hosts = _registered(state)
     slots = hosts[0].nnodes[0]
@@ -128,85 +128,98 @@ def form(turn: Turn) -> None:
             for host in chosen
         ),
     )
-    adopt(turn, membership)
+    adopt(transition, membership)
     names = tuple(host.machine.name for host in spare)
-    turn.publish(JobFormed(membership=membership, standbys=names), id="job.formed")
-    start_members(turn)
+    transition.publish(JobFormed(membership=membership, standbys=names), id="job.formed")
+    start_members(transition)
 
 
-def adopt(turn: Turn, membership: Membership) -> None:
+def adopt(transition: Transition, membership: Membership) -> None:
     """The first membership exists, or the first one that is known."""
-    state = turn.state
+    state = transition.state
     hosts = (state.inventory.get(member.machine) for member in membership.members)
-    seated = {h.machine.name for h in hosts if h and seat_of(membership, h.life) is not None}
-    turn.set(
+    placed = {h.machine.name for h in hosts if h and slot_of(membership, h.incarnation) is not None}
+    transition.set(
         phase="running",
         membership=membership,
         memberships=MappingProxyType({membership.epoch: membership}),
         issued=max(state.issued, membership.epoch),
-        spare=Table.of(name for name in state.spare if name not in seated),
-        cold=Table.of(name for name in state.cold if name not in seated),
+        spare=Table.of(name for name in state.spare if name not in placed),
+        cold=Table.of(name for name in state.cold if name not in placed),
     )
 
 
-def start_members(turn: Turn) -> None:
+def start_members(transition: Transition) -> None:
     """Tell the first members to start; a repeated start changes nothing at the machine."""
-    membership = turn.state.membership
+    membership = transition.state.membership
     if membership is None:
         return
     for slot, member in enumerate(membership.members):
         start = Start(generation=member.generation, slot=slot, membership=membership)
-        id = f"{turn.state.job}:{member.machine}:{member.generation}:start"
-        turn.send(member.machine, start, id=id)
+        id = f"{transition.state.job}:{member.machine}:{member.generation}:start"
+        transition.send(member.machine, start, id=id)
 
 
-def warm_standbys(turn: Turn) -> None:
+def warm_standbys(transition: Transition) -> None:
     """Make a standby of every machine that has no slot, and tell it who fills the slots.
 
     A process that a standby starts later learns from the rank that fills the slot then.
     """
-    state = turn.state
+    state = transition.state
     membership = state.membership
     if membership is None or state.over:
         return
     if membership.epoch > state.warm_epoch:
-        turn.set(warm_epoch=membership.epoch)
-        _tell_standbys(turn, membership)
+        transition.set(warm_epoch=membership.epoch)
+        _tell_standbys(transition, membership)
     if not state.cold:
         return
-    seats = state.seats
+    memberships = state.current_memberships
     left: dict[str, None] = {}
     covered: int | None = None
     for host in state.inventory.sorted(state.cold):
-        name = host.life[0]
-        if any(seat_of(one, host.life) is not None for one in seats):
-            continue  # whoever leaves a slot starts a new life first
+        name = host.incarnation[0]
+        if any(slot_of(one, host.incarnation) is not None for one in memberships):
+            continue  # whoever leaves a slot starts a new incarnation first
         if not state.inventory.usable(host, dead=state.deaths):
             # Only what an operator may let out again is worth another look.
-            if name in state.inventory.quarantined and host.life not in state.deaths:
+            if name in state.inventory.quarantined and host.incarnation not in state.deaths:
                 left[name] = None
             continue
         if covered is None:
             covered = _covered(state)
-        slots = _in_turn(membership.layout.slots, after=covered if host.warm_limit else 0)
+        slots = _in_order(membership.layout.slots, after=covered if host.warm_limit else 0)
         covered += host.warm_limit or 0
-        _warm(turn, host.life, membership, slots=slots)
-    turn.set(cold=Table(left))
+        _warm(transition, host.incarnation, membership, slots=slots)
+    transition.set(cold=Table(left))
 
 
-def _tell_standbys(turn: Turn, membership: Membership) -> None:
+def _tell_standbys(transition: Transition, membership: Membership) -> None:
     """Who fills the slots now, for the processes that warm standbys start later."""
-    state = turn.state
+    state = transition.state
     for name in state.spare:
         host = state.inventory.get(name)
         if name not in state.cold and host is not None and host.warming:
-            _warm(turn, host.life, membership, slots=tuple(range(membership.layout.slots)))
+            _warm(
+                transition,
+                host.incarnation,
+                membership,
+                slots=tuple(range(membership.layout.slots)),
+            )
 
 
-def _warm(turn: Turn, life: Life, membership: Membership, *, slots: tuple[int, ...]) -> None:
-    name, generation = life
+def _warm(
+    transition: Transition,
+    incarnation: Incarnation,
+    membership: Membership,
+    *,
+    slots: tuple[int, ...],
+) -> None:
+    name, generation = incarnation
     warm = Warm(generation=generation, slots=slots, membership=membership)
-    turn.send(name, warm, id=f"{turn.state.job}:{name}:{generation}:warm:{membership.epoch}")
+    transition.send(
+        name, warm, id=f"{transition.state.job}:{name}:{generation}:warm:{membership.epoch}"
+    )
 
 
 def _covered(state: State) -> int:
@@ -216,7 +229,7 @@ def _covered(state: State) -> int:
     return sum(host.warm_limit or 0 for host in hosts if host and usable(host, dead=state.deaths))
 
 
-def _in_turn(slots: int, *, after: int) -> tuple[int, ...]:
+def _in_order(slots: int, *, after: int) -> tuple[int, ...]:
     """The order to warm up in: a standby that keeps few slots begins where the others ended."""
     first = after % slots
     return (*range(first, slots), *range(first))

@@ -9,7 +9,7 @@ from typing import Final
 
 from trainmover.job.spans import Spans
 from trainmover.job.topology import Membership
-from trainmover_planner.state.inventory import life_of
+from trainmover_planner.state.inventory import incarnation_of
 from trainmover_planner.state.state import State
 
 __all__ = ["Copies", "Replicas", "describe"]
@@ -43,17 +43,21 @@ class Copies(Mapping[int, int]):
 
     Args:
         state: The planner's state.
-        seats: The membership whose machines hold the state of the job.
+        membership: The membership whose machines hold the state of the job.
     """
 
     state: State
-    seats: Membership
+    membership: Membership
 
     def __getitem__(self, rank: int) -> int:
-        follower, life = self.state.followers[rank]
+        follower, incarnation = self.state.followers[rank]
         holding = self.state.holdings.get(rank)
         given_up = holding is not None and holding.kind == "checkpoint"
-        if given_up or life_of(self.seats.members[self.seats.layout.slot_of(follower)]) != life:
+        if (
+            given_up
+            or incarnation_of(self.membership.members[self.membership.layout.slot_of(follower)])
+            != incarnation
+        ):
             raise KeyError(rank)
         return follower
 
@@ -64,11 +68,11 @@ class Copies(Mapping[int, int]):
         return sum(1 for _ in self)
 
 
-def describe(state: State, seats: Membership | None) -> str:
+def describe(state: State, membership: Membership | None) -> str:
     """One line for people: ``4 ranks: replica``, ``4 ranks: follower (3 of them current)``."""
-    if seats is None or not state.holdings:
+    if membership is None or not state.holdings:
         return ""
-    current = len(Copies(state, seats))
+    current = len(Copies(state, membership))
     held = state.holdings.values()
     kinds = Counter(one.kind for one in held)
     parts = []

@@ -15,9 +15,9 @@ from trainmover.protocol.migration import Migration, MigrationEvent
 from trainmover.protocol.table import Phase, Signal, allows
 from trainmover_planner.machines.forgetting import bury
 from trainmover_planner.state.effects import SaveMigration
-from trainmover_planner.state.inventory import Life, life_of
-from trainmover_planner.state.state import Crashes, State, seat_of
-from trainmover_planner.state.turn import Turn
+from trainmover_planner.state.inventory import Incarnation, incarnation_of
+from trainmover_planner.state.state import Crashes, State, slot_of
+from trainmover_planner.state.transition import Transition
 
 __all__ = [
     "advance",
@@ -36,7 +36,7 @@ _REMEMBERED: Final = 32
 
 
 def propose(
-    turn: Turn,
+    transition: Transition,
     *,
     kind: MigrationKind,
     moves: Sequence[Move],
@@ -48,7 +48,7 @@ def propose(
     """Give a migration its id and say that it was proposed.
 
     Args:
-        turn: The step under construction.
+        transition: The step under construction.
         kind: Planned or after a failure.
         moves: Who is to leave which slot; none when only the links are formed again.
         cause: One sentence for people.
@@ -56,10 +56,10 @@ def propose(
         requested_by: Who asked.
         trace: W3C trace headers; the incident's when omitted.
     """
-    number = turn.state.sequence + 1
+    number = transition.state.sequence + 1
     fresh = Migration(
         id=f"m-{number:04d}",
-        job=turn.state.job,
+        job=transition.state.job,
         kind=kind,
         slot=moves[0].slot if moves else 0,
         leaver=moves[0].leaver if moves else "",
@@ -67,78 +67,90 @@ def propose(
         cause=cause,
         incident=incident,
         requested_by=requested_by,
-        trace=trace or turn.state.traces.get(incident or "", {}),
+        trace=trace or transition.state.traces.get(incident or "", {}),
     )
-    turn.set(sequence=number)
-    proposed, effects = protocol.propose(fresh, turn.now_s)
-    forget(turn)
-    turn.keep(proposed)
-    _emit(turn, proposed, effects)
+    transition.set(sequence=number)
+    proposed, effects = protocol.propose(fresh, transition.now_s)
+    forget(transition)
+    transition.keep(proposed)
+    _emit(transition, proposed, effects)
     return proposed
 
 
-def forget(turn: Turn) -> None:
+def forget(transition: Transition) -> None:
     """Drop closed migrations that are long over, so that a job may go on for ever."""
-    state = turn.state
+    state = transition.state
     if len(state.migrations) < 2 * _REMEMBERED:
         return
     every = list(state.migrations.values())
     kept = [one for one in every[:-_REMEMBERED] if one.open] + every[-_REMEMBERED:]
-    turn.set(migrations=MappingProxyType({one.id: one for one in kept}))
+    transition.set(migrations=MappingProxyType({one.id: one for one in kept}))
 
 
 def start(
-    turn: Turn, id: str, plan: Plan, before: Membership, *, by: str = "policy", why: str = ""
+    transition: Transition,
+    id: str,
+    plan: Plan,
+    before: Membership,
+    *,
+    by: str = "policy",
+    why: str = "",
 ) -> None:
     """Approve a plan and send its commands; ``by`` agreed."""
-    epochs = {**turn.state.memberships, plan.epoch: plan.membership}
+    epochs = {**transition.state.memberships, plan.epoch: plan.membership}
     for epoch in sorted(epochs)[:-_REMEMBERED]:
-        if turn.state.membership is None or epoch < turn.state.membership.epoch:
+        if transition.state.membership is None or epoch < transition.state.membership.epoch:
             del epochs[epoch]
-    turn.set(issued=max(turn.state.issued, plan.epoch), memberships=MappingProxyType(epochs))
-    advance(turn, id, protocol.Approve(plan, before, by, why))
-    advance(turn, id, protocol.Begin())
+    transition.set(
+        issued=max(transition.state.issued, plan.epoch), memberships=MappingProxyType(epochs)
+    )
+    advance(transition, id, protocol.Approve(plan, before, by, why))
+    advance(transition, id, protocol.Begin())
 
 
-def advance(turn: Turn, id: str, event: MigrationEvent) -> None:
+def advance(transition: Transition, id: str, event: MigrationEvent) -> None:
     """Give one migration one event.
 
     Raises:
         ProtocolError: The event is a decision that its phase does not allow.
     """
-    old = turn.state.migrations[id]
-    new, effects = protocol.step(old, event, turn.now_s, deadlines=turn.state.settings.deadlines)
+    old = transition.state.migrations[id]
+    new, effects = protocol.step(
+        old, event, transition.now_s, deadlines=transition.state.settings.deadlines
+    )
     if new is old:
         return
     # One report among many decides nothing: the phases count them.
-    turn.keep(new, looked_at=new.phase is not old.phase or new.failures != old.failures)
-    _emit(turn, new, effects)
+    transition.keep(new, looked_at=new.phase is not old.phase or new.failures != old.failures)
+    _emit(transition, new, effects)
     if new.failures != old.failures and (new.kind == "failure" or new.phase is Phase.SWITCHING):
-        spend_failed_joiners(turn, new)
+        spend_failed_joiners(transition, new)
     if new.phase is old.phase:
         return
-    turn.touched.add("phases")
+    transition.touched.add("phases")
     if not new.open and new.kind == "planned":
         for slot in {move.slot for move in new.moves} or {new.slot}:
-            turn.put("cooldown", slot, turn.now_s + turn.state.settings.cooldown_s)
+            transition.put(
+                "cooldown", slot, transition.now_s + transition.state.settings.cooldown_s
+            )
     if new.phase is Phase.COMMITTED:
-        _committed(turn, new)
+        _committed(transition, new)
 
 
-def give_up(turn: Turn, id: str, reason: str) -> None:
+def give_up(transition: Transition, id: str, reason: str) -> None:
     """End a migration: by an abort while that is possible, as failed afterwards."""
-    one = turn.state.migrations[id]
+    one = transition.state.migrations[id]
     abort = allows(kind=one.kind, phase=one.phase, signal=Signal.ABORT)
-    advance(turn, id, protocol.Abort(reason) if abort else protocol.Fail(reason))
+    advance(transition, id, protocol.Abort(reason) if abort else protocol.Fail(reason))
 
 
-def resend(turn: Turn) -> None:
+def resend(transition: Transition) -> None:
     """Send what the present phase of the latest migrations implies once more."""
-    for one in list(turn.state.migrations.values())[-2:]:
+    for one in list(transition.state.migrations.values())[-2:]:
         for send in protocol.standing_commands(one):
-            turn.send(send.machine, send.command, id=send.id, urgent=True)
-        if one.phase is Phase.COMMITTED and one.plan == _latest_plan(turn.state):
-            _release(turn, one, turn.state.membership)
+            transition.send(send.machine, send.command, id=send.id, urgent=True)
+        if one.phase is Phase.COMMITTED and one.plan == _latest_plan(transition.state):
+            _release(transition, one, transition.state.membership)
 
 
 def base_of(state: State) -> Membership:
@@ -157,23 +169,25 @@ def base_of(state: State) -> Membership:
     return base
 
 
-def _emit(turn: Turn, one: Migration, effects: tuple[protocol.Effect, ...]) -> None:
+def _emit(transition: Transition, one: Migration, effects: tuple[protocol.Effect, ...]) -> None:
     for effect in effects:
         if isinstance(effect, protocol.Send):
             urgent = not isinstance(effect.command, Prepare)
-            turn.send(effect.machine, effect.command, id=effect.id, urgent=urgent, trace=one.trace)
+            transition.send(
+                effect.machine, effect.command, id=effect.id, urgent=urgent, trace=one.trace
+            )
         else:
             phase = type(effect.payload).__name__.removeprefix("Migration").lower()
-            turn.publish(effect.payload, id=f"{one.id}.{phase}", trace=one.trace)
-            if not turn.replay:
-                turn.commands.append(SaveMigration(one))
+            transition.publish(effect.payload, id=f"{one.id}.{phase}", trace=one.trace)
+            if not transition.replay:
+                transition.commands.append(SaveMigration(one))
 
 
-def spend_failed_joiners(turn: Turn, one: Migration, *, doubt: bool = False) -> None:
-    """Joiners that said they cannot take part in a recovery start a new life.
+def spend_failed_joiners(transition: Transition, one: Migration, *, doubt: bool = False) -> None:
+    """Joiners that said they cannot take part in a recovery start a new incarnation.
 
     Args:
-        turn: The step under construction.
+        transition: The step under construction.
         one: The recovery.
         doubt: Those, too, that only lost links to others. Without a death that explains it they
             are not asked again.
@@ -181,14 +195,15 @@ def spend_failed_joiners(turn: Turn, one: Migration, *, doubt: bool = False) -> 
     assert one.plan is not None  # noqa: S101 - nobody fails to carry out what has no plan
     failed = {failure.machine for failure in one.failures if doubt or not failure.links_broke}
     for move in one.plan.moves:
-        life = life_of(one.plan.membership.members[move.slot])
-        if move.joiner not in failed or life in turn.state.spent:
+        incarnation = incarnation_of(one.plan.membership.members[move.slot])
+        if move.joiner not in failed or incarnation in transition.state.spent:
             continue
-        turn.set(
-            spent=turn.state.spent.put(life, None), inventory=turn.state.inventory.spent([life])
+        transition.set(
+            spent=transition.state.spent.put(incarnation, None),
+            inventory=transition.state.inventory.spent([incarnation]),
         )
-        send = protocol.release(one.plan, life[0], generation=life[1], stop=False)
-        turn.send(send.machine, send.command, id=send.id, urgent=True)
+        send = protocol.release(one.plan, incarnation[0], generation=incarnation[1], stop=False)
+        transition.send(send.machine, send.command, id=send.id, urgent=True)
 
 
 def _latest_plan(state: State) -> Plan | None:
@@ -196,12 +211,12 @@ def _latest_plan(state: State) -> Plan | None:
     return max(plans, key=lambda plan: plan.epoch, default=None)
 
 
-def _committed(turn: Turn, one: Migration) -> None:
+def _committed(transition: Transition, one: Migration) -> None:
     assert one.plan is not None  # noqa: S101 - a committed migration has a plan
-    state, after = turn.state, one.plan.membership
+    state, after = transition.state, one.plan.membership
     old = state.membership
     slots = range(after.layout.slots) if old is None else sorted(old.changed_slots(after))
-    turn.set(
+    transition.set(
         membership=after,
         # The ranks may end with the step that commits it, and some say that they ended first.
         phase=state.phase if state.over else "running",
@@ -211,34 +226,36 @@ def _committed(turn: Turn, one: Migration) -> None:
         crashes=Crashes(),
         attempts=0,
         retry_s=None,
-        inventory=state.inventory.spent(life_of(after.members[slot]) for slot in slots),
+        inventory=state.inventory.spent(incarnation_of(after.members[slot]) for slot in slots),
         broken=MappingProxyType({e: at for e, at in state.broken.items() if e >= after.epoch}),
         seen=frozenset({after.epoch, *(e for e in state.seen if e > after.epoch)}),
         told_break=frozenset(e for e in state.told_break if e >= after.epoch),
         told_save=frozenset(e for e in state.told_save if e >= after.epoch),
     )
     if old is not None:
-        _reseat(turn, old, after, slots)
-    for other in turn.state.migrations.values():
+        _note_slots(transition, old, after, slots)
+    for other in transition.state.migrations.values():
         if other.open and other.plan is not None and other.plan.epoch < after.epoch:
-            give_up(turn, other.id, f"the job is at epoch {after.epoch} by {one.id}")
-    _release(turn, one, old)
-    bury(turn)
+            give_up(transition, other.id, f"the job is at epoch {after.epoch} by {one.id}")
+    _release(transition, one, old)
+    bury(transition)
 
 
-def _reseat(turn: Turn, old: Membership, after: Membership, slots: Sequence[int]) -> None:
+def _note_slots(
+    transition: Transition, old: Membership, after: Membership, slots: Sequence[int]
+) -> None:
     """Which machines have no slot: those that left are spare, those that joined no longer."""
-    spare, inventory = turn.state.spare, turn.state.inventory
+    spare, inventory = transition.state.spare, transition.state.inventory
     for slot in slots:
         for member in (old.members[slot], after.members[slot]):
             host = inventory.get(member.machine)
             if host is None:
                 continue
-            if seat_of(after, host.life) is None:
+            if slot_of(after, host.incarnation) is None:
                 spare = spare.put(member.machine, None)
             else:
                 spare = spare.drop(member.machine)
-    turn.set(spare=spare)
+    transition.set(spare=spare)
 
 
 def _blamed(one: Migration) -> dict[str, Migration]:
@@ -250,13 +267,13 @@ def _blamed(one: Migration) -> dict[str, Migration]:
 
 def _involved(
     state: State, plan: Plan, *, since: int
-) -> tuple[dict[Life, None], dict[str, Migration]]:
-    """Lives that filled a slot, or were told to, by this plan or by earlier ones after ``since``.
+) -> tuple[dict[Incarnation, None], dict[str, Migration]]:
+    """Incarnations that filled a slot, or were told to, by this plan or others after ``since``.
 
     Returns:
-        The lives, and whose fault it was that some machines lost their slot.
+        The incarnations, and whose fault it was that some machines lost their slot.
     """
-    lives: dict[Life, None] = {}
+    incarnations: dict[Incarnation, None] = {}
     blamed: dict[str, Migration] = {}
     for other in state.migrations.values():
         if other.plan is None or not since < other.plan.epoch <= plan.epoch:
@@ -265,39 +282,41 @@ def _involved(
             continue
         blamed |= _blamed(other)
         for move in other.plan.moves:
-            seats = [other.plan.membership, *([other.before] if other.before else [])]
-            lives |= dict.fromkeys(life_of(one.members[move.slot]) for one in seats)
-    return lives, blamed
+            memberships = [other.plan.membership, *([other.before] if other.before else [])]
+            incarnations |= dict.fromkeys(
+                incarnation_of(one.members[move.slot]) for one in memberships
+            )
+    return incarnations, blamed
 
 
-def _release(turn: Turn, one: Migration, old: Membership | None) -> None:
+def _release(transition: Transition, one: Migration, old: Membership | None) -> None:
     """End the ranks of everybody who filled a slot, or was told to, and has none now."""
     assert one.plan is not None  # noqa: S101 - only called for committed migrations
-    plan, state = one.plan, turn.state
+    plan, state = one.plan, transition.state
     since = 0 if old is None or old.epoch == plan.epoch else old.epoch
     involved, blamed = _involved(state, plan, since=since)
     blamed = _blamed(one) | blamed
     for machine, generation in involved:
         host = state.inventory.get(machine)
-        if host is None or host.life != (machine, generation):
+        if host is None or host.incarnation != (machine, generation):
             continue
-        if seat_of(plan.membership, host.life) is not None:
+        if slot_of(plan.membership, host.incarnation) is not None:
             continue
-        if host.life not in turn.state.spent:
-            turn.set(
-                inventory=turn.state.inventory.spent([host.life]),
-                spent=turn.state.spent.put(host.life, None),
+        if host.incarnation not in transition.state.spent:
+            transition.set(
+                inventory=transition.state.inventory.spent([host.incarnation]),
+                spent=transition.state.spent.put(host.incarnation, None),
             )
         elsewhere = plan.membership.slot_of_machine(machine) is not None
         why = None if elsewhere else blamed.get(machine)
-        known = machine in state.inventory.quarantined or host.life in state.control.pardoned
+        known = machine in state.inventory.quarantined or host.incarnation in state.control.pardoned
         if why is not None and not known:
-            turn.set(inventory=turn.state.inventory.quarantine(machine, why.cause))
-            turn.publish(
+            transition.set(inventory=transition.state.inventory.quarantine(machine, why.cause))
+            transition.publish(
                 MachineQuarantined(machine=machine, reason=why.cause),
                 id=f"{machine}.{generation}.quarantined",
                 trace=one.trace,
             )
-        if host.life not in state.deaths:
+        if host.incarnation not in state.deaths:
             send = protocol.release(plan, machine, generation=generation, stop=why is not None)
-            turn.send(send.machine, send.command, id=send.id, urgent=True)
+            transition.send(send.machine, send.command, id=send.id, urgent=True)

@@ -13,9 +13,9 @@ from trainmover.protocol import migration as protocol
 from trainmover_planner.machines import condemn
 from trainmover_planner.machines.assignment import match, standbys
 from trainmover_planner.migrations.migrations import advance, base_of, propose, start
-from trainmover_planner.state.inventory import life_of
+from trainmover_planner.state.inventory import incarnation_of
 from trainmover_planner.state.state import State
-from trainmover_planner.state.turn import Turn
+from trainmover_planner.state.transition import Transition
 
 __all__ = [
     "OPERATOR_REJECTED",
@@ -48,9 +48,9 @@ class Proposal:
     @property
     def moves(self) -> tuple[Move, ...]:
         """Who replaces whom, by slot."""
-        seats = self.membership.members
+        members = self.membership.members
         return tuple(
-            Move(slot=slot, leaver=seats[slot].machine, joiner=joiner.machine)
+            Move(slot=slot, leaver=members[slot].machine, joiner=joiner.machine)
             for slot, joiner in sorted(self.joiners.items())
         )
 
@@ -77,7 +77,7 @@ def check_moves(state: State, machines: Sequence[str], *, to: Sequence[str] = ()
             f"Migration {flight.id} is {flight.phase}"
             + (f" and already moves {_slots(same)}." if moving else "; one moves at a time."),
             "already_migrating" if moving else "migration_in_flight",
-            f"Wait for it, or give it up with `trainmover abort {flight.id}`.",
+            f"Wait for it, or give it up with `trainmover migration abort {flight.id}`.",
         )
     if state.dead_slots(membership) or base_of(state) != membership or _broken(state, membership):
         raise _refusal(
@@ -105,63 +105,70 @@ def advises_move(incident: IncidentOpened) -> bool:
     return incident.advice == "move" and incident.mode == "active" and bool(incident.machine)
 
 
-def automate(turn: Turn) -> None:
+def automate(transition: Transition) -> None:
     """Carry out, or propose, planned moves that incidents advise: one at a time, in budget."""
-    _withdraw(turn)
-    _spare(turn)
-    mode = turn.state.control.mode
-    if mode == "paused" or turn.state.phase != "running":
+    _withdraw(transition)
+    _spare(transition)
+    mode = transition.state.control.mode
+    if mode == "paused" or transition.state.phase != "running":
         return
-    for incident in list(turn.state.incidents.values()):
+    for incident in list(transition.state.incidents.values()):
         if not advises_move(incident) or incident.machine is None:
             continue
-        if turn.state.flight is not None or _stale(turn.state, incident):
+        if transition.state.flight is not None or _stale(transition.state, incident):
             continue
-        if (incident.id, OPERATOR_REJECTED) in turn.state.said:
+        if (incident.id, OPERATOR_REJECTED) in transition.state.said:
             continue
-        waiting = next((one for one in turn.state.waiting if one.incident == incident.id), None)
+        waiting = next(
+            (one for one in transition.state.waiting if one.incident == incident.id), None
+        )
         if waiting is not None and mode == "approval":
             continue
         try:
-            proposal = check_moves(turn.state, [incident.machine])
-            _within_budget(turn, proposal)
+            proposal = check_moves(transition.state, [incident.machine])
+            _within_budget(transition, proposal)
         except RequestRefusedError as refusal:
             if waiting is None:
-                _say_once(turn, incident, refusal)
+                _say_once(transition, incident, refusal)
             continue
         one = waiting or propose(
-            turn,
+            transition,
             kind="planned",
             moves=proposal.moves,
             cause=incident.summary,
             incident=incident.id,
         )
         if mode == "automatic":
-            start(turn, one.id, planned(turn.state, proposal, id=one.id), proposal.membership)
+            start(
+                transition,
+                one.id,
+                planned(transition.state, proposal, id=one.id),
+                proposal.membership,
+            )
 
 
-def _spare(turn: Turn) -> None:
+def _spare(transition: Transition) -> None:
     """Say once of each machine that is not ended although a detector advises it, and why."""
-    state = turn.state
+    state = transition.state
     for incident in state.incidents.values():
         if not condemn.recommends_end(incident) or _stale(state, incident):
             continue
         if state.membership is None or state.dead_slots(state.membership):
             continue
-        code, why = condemn.refusal(state, incident, turn.now_s)
+        code, why = condemn.refusal(state, incident, transition.now_s)
         if code:
             reason = f"{incident.machine} is not treated as dead: {why}"
             step = f"Look at it, and move it with `trainmover migrate {incident.machine}`."
-            _say_once(turn, incident, _refusal(reason, code, step))
+            _say_once(transition, incident, _refusal(reason, code, step))
 
 
-def _withdraw(turn: Turn) -> None:
+def _withdraw(transition: Transition) -> None:
     """Proposals whose reason went away while they waited are given up."""
-    for one in turn.state.waiting:
-        incident = turn.state.incidents.get(one.incident or "")
-        if incident is None or _stale(turn.state, incident):
+    for one in transition.state.waiting:
+        incident = transition.state.incidents.get(one.incident or "")
+        if incident is None or _stale(transition.state, incident):
             why = "the incident is over" if incident is None else "the machine left its slot"
-            advance(turn, one.id, protocol.Abort(f"{why} before anybody approved the move"))
+            advance(transition, one.id, protocol.Abort(f"{why} before anybody approved the move"))
 
 
 def _running(state: State) -> Membership:
@@ -265,16 +272,16 @@ def _slots(slots: Sequence[int]) -> str:
     return f"slot{'s' * (len(slots) > 1)} {', '.join(map(str, slots))}"
 
 
-def _within_budget(turn: Turn, proposal: Proposal) -> None:
-    state = turn.state
+def _within_budget(transition: Transition, proposal: Proposal) -> None:
+    state = transition.state
     slot, until_s = max(
         ((slot, state.cooldown.get(slot, 0.0)) for slot in proposal.joiners), key=lambda one: one[1]
     )
-    if turn.now_s < until_s:
+    if transition.now_s < until_s:
         raise _refusal(
             f"Slot {slot} was moved a moment ago.",
             "cooldown",
-            f"It can move again in {until_s - turn.now_s:.0f} s.",
+            f"It can move again in {until_s - transition.now_s:.0f} s.",
         )
     ready = [host for host in standbys(state) if host.ready]
     if len(ready) - len(proposal.joiners) < state.settings.keep_reserve:
@@ -286,34 +293,36 @@ def _within_budget(turn: Turn, proposal: Proposal) -> None:
         )
 
 
-def _say_once(turn: Turn, incident: IncidentOpened, refusal: RequestRefusedError) -> None:
+def _say_once(
+    transition: Transition, incident: IncidentOpened, refusal: RequestRefusedError
+) -> None:
     said = (incident.id, refusal.code)
-    if refusal.code in _QUIET or said in turn.state.said:
+    if refusal.code in _QUIET or said in transition.state.said:
         return
-    turn.put("said", said, None)
+    transition.put("said", said, None)
     slot = incident.slot
     if slot is None or incident.machine is None:
         return
     one = propose(
-        turn,
+        transition,
         kind="planned",
         moves=[Move(slot=slot, leaver=incident.machine, joiner="")],
         cause=incident.summary,
         incident=incident.id,
     )
-    advance(turn, one.id, protocol.Reject(code=refusal.code, reason=str(refusal)))
+    advance(transition, one.id, protocol.Reject(code=refusal.code, reason=str(refusal)))
 
 
 def _stale(state: State, incident: IncidentOpened) -> bool:
-    """Whether the machine left its slot since: the claim was about its ranks there."""
-    seats = state.memberships.get(incident.epoch)
-    if seats is None or state.membership is None:
+    """Whether the machine left its slot since: the finding was about its ranks there."""
+    membership = state.memberships.get(incident.epoch)
+    if membership is None or state.membership is None:
         return True
-    then = seats.slot_of_machine(incident.machine or "")
+    then = membership.slot_of_machine(incident.machine or "")
     now = state.membership.slot_of_machine(incident.machine or "")
     if then is None or now is None:
         return True
-    return life_of(seats.members[then]) != life_of(state.membership.members[now])
+    return incarnation_of(membership.members[then]) != incarnation_of(state.membership.members[now])
 
 
 def _broken(state: State, membership: Membership) -> bool:

@@ -27,9 +27,9 @@ from trainmover_planner.migrations import steering
 from trainmover_planner.migrations.migrations import advance, propose, start
 from trainmover_planner.migrations.policy import check_moves, planned
 from trainmover_planner.state.effects import Request
-from trainmover_planner.state.inventory import Host, life_of
+from trainmover_planner.state.inventory import Host, incarnation_of
 from trainmover_planner.state.state import State
-from trainmover_planner.state.turn import Turn
+from trainmover_planner.state.transition import Transition
 
 __all__ = ["answer", "migration_status", "snapshot"]
 
@@ -37,11 +37,11 @@ _LATEST: Final = 32
 """How many migrations a status tells of besides the open ones."""
 
 
-def answer(turn: Turn, request: Request) -> None:
+def answer(transition: Transition, request: Request) -> None:
     """Carry a request out, or refuse it; either way reply."""
     handler = _HANDLERS.get(request.verb, _unknown)
     try:
-        body = handler(turn, request)
+        body = handler(transition, request)
     except RequestRefusedError as refusal:
         reason = str(refusal).removesuffix(refusal.next_step).strip()
         body = Refusal(code=refusal.code, reason=reason, next_step=refusal.next_step)
@@ -53,7 +53,7 @@ def answer(turn: Turn, request: Request) -> None:
             reason=f"The request does not parse: {where}: {first['msg']}",
             next_step="Is the caller of the same version as the planner?",
         )
-    turn.reply(request.id, body)
+    transition.reply(request.id, body)
 
 
 def snapshot(state: State) -> JobStatus:
@@ -105,33 +105,33 @@ def migration_status(one: Migration) -> MigrationStatus:
     )
 
 
-def _migrate(turn: Turn, request: Request) -> Frozen:
+def _migrate(transition: Transition, request: Request) -> Frozen:
     wish = MigrateRequest.model_validate_json(request.body)
-    state = turn.state
+    state = transition.state
     proposal = check_moves(state, wish.machines, to=wish.to)
     if wish.dry_run:
         return RequestAccepted(migration=None, plan=planned(state, proposal, id="dry-run"))
     one = propose(
-        turn,
+        transition,
         kind="planned",
         moves=proposal.moves,
         cause=wish.reason,
         requested_by=wish.requested_by,
         trace=request.trace,
     )
-    plan = planned(turn.state, proposal, id=one.id)
-    start(turn, one.id, plan, proposal.membership, by=wish.requested_by)
+    plan = planned(transition.state, proposal, id=one.id)
+    start(transition, one.id, plan, proposal.membership, by=wish.requested_by)
     return RequestAccepted(migration=one.id, plan=plan)
 
 
-def _abort(turn: Turn, request: Request) -> Frozen:
+def _abort(transition: Transition, request: Request) -> Frozen:
     wish = AbortRequest.model_validate_json(request.body)
-    one = turn.state.migrations.get(wish.migration)
+    one = transition.state.migrations.get(wish.migration)
     if one is None:
         raise RequestRefusedError(
             f"There is no migration {wish.migration!r}.",
             code="unknown_migration",
-            next_step="List them with `trainmover migrations ls`.",
+            next_step="List them with `trainmover migration ls`.",
         )
     if not allows(kind=one.kind, phase=one.phase, signal=Signal.ABORT):
         raise RequestRefusedError(
@@ -142,17 +142,18 @@ def _abort(turn: Turn, request: Request) -> Frozen:
             if not one.open
             else "Wait for it to end, then move the machine back if need be.",
         )
-    advance(turn, one.id, protocol.Abort(wish.reason, wish.requested_by))
+    if not wish.dry_run:
+        advance(transition, one.id, protocol.Abort(wish.reason, wish.requested_by))
     return RequestAccepted(migration=one.id)
 
 
-def _status(turn: Turn, request: Request) -> Frozen:
+def _status(transition: Transition, request: Request) -> Frozen:
     del request
-    return snapshot(turn.state)
+    return snapshot(transition.state)
 
 
-def _unknown(turn: Turn, request: Request) -> Frozen:
-    del turn
+def _unknown(transition: Transition, request: Request) -> Frozen:
+    del transition
     raise RequestRefusedError(
         f"The planner does not know the request {request.verb!r}.",
         code="unknown_request",
@@ -160,7 +161,7 @@ def _unknown(turn: Turn, request: Request) -> Frozen:
     )
 
 
-_HANDLERS: MappingProxyType[str, Callable[[Turn, Request], Frozen]] = MappingProxyType(
+_HANDLERS: MappingProxyType[str, Callable[[Transition, Request], Frozen]] = MappingProxyType(
     {
         "migrate": _migrate,
         "abort": _abort,
@@ -168,7 +169,7 @@ _HANDLERS: MappingProxyType[str, Callable[[Turn, Request], Frozen]] = MappingPro
         "reject": steering.reject,
         "automation": steering.automation,
         "quarantine": steering.quarantine,
-        "release": steering.release,
+        "unquarantine": steering.unquarantine,
         "status": _status,
     }
 )
@@ -195,10 +196,14 @@ def _role(state: State, host: Host) -> tuple[str, int | None]:
     target = None if after is None else after.slot_of_machine(name)
     if name in state.inventory.quarantined:
         role = "quarantined"
-    elif host.life in state.deaths or host.life in state.inventory.refused:
+    elif host.incarnation in state.deaths or host.incarnation in state.inventory.refused:
         role, slot = "lost", None
     elif membership is not None and slot is not None:
-        role = "member" if life_of(membership.members[slot]) == host.life else "registered"
+        role = (
+            "member"
+            if incarnation_of(membership.members[slot]) == host.incarnation
+            else "registered"
+        )
     elif target is not None:
         role, slot = "joining", target
     elif host.warming:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from trainmover.commands import RequestAccepted
 from trainmover.errors import RequestRefusedError
 from trainmover.events.machine import MachineQuarantined
-from trainmover.events.operator import AutomationChanged, MachineReleased
+from trainmover.events.operator import AutomationChanged, MachineUnquarantined
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
 from trainmover.protocol.requests import (
@@ -19,7 +19,7 @@ from trainmover.protocol.requests import (
     AutomationRequest,
     QuarantineRequest,
     RejectRequest,
-    ReleaseRequest,
+    UnquarantineRequest,
 )
 from trainmover.protocol.table import Phase
 from trainmover_planner.migrations.migrations import advance, start
@@ -27,40 +27,40 @@ from trainmover_planner.migrations.policy import OPERATOR_REJECTED, check_moves,
 from trainmover_planner.state.effects import Request
 from trainmover_planner.state.inventory import Host
 from trainmover_planner.state.state import State
-from trainmover_planner.state.turn import Turn
+from trainmover_planner.state.transition import Transition
 
-__all__ = ["apply", "approve", "automation", "quarantine", "reject", "release"]
+__all__ = ["apply", "approve", "automation", "quarantine", "reject", "unquarantine"]
 
-Steered = AutomationChanged | MachineQuarantined | MachineReleased
+Steered = AutomationChanged | MachineQuarantined | MachineUnquarantined
 
 _WORDS = {
     "automatic": "stragglers are moved without asking",
-    "approval": "moves of stragglers wait for `trainmover approve`",
+    "approval": "moves of stragglers wait for `trainmover migration approve`",
     "paused": "stragglers are left where they are",
 }
 
 
-def apply(turn: Turn, fact: Steered) -> None:
+def apply(transition: Transition, fact: Steered) -> None:
     """Make a fact true, whether it was just decided or is read again."""
-    state = turn.state
+    state = transition.state
     control = replace(state.control, acts=state.control.acts + 1)
     match fact:
         case AutomationChanged(mode=mode, reason=reason, requested_by=who):
             control = replace(control, mode=mode, reason=reason, requested_by=who)
         case MachineQuarantined(machine=name, reason=reason):
-            turn.set(inventory=state.inventory.quarantine(name, reason))
-        case MachineReleased(machine=name):
-            turn.set(inventory=state.inventory.release(name))
+            transition.set(inventory=state.inventory.quarantine(name, reason))
+        case MachineUnquarantined(machine=name):
+            transition.set(inventory=state.inventory.release(name))
             host = state.inventory.get(name)
             if host is not None:
-                control = replace(control, pardoned=control.pardoned | {host.life})
-    turn.set(control=control)
+                control = replace(control, pardoned=control.pardoned | {host.incarnation})
+    transition.set(control=control)
 
 
-def automation(turn: Turn, request: Request) -> RequestAccepted:
+def automation(transition: Transition, request: Request) -> RequestAccepted:
     """Verb ``automation``."""
     wish = AutomationRequest.model_validate_json(request.body)
-    now = turn.state.control
+    now = transition.state.control
     if now.mode == wish.mode:
         who = f" (by {now.requested_by}: {now.reason})" if now.requested_by else ""
         raise RequestRefusedError(
@@ -70,82 +70,87 @@ def automation(turn: Turn, request: Request) -> RequestAccepted:
         )
     fact = AutomationChanged(mode=wish.mode, reason=wish.reason, requested_by=wish.requested_by)
     if not wish.dry_run:
-        _say(turn, fact, f"automation.{wish.mode}", request)
+        _say(transition, fact, f"automation.{wish.mode}", request)
     return RequestAccepted(migration=None, words=f"automation {wish.mode}: {_WORDS[wish.mode]}")
 
 
-def approve(turn: Turn, request: Request) -> RequestAccepted:
+def approve(transition: Transition, request: Request) -> RequestAccepted:
     """Verb ``approve``."""
     wish = ApproveRequest.model_validate_json(request.body)
-    one = _waiting(turn.state, wish.migration)
-    proposal = check_moves(turn.state, [move.leaver for move in one.moves], to=wish.to)
-    plan = planned(turn.state, proposal, id=one.id)
+    one = _waiting(transition.state, wish.migration)
+    proposal = check_moves(transition.state, [move.leaver for move in one.moves], to=wish.to)
+    plan = planned(transition.state, proposal, id=one.id)
     words = ", ".join(map(str, plan.moves))
     if not wish.dry_run:
-        start(turn, one.id, plan, proposal.membership, by=wish.requested_by, why=wish.reason)
+        start(transition, one.id, plan, proposal.membership, by=wish.requested_by, why=wish.reason)
     return RequestAccepted(migration=None if wish.dry_run else one.id, plan=plan, words=words)
 
 
-def reject(turn: Turn, request: Request) -> RequestAccepted:
+def reject(transition: Transition, request: Request) -> RequestAccepted:
     """Verb ``reject``."""
     wish = RejectRequest.model_validate_json(request.body)
-    one = _waiting(turn.state, wish.migration)
+    one = _waiting(transition.state, wish.migration)
     words = f"{', '.join(move.leaver for move in one.moves)} stays for this incident"
     if not wish.dry_run:
         if one.incident is not None:
-            turn.put("said", (one.incident, OPERATOR_REJECTED), None)
-        advance(turn, one.id, protocol.Reject(OPERATOR_REJECTED, wish.reason, wish.requested_by))
+            transition.put("said", (one.incident, OPERATOR_REJECTED), None)
+        advance(
+            transition, one.id, protocol.Reject(OPERATOR_REJECTED, wish.reason, wish.requested_by)
+        )
     return RequestAccepted(migration=one.id, words=words)
 
 
-def quarantine(turn: Turn, request: Request) -> RequestAccepted:
+def quarantine(transition: Transition, request: Request) -> RequestAccepted:
     """Verb ``quarantine``."""
     wish = QuarantineRequest.model_validate_json(request.body)
-    host = _host(turn.state, wish.machine)
-    _check_free(turn.state, wish.machine)
-    if wish.machine in turn.state.inventory.quarantined:
-        why = turn.state.inventory.quarantined[wish.machine]
+    host = _host(transition.state, wish.machine)
+    _check_free(transition.state, wish.machine)
+    if wish.machine in transition.state.inventory.quarantined:
+        why = transition.state.inventory.quarantined[wish.machine]
         raise RequestRefusedError(
             f"Machine {wish.machine} is in quarantine already: {why}.",
             code="no_change",
-            next_step=f"Let it out with `trainmover release {wish.machine}`.",
+            next_step=f"Let it out with `trainmover machine unquarantine {wish.machine}`.",
         )
     if not wish.dry_run:
         fact = MachineQuarantined(
             machine=wish.machine, reason=wish.reason, requested_by=wish.requested_by
         )
-        _say(turn, fact, f"{wish.machine}.{host.machine.generation}.quarantined", request)
+        _say(transition, fact, f"{wish.machine}.{host.machine.generation}.quarantined", request)
     return RequestAccepted(migration=None, words=f"{wish.machine} is given no slot any more")
 
 
-def release(turn: Turn, request: Request) -> RequestAccepted:
-    """Verb ``release``."""
-    wish = ReleaseRequest.model_validate_json(request.body)
-    host = _host(turn.state, wish.machine)
-    held = turn.state.inventory.quarantined
+def unquarantine(transition: Transition, request: Request) -> RequestAccepted:
+    """Verb ``unquarantine``."""
+    wish = UnquarantineRequest.model_validate_json(request.body)
+    host = _host(transition.state, wish.machine)
+    held = transition.state.inventory.quarantined
     if wish.machine not in held:
         raise RequestRefusedError(
             f"Machine {wish.machine} is not in quarantine.",
             code="not_quarantined",
             next_step=f"In quarantine: {', '.join(sorted(held)) or 'none'}.",
         )
-    alive = host.life not in turn.state.deaths and host.life not in turn.state.spent
-    fact = MachineReleased(
+    alive = (
+        host.incarnation not in transition.state.deaths
+        and host.incarnation not in transition.state.spent
+    )
+    fact = MachineUnquarantined(
         machine=wish.machine,
         reason=wish.reason,
         requested_by=wish.requested_by,
         ready_slots=tuple(sorted(host.ready)) if alive else (),
     )
     if not wish.dry_run:
-        _say(turn, fact, f"{wish.machine}.{host.machine.generation}.released", request)
+        _say(transition, fact, f"{wish.machine}.{host.machine.generation}.unquarantined", request)
     what = "may be used again" if alive else "may be used again once its agent is started anew"
     return RequestAccepted(migration=None, words=f"{wish.machine} {what}")
 
 
-def _say(turn: Turn, fact: Steered, name: str, request: Request) -> None:
-    apply(turn, fact)
+def _say(transition: Transition, fact: Steered, name: str, request: Request) -> None:
+    apply(transition, fact)
     # Numbered: the same may be asked for again later, and is another fact then.
-    turn.publish(fact, id=f"{name}.{turn.state.control.acts}", trace=request.trace)
+    transition.publish(fact, id=f"{name}.{transition.state.control.acts}", trace=request.trace)
 
 
 def _waiting(state: State, id: str) -> Migration:
@@ -154,11 +159,11 @@ def _waiting(state: State, id: str) -> Migration:
         raise RequestRefusedError(
             f"There is no migration {id!r}.",
             code="unknown_migration",
-            next_step="List them with `trainmover migrations ls`.",
+            next_step="List them with `trainmover migration ls`.",
         )
     if one.phase is not Phase.PROPOSED:
         waiting = ", ".join(each.id for each in state.waiting) or "none"
-        stop = f"Give it up with `trainmover abort {id}`. " if one.open else ""
+        stop = f"Give it up with `trainmover migration abort {id}`. " if one.open else ""
         raise RequestRefusedError(
             f"Migration {id} is {one.phase} and waits for nobody.",
             code="not_waiting",
@@ -173,7 +178,7 @@ def _host(state: State, machine: str) -> Host:
         raise RequestRefusedError(
             f"No machine {machine!r} has registered.",
             code="unknown_machine",
-            next_step="List the machines with `trainmover machines`.",
+            next_step="List the machines with `trainmover machine ls`.",
         )
     return host
 
@@ -192,5 +197,5 @@ def _check_free(state: State, machine: str) -> None:
         raise RequestRefusedError(
             f"Machine {machine} is about to take a slot by migration {flight.id}.",
             code="joining",
-            next_step=f"Wait for it, or give it up with `trainmover abort {flight.id}`.",
+            next_step=f"Wait for it, or give it up with `trainmover migration abort {flight.id}`.",
         )

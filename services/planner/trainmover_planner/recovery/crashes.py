@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Final
 
 from trainmover.events.machine import WorkerExited
-from trainmover_planner.state.inventory import life_of
+from trainmover_planner.state.inventory import incarnation_of
 from trainmover_planner.state.state import Crash, State
-from trainmover_planner.state.turn import Turn
+from trainmover_planner.state.transition import Transition
 
 __all__ = ["bug_of", "note", "restarts", "restarts_until_s", "signature"]
 
@@ -29,32 +29,32 @@ _KEPT: Final = 4000
 """Characters of a process's last words that are remembered."""
 
 
-def note(turn: Turn, fact: WorkerExited) -> None:
+def note(transition: Transition, fact: WorkerExited) -> None:
     """Remember a crash until the next commit: then its step has been passed."""
-    life, known = (fact.machine, fact.generation), turn.state.crashes
-    if (life, fact.rank) in known.every:
+    incarnation, known = (fact.machine, fact.generation), transition.state.crashes
+    if (incarnation, fact.rank) in known.every:
         return
     crash = Crash(
-        life=life,
+        incarnation=incarnation,
         rank=fact.rank,
         exit_code=fact.exit_code,
         signal=fact.signal,
         last_words=fact.last_words[-_KEPT:],
-        at_s=turn.now_s,
+        at_s=transition.now_s,
     )
     crash = replace(crash, error=signature(crash))
-    crashes = replace(known, every=known.every.put((life, fact.rank), crash))
+    crashes = replace(known, every=known.every.put((incarnation, fact.rank), crash))
     if crash.error:
         where = (crash.rank, crash.error)
-        lives = crashes.lives.get(where, ())
+        incarnations = crashes.incarnations.get(where, ())
         count = crashes.ranks.get(crash.error, 0)
         crashes = replace(
             crashes,
-            lives=crashes.lives.put(where, (*lives, life)),
-            ranks=crashes.ranks if lives else crashes.ranks.put(crash.error, count + 1),
-            again=crashes.again or (crash if lives else None),
+            incarnations=crashes.incarnations.put(where, (*incarnations, incarnation)),
+            ranks=crashes.ranks if incarnations else crashes.ranks.put(crash.error, count + 1),
+            again=crashes.again or (crash if incarnations else None),
         )
-    turn.set(crashes=crashes)
+    transition.set(crashes=crashes)
 
 
 def signature(crash: Crash) -> str:
@@ -76,8 +76,8 @@ def bug_of(state: State) -> str:
     crashes = state.crashes
     if crashes.again is not None:
         crash = crashes.again
-        lives = sorted(crashes.lives[crash.rank, crash.error])
-        machines = " and then on ".join(machine for machine, _ in lives)
+        incarnations = sorted(crashes.incarnations[crash.rank, crash.error])
+        machines = " and then on ".join(machine for machine, _ in incarnations)
         return _told(crash, f"rank {crash.rank} failed in the same step on {machines}")
     world = 0 if state.membership is None else state.membership.layout.world_size
     for error, count in crashes.ranks.items():
@@ -95,14 +95,14 @@ def _told(crash: Crash, what: str) -> str:
 
 def restarts(state: State, slots: Iterable[int], now_s: float) -> Mapping[int, str]:
     """Slots that wait for the machine whose program crashed there to start over, and its name."""
-    seats = state.membership
-    if state.settings.on_worker_crash != "restart" or seats is None:
+    membership = state.membership
+    if state.settings.on_worker_crash != "restart" or membership is None:
         return {}
     waiting = {}
     for slot in slots:
-        member = seats.members[slot]
-        ranks = seats.layout.ranks_of(slot)
-        ended = (state.crashes.every.get((life_of(member), rank)) for rank in ranks)
+        member = membership.members[slot]
+        ranks = membership.layout.ranks_of(slot)
+        ended = (state.crashes.every.get((incarnation_of(member), rank)) for rank in ranks)
         crash = next((one for one in ended if one is not None), None)
         if crash is None or member.machine in state.inventory.quarantined:
             continue

@@ -14,29 +14,29 @@ from trainmover.events.executor import CheckpointSaved
 from trainmover.events.migration import JobHeld
 from trainmover.job.topology import Membership
 from trainmover_planner.state.state import State
-from trainmover_planner.state.turn import Turn
+from trainmover_planner.state.transition import Transition
 
 __all__ = ["hold", "is_given_up", "wakes_s"]
 
 NEXT_STEP = "Start the job again when machines are there."
 
 
-def hold(turn: Turn, slots: Sequence[int], cause: str) -> None:
+def hold(transition: Transition, slots: Sequence[int], cause: str) -> None:
     """Say that the job waits; again changes nothing."""
-    state = turn.state
+    state = transition.state
     if state.held == tuple(slots):
         return
     limit = ""
     if state.settings.when_exhausted != "hold":
         limit = f" It ends in {state.settings.exhausted_after_s:g} s otherwise."
     reason = f"{cause}. No standby can take slots {list(slots)}; the ranks wait. Add a machine."
-    turn.set(
+    transition.set(
         phase="held",
         reason=reason + limit,
         held=tuple(slots),
-        held_s=turn.now_s if state.held_s is None else state.held_s,
+        held_s=transition.now_s if state.held_s is None else state.held_s,
     )
-    turn.publish(
+    transition.publish(
         JobHeld(slots=tuple(slots), reason=reason + limit),
         id=f"job.held.{state.issued}.{'-'.join(map(str, slots))}",
     )
@@ -50,19 +50,19 @@ def wakes_s(state: State) -> list[float]:
     return [at_s, at_s + state.settings.checkpoint_s]
 
 
-def is_given_up(turn: Turn, base: Membership) -> str:
+def is_given_up(transition: Transition, base: Membership) -> str:
     """Why a held job ends now; empty while it waits. Asks the survivors to save first, if so told.
 
     Args:
-        turn: The step under construction.
+        transition: The step under construction.
         base: The membership whose machines hold the state of the job.
     """
-    state = turn.state
+    state = transition.state
     settings = state.settings
     if state.held_s is None or settings.when_exhausted == "hold":
         return ""
     at_s = state.held_s + settings.exhausted_after_s
-    if turn.now_s < at_s:
+    if transition.now_s < at_s:
         return ""
     what = f"{state.reason.partition(' No standby')[0]} No machine came in " + (
         f"{settings.exhausted_after_s:g} s"
@@ -82,12 +82,12 @@ def is_given_up(turn: Turn, base: Membership) -> str:
     missing = sorted({rank for _, rank in alive} - {answer.rank for answer in answers})
     if not missing:
         return f"{what}; {_what_was_saved(answers)}."
-    if turn.now_s >= at_s + settings.checkpoint_s:
+    if transition.now_s >= at_s + settings.checkpoint_s:
         return (
             f"{what}; ranks {missing} did not say within {settings.checkpoint_s:g} s that they "
             "saved a checkpoint."
         )
-    _ask_to_save(turn, base)
+    _ask_to_save(transition, base)
     return ""
 
 
@@ -104,13 +104,13 @@ def _what_was_saved(answers: Sequence[CheckpointSaved]) -> str:
     return "; ".join(parts)
 
 
-def _ask_to_save(turn: Turn, base: Membership) -> None:
-    state = turn.state
+def _ask_to_save(transition: Transition, base: Membership) -> None:
+    state = transition.state
     if base.epoch in state.told_save:
         return
-    turn.set(told_save=state.told_save | {base.epoch})
+    transition.set(told_save=state.told_save | {base.epoch})
     dead, order = state.dead_slots(base), SaveCheckpoint(epoch=base.epoch, reason=state.reason)
     for slot, member in enumerate(base.members):
         if slot not in dead:
             id = f"{state.job}:{member.machine}:{base.epoch}:save"
-            turn.send(member.machine, order, id=id, urgent=True)
+            transition.send(member.machine, order, id=id, urgent=True)

@@ -17,28 +17,28 @@ from trainmover_planner.recovery import exhausted
 from trainmover_planner.recovery.crashes import bug_of, restarts_until_s
 from trainmover_planner.recovery.replan import fail_job, replan
 from trainmover_planner.state.state import State
-from trainmover_planner.state.turn import Turn
+from trainmover_planner.state.transition import Transition
 
 __all__ = ["recover", "wakes_s"]
 
 
-def recover(turn: Turn) -> None:
+def recover(transition: Transition) -> None:
     """Do what dead machines and broken steps call for, if anything does."""
-    state = turn.state
+    state = transition.state
     if state.membership is None or state.over or _is_well(state):
         return
-    bug = bug_of(turn.state)
+    bug = bug_of(transition.state)
     if bug:
-        fail_job(turn, reason=bug, next_step="Fix the program.", code="program")
+        fail_job(transition, reason=bug, next_step="Fix the program.", code="program")
         return
-    _break_steps(turn)
-    flight = turn.state.flight
+    _break_steps(transition)
+    flight = transition.state.flight
     if flight is not None and flight.kind == "planned":
-        _settle(turn, flight)
+        _settle(transition, flight)
     elif flight is not None:
-        _judge(turn, flight)
-    if turn.state.flight is None:
-        replan(turn)
+        _judge(transition, flight)
+    if transition.state.flight is None:
+        replan(transition)
 
 
 def _is_well(state: State) -> bool:
@@ -62,9 +62,9 @@ def wakes_s(state: State) -> list[float]:
     return times
 
 
-def _break_steps(turn: Turn) -> None:
+def _break_steps(transition: Transition) -> None:
     """The second route by which survivors learn that a peer cannot be waited for."""
-    state = turn.state
+    state = transition.state
     assert state.membership is not None  # noqa: S101 - checked by the caller
     flight = state.flight
     present = [state.membership, base_of(state)]
@@ -72,45 +72,47 @@ def _break_steps(turn: Turn) -> None:
         present.append(flight.plan.membership)
     for membership in present:
         epoch = membership.epoch
-        if epoch in turn.state.told_break or epoch < state.membership.epoch:
+        if epoch in transition.state.told_break or epoch < state.membership.epoch:
             continue
         dead = dict.fromkeys(state.dead_slots(membership))
         found = stuck(state, membership, epochs=[epoch])
-        waited = found.some and turn.now_s >= found.first_s + state.settings.regroup_s
+        waited = found.some and transition.now_s >= found.first_s + state.settings.regroup_s
         if not dead and not (waited and not found.all):
             continue
-        turn.set(told_break=turn.state.told_break | {epoch})
+        transition.set(told_break=transition.state.told_break | {epoch})
         names = [membership.members[slot].machine for slot in dead]
         reason = f"machine {', '.join(names)} failed" if names else "a peer's step broke"
         order = BreakStep(epoch=epoch, reason=reason)
         for slot, member in enumerate(membership.members):
             if slot not in dead:
                 id = f"{state.job}:{member.machine}:{epoch}:break"
-                turn.send(member.machine, order, id=id, urgent=True)
+                transition.send(member.machine, order, id=id, urgent=True)
 
 
-def _settle(turn: Turn, one: Migration) -> None:
+def _settle(transition: Transition, one: Migration) -> None:
     """A planned move is under way: end it if what happened cannot be reconciled with it."""
-    state, now_s = turn.state, turn.now_s
+    state, now_s = transition.state, transition.now_s
     assert state.membership is not None  # noqa: S101 - checked by the caller
     assert one.plan is not None  # noqa: S101 - proposals are approved in the same step
     current, base = state.membership, base_of(state)
     regroup_s, after = state.regroup_s, one.plan.membership
     if base == after:
         if one.phase is not Phase.SWITCHING:
-            advance(turn, one.id, protocol.SwitchSeen())
+            advance(transition, one.id, protocol.SwitchSeen())
         found = stuck(state, after, epochs=[current.epoch, after.epoch])
         joiner_failed = _joiner_failed(one)
         # A leaver that died while it handed over explains a joiner that could not: do not wait.
         explained = one.before is not None and bool(state.dead_slots(one.before))
-        others_failed = bool(one.failures) and (explained or _waited(turn))
+        others_failed = bool(one.failures) and (explained or _waited(transition))
         if joiner_failed or others_failed or state.dead_slots(after):
-            advance(turn, one.id, protocol.Fail(why(state, after) or "the joiner could not"))
+            advance(transition, one.id, protocol.Fail(why(state, after) or "the joiner could not"))
         elif found.all and now_s >= found.last_s + regroup_s:
-            advance(turn, one.id, protocol.Fail("the step after the switch broke on every rank"))
+            advance(
+                transition, one.id, protocol.Fail("the step after the switch broke on every rank")
+            )
         return
     if one.before != base:
-        give_up(turn, one.id, f"the ranks are at epoch {base.epoch} by an earlier plan")
+        give_up(transition, one.id, f"the ranks are at epoch {base.epoch} by an earlier plan")
         return
     dead = state.dead_slots(current)
     found = stuck(state, current, epochs=[current.epoch])
@@ -118,11 +120,11 @@ def _settle(turn: Turn, one: Migration) -> None:
         known = _all_broken(state, current, but=dead)
         first_s = min(death.at_s for death in deaths_of(state, current))
         if known or now_s >= first_s + state.settings.truth_s:
-            give_up(turn, one.id, why(state, current))
+            give_up(transition, one.id, why(state, current))
     elif state.dead_slots(after):
-        give_up(turn, one.id, why(state, after))
+        give_up(transition, one.id, why(state, after))
     elif found.all and now_s >= found.last_s + regroup_s:
-        give_up(turn, one.id, "the step broke on every rank")
+        give_up(transition, one.id, "the step broke on every rank")
 
 
 def _all_broken(state: State, current: Membership, *, but: list[int]) -> bool:
@@ -134,9 +136,9 @@ def _all_broken(state: State, current: Membership, *, but: list[int]) -> bool:
     return count == current.layout.world_size - len(absent)
 
 
-def _judge(turn: Turn, one: Migration) -> None:
+def _judge(transition: Transition, one: Migration) -> None:
     """A recovery is under way: has its plan become impossible?"""
-    state = turn.state
+    state = transition.state
     assert one.plan is not None  # noqa: S101 - proposals are approved in the same step
     assert one.before is not None  # noqa: S101 - a plan has a membership it starts from
     after = one.plan.membership
@@ -148,17 +150,17 @@ def _judge(turn: Turn, one: Migration) -> None:
         reason = "the joiner could not take the slot"
     elif base_of(state).epoch > one.before.epoch:
         reason = "a planned move had switched before the failure"
-    elif one.failures and _waited(turn):
-        spend_failed_joiners(turn, one, doubt=True)
+    elif one.failures and _waited(transition):
+        spend_failed_joiners(transition, one, doubt=True)
         reason = f"rank {one.failures[0].rank} could not: {one.failures[0].reason}"
-    elif found.all and turn.now_s >= found.last_s + state.regroup_s:
+    elif found.all and transition.now_s >= found.last_s + state.regroup_s:
         reason = "the step broke again on every rank"
     if reason:
-        advance(turn, one.id, protocol.Fail(reason))
+        advance(transition, one.id, protocol.Fail(reason))
 
 
 def _joiner_failed(one: Migration) -> bool:
-    """Whether a joiner said that it cannot; it is not asked again in this life.
+    """Whether a joiner said that it cannot; it is not asked again in this incarnation.
 
     One that only lost its links is heard like a survivor: a second machine may have died.
     """
@@ -166,9 +168,9 @@ def _joiner_failed(one: Migration) -> bool:
     return any(fail.machine in joiners and not fail.links_broke for fail in one.failures)
 
 
-def _waited(turn: Turn) -> bool:
+def _waited(transition: Transition) -> bool:
     """A survivor could not: somebody may be dead, so give the evidence a moment."""
-    if turn.state.retry_s is None:
-        turn.set(retry_s=turn.now_s + turn.state.regroup_s)
+    if transition.state.retry_s is None:
+        transition.set(retry_s=transition.now_s + transition.state.regroup_s)
         return False
-    return turn.now_s >= turn.state.retry_s
+    return transition.now_s >= transition.state.retry_s

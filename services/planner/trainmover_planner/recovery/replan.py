@@ -20,22 +20,22 @@ from trainmover_planner.machines.survival import Copies, Replicas
 from trainmover_planner.migrations.migrations import advance, base_of, give_up, propose, start
 from trainmover_planner.recovery import exhausted
 from trainmover_planner.recovery.crashes import restarts
-from trainmover_planner.state.inventory import Life, life_of
-from trainmover_planner.state.state import State, seat_of
-from trainmover_planner.state.turn import Turn
+from trainmover_planner.state.inventory import Incarnation, incarnation_of
+from trainmover_planner.state.state import State, slot_of
+from trainmover_planner.state.transition import Transition
 
 __all__ = ["announce_losses", "fail_job", "replan"]
 
 
-def replan(turn: Turn) -> None:
+def replan(transition: Transition) -> None:
     """Nothing is under way: write a recovery plan if the job needs one."""
-    state = turn.state
+    state = transition.state
     assert state.membership is not None  # noqa: S101 - checked by the caller
     base, failed = base_of(state), _failed_since(state)
     keep, kept = _keep(base, failed, state)
     lost = gone_slots(state, keep)
     found = stuck(state, base, epochs=[state.membership.epoch, base.epoch])
-    regroup = found.all and turn.now_s >= found.last_s + state.regroup_s
+    regroup = found.all and transition.now_s >= found.last_s + state.regroup_s
     if not lost and not regroup and failed is None:
         return
     dead = [base.members[s].machine for s in state.dead_slots(base)]
@@ -44,19 +44,19 @@ def replan(turn: Turn) -> None:
         cause = failed.reason
     if any(base.holds(machine, rank) for machine, rank in state.finished):
         fail_job(
-            turn,
+            transition,
             reason=f"{cause}. Other ranks had already finished, so the step cannot be redone.",
             next_step="Start the job again from its latest checkpoint.",
         )
         return
     if state.attempts >= state.settings.max_attempts:
         fail_job(
-            turn,
+            transition,
             reason=f"{state.attempts} recovery plans in a row did not commit; the last: {cause}",
-            next_step="Look at `trainmover migrations ls` and the workers' logs for the reason.",
+            next_step="Look at `trainmover migration ls` and the workers' logs for the reason.",
         )
         return
-    prefer = restarts(state, lost, turn.now_s)
+    prefer = restarts(state, lost, transition.now_s)
     joiners = assign(state, lost, keep=keep, fallback=state.membership, prefer=prefer)
     after = keep.replace(joiners or {}, epoch=state.issued + 1)
     moving = set(base.changed_slots(after))
@@ -76,21 +76,21 @@ def replan(turn: Turn) -> None:
             whole=() if stale else own,
         )
     except RequestRefusedError as refusal:
-        _reject(turn, base=base, lost=lost, cause=cause, refusal=refusal)
+        _reject(transition, base=base, lost=lost, cause=cause, refusal=refusal)
         return
     if joiners is None:
         if prefer:
             return  # their machines start over; a standby takes the slot when that takes too long
-        exhausted.hold(turn, lost, cause)
-        given_up = exhausted.is_given_up(turn, base)
+        exhausted.hold(transition, lost, cause)
+        given_up = exhausted.is_given_up(transition, base)
         if given_up:
-            fail_job(turn, reason=given_up, next_step=exhausted.NEXT_STEP, code="exhausted")
+            fail_job(transition, reason=given_up, next_step=exhausted.NEXT_STEP, code="exhausted")
         return
-    _publish_plan(turn, base=base, after=after, moving=moving, givers=givers, cause=cause)
+    _publish_plan(transition, base=base, after=after, moving=moving, givers=givers, cause=cause)
 
 
 def _publish_plan(
-    turn: Turn,
+    transition: Transition,
     *,
     base: Membership,
     after: Membership,
@@ -98,13 +98,13 @@ def _publish_plan(
     givers: Mapping[int, int],
     cause: str,
 ) -> None:
-    state = turn.state
+    state = transition.state
     moves = tuple(
         Move(slot=s, leaver=base.members[s].machine, joiner=after.members[s].machine)
         for s in sorted(moving)
     )
     one = propose(
-        turn,
+        transition,
         kind="failure",
         moves=moves,
         cause=cause,
@@ -120,7 +120,7 @@ def _publish_plan(
         moves=moves,
         sources=givers,
     )
-    turn.set(
+    transition.set(
         phase="running",
         reason="",
         held=(),
@@ -128,50 +128,52 @@ def _publish_plan(
         attempts=state.attempts + 1,
         retry_s=None,
     )
-    start(turn, one.id, plan, base)
+    start(transition, one.id, plan, base)
     for slot in state.dead_slots(base):
-        _fence(turn, plan, base.members[slot])
+        _fence(transition, plan, base.members[slot])
 
 
-def _fence(turn: Turn, plan: Plan, member: Member) -> None:
+def _fence(transition: Transition, plan: Plan, member: Member) -> None:
     """A machine believed dead may only be frozen: end it should it come back."""
-    machine, generation = life_of(member)
-    host = turn.state.inventory.get(machine)
+    machine, generation = incarnation_of(member)
+    host = transition.state.inventory.get(machine)
     if host is not None and host.machine.generation == generation:
         send = protocol.release(plan, machine, generation=generation, stop=True)
-        turn.send(send.machine, send.command, id=send.id, urgent=True)
+        transition.send(send.machine, send.command, id=send.id, urgent=True)
 
 
-def announce_losses(turn: Turn) -> None:
-    """Say once of each life that was given up."""
-    lives = turn.state.unsaid
-    turn.set(unsaid=())
-    for machine, generation in lives:
-        death = turn.state.deaths.get((machine, generation))
+def announce_losses(transition: Transition) -> None:
+    """Say once of each incarnation that was given up."""
+    incarnations = transition.state.unsaid
+    transition.set(unsaid=())
+    for machine, generation in incarnations:
+        death = transition.state.deaths.get((machine, generation))
         key = (f"{machine}.{generation}", "lost")
-        if death is None or key in turn.state.said:
+        if death is None or key in transition.state.said:
             continue
-        turn.put("said", key, None)
-        turn.publish(
+        transition.put("said", key, None)
+        transition.publish(
             MachineLost(machine=machine, reason=death.reason, generation=generation),
             id=f"{machine}.{generation}.lost",
-            trace=turn.state.traces.get(death.incident or "", {}),
+            trace=transition.state.traces.get(death.incident or "", {}),
         )
-        _invite_back(turn, (machine, generation))
-    forget_machines(turn)
+        _invite_back(transition, (machine, generation))
+    forget_machines(transition)
 
 
-def _invite_back(turn: Turn, life: Life) -> None:
+def _invite_back(transition: Transition, incarnation: Incarnation) -> None:
     """A standby that was only cut off does not know that it was given up: let it register anew."""
-    state = turn.state
-    machine, generation = life
+    state = transition.state
+    machine, generation = incarnation
     host = state.inventory.get(machine)
-    seated = any(seat_of(seats, life) is not None for seats in state.seats)
-    if host is None or host.life != life or seated or life in state.spent:
+    placed = any(
+        slot_of(membership, incarnation) is not None for membership in state.current_memberships
+    )
+    if host is None or host.incarnation != incarnation or placed or incarnation in state.spent:
         return
     release = Release(generation=generation, epoch=state.issued, then="standby")
     id = f"{state.job}:{machine}:{generation}:back"
-    turn.send(machine, release, id=id)
+    transition.send(machine, release, id=id)
 
 
 def _failed_since(state: State) -> Migration | None:
@@ -197,8 +199,8 @@ def _keep(
         if not gone(state, failed.plan.membership.members[move.slot])
         and (failed.before == base or gone(state, base.members[move.slot]))
     }
-    seated = {m.machine for s, m in enumerate(base.members) if s not in kept}
-    kept = {slot: member for slot, member in kept.items() if member.machine not in seated}
+    placed = {m.machine for s, m in enumerate(base.members) if s not in kept}
+    kept = {slot: member for slot, member in kept.items() if member.machine not in placed}
     return base.replace(kept, epoch=state.issued + 1), kept
 
 
@@ -212,24 +214,31 @@ def _trace_of(state: State, base: Membership) -> Mapping[str, str]:
 
 
 def _reject(
-    turn: Turn, *, base: Membership, lost: list[int], cause: str, refusal: RequestRefusedError
+    transition: Transition,
+    *,
+    base: Membership,
+    lost: list[int],
+    cause: str,
+    refusal: RequestRefusedError,
 ) -> None:
     one = propose(
-        turn,
+        transition,
         kind="failure",
         moves=[Move(slot=s, leaver=base.members[s].machine, joiner="") for s in lost or [0]],
         cause=cause,
-        incident=_incident_of(turn.state, base),
+        incident=_incident_of(transition.state, base),
     )
-    advance(turn, one.id, protocol.Reject(code=refusal.code, reason=f"{cause}. {refusal}"))
+    advance(transition, one.id, protocol.Reject(code=refusal.code, reason=f"{cause}. {refusal}"))
     reason = str(refusal).removesuffix(refusal.next_step).strip()
-    fail_job(turn, reason=f"{cause}. {reason}", next_step=refusal.next_step)
+    fail_job(transition, reason=f"{cause}. {reason}", next_step=refusal.next_step)
 
 
-def fail_job(turn: Turn, *, reason: str, next_step: str, code: FailureCode = "failed") -> None:
+def fail_job(
+    transition: Transition, *, reason: str, next_step: str, code: FailureCode = "failed"
+) -> None:
     """Give the job up and stop every machine."""
-    flight = turn.state.flight
+    flight = transition.state.flight
     if flight is not None:
-        give_up(turn, flight.id, reason)
-    turn.set(phase="failed", reason=reason)
-    turn.publish(JobFailed(reason=reason, next_step=next_step, code=code), id="job.failed")
+        give_up(transition, flight.id, reason)
+    transition.set(phase="failed", reason=reason)
+    transition.publish(JobFailed(reason=reason, next_step=next_step, code=code), id="job.failed")

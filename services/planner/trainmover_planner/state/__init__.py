@@ -1,1 +1,1 @@
-"""What the planner knows, and a turn of changing it."""
+"""What the planner knows, and one transition of it."""

@@ -11,28 +11,28 @@ from trainmover.events.machine import MachineReady, MachineRegistered, MachineWa
 from trainmover.job.tables import Table
 from trainmover.job.topology import Machine, Member
 
-__all__ = ["Host", "Inventory", "Life", "life_of", "natural"]
+__all__ = ["Host", "Incarnation", "Inventory", "incarnation_of", "natural"]
 
-Life = tuple[str, int]
-"""(machine, generation): one life of a machine. A machine that starts over is a new life."""
+Incarnation = tuple[str, int]
+"""(machine, generation): a machine from one start to the next."""
 
 _EMPTY: Mapping[int, tuple[str, ...]] = MappingProxyType({})
 
 
 def natural(name: str) -> tuple[tuple[int, int | str], ...]:
-    """Sort key that puts ``worker-10`` after ``worker-9``."""
+    """Sort key that puts ``node-10`` after ``node-9``."""
     parts = re.split(r"(\d+)", name)
     return tuple((0, int(p)) if p.isdigit() else (1, p) for p in parts if p)
 
 
-def life_of(member: Member) -> Life:
-    """The life that fills a slot."""
+def incarnation_of(member: Member) -> Incarnation:
+    """The incarnation that fills a slot."""
     return member.machine, member.generation
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One machine in its latest life.
+    """One machine in its latest incarnation.
 
     Attributes:
         nnodes: (min, max) as its launcher was told.
@@ -49,7 +49,7 @@ class Host:
     ready: Table[int, None] = field(default_factory=Table)
 
     @property
-    def life(self) -> Life:
+    def incarnation(self) -> Incarnation:
         """(machine, generation)."""
         return self.machine.name, self.machine.generation
 
@@ -64,7 +64,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The machines that registered, each in its latest life; the latest of those that are gone.
+    """The machines that registered, each in its latest incarnation, and the latest that are gone.
 
     Attributes:
         quarantined: Machine and why it is not used any more.
@@ -73,10 +73,10 @@ class Inventory:
 
     hosts: Table[str, Host] = field(default_factory=Table)
     quarantined: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    refused: Table[Life, None] = field(default_factory=Table)
+    refused: Table[Incarnation, None] = field(default_factory=Table)
 
     def get(self, machine: str) -> Host | None:
-        """The machine in its latest life, or None."""
+        """The machine in its latest incarnation, or None."""
         host: Host | None = self.hosts.get(machine)
         return host
 
@@ -89,7 +89,7 @@ class Inventory:
         return sorted(hosts, key=lambda host: natural(host.machine.name))
 
     def register(self, fact: MachineRegistered, now_s: float) -> Inventory:
-        """Take a machine up; an earlier or the same life again changes nothing."""
+        """Take a machine up; an earlier or the same incarnation again changes nothing."""
         known = self.hosts.get(fact.machine.name)
         if known is not None and known.machine.generation >= fact.machine.generation:
             return self
@@ -97,13 +97,15 @@ class Inventory:
         host = Host(fact.machine, nnodes, registered_s=now_s, warm_limit=fact.warm_limit)
         return self._with(host)
 
-    def refuse(self, life: Life) -> Inventory:
-        """Never use this life."""
-        return replace(self, refused=self.refused.put(life, None))
+    def refuse(self, incarnation: Incarnation) -> Inventory:
+        """Never use this incarnation."""
+        return replace(self, refused=self.refused.put(incarnation, None))
 
-    def forget(self, life: Life) -> Inventory:
-        """The machine is gone in this life, and for good."""
-        return replace(self, hosts=self.hosts.drop(life[0]), refused=self.refused.drop(life))
+    def forget(self, incarnation: Incarnation) -> Inventory:
+        """The machine is gone in this incarnation, and for good."""
+        return replace(
+            self, hosts=self.hosts.drop(incarnation[0]), refused=self.refused.drop(incarnation)
+        )
 
     def quarantine(self, machine: str, reason: str) -> Inventory:
         """Do not use the machine again, whatever its generation."""
@@ -140,26 +142,26 @@ class Inventory:
         ready = Table.of(slot for slot in host.ready if slot not in gone)
         return self._with(replace(host, warming=left, ready=ready))
 
-    def spent(self, lives: Iterable[Life]) -> Inventory:
-        """These lives filled a slot, or tried to: they are standbys for nothing any more."""
+    def spent(self, incarnations: Iterable[Incarnation]) -> Inventory:
+        """These incarnations filled a slot, or tried to: they are standbys for nothing any more."""
         inventory = self
-        for machine, generation in lives:
+        for machine, generation in incarnations:
             host = inventory.hosts.get(machine)
             if host is not None and host.machine.generation == generation:
                 slots = frozenset(host.warming) | frozenset(host.ready)
                 inventory = inventory.cooled(machine, generation, slots)
         return inventory
 
-    def usable(self, host: Host, *, dead: Mapping[Life, object]) -> bool:
-        """Whether the life may be given a slot."""
+    def usable(self, host: Host, *, dead: Mapping[Incarnation, object]) -> bool:
+        """Whether the incarnation may be given a slot."""
         return (
-            host.life not in dead
-            and host.life not in self.refused
+            host.incarnation not in dead
+            and host.incarnation not in self.refused
             and host.machine.name not in self.quarantined
         )
 
-    def count(self, *, dead: Mapping[Life, object]) -> int:
-        """How many lives may be given a slot; few are none of them."""
+    def count(self, *, dead: Mapping[Incarnation, object]) -> int:
+        """How many incarnations may be given a slot; few are none of them."""
         odd = {name for name, _ in (*dead, *self.refused)} | self.quarantined.keys()
         hosts = [host for name in odd if (host := self.hosts.get(name)) is not None]
         return len(self.hosts) - sum(not self.usable(host, dead=dead) for host in hosts)

@@ -26,7 +26,7 @@ def of_machine(fact: machine.MachineRegistered) -> str:
     if not 1 <= count <= _MOST_RANKS:
         return f"machine {offered.name} offers {count} ranks; 1 to {_MOST_RANKS} are possible"
     return _endpoints(offered.name, offered.endpoints) or (
-        f"machine {offered.name} says --nnodes {fact.nnodes_min}:{fact.nnodes_max}"
+        f"machine {offered.name} says {fact.nnodes_min} slots of {fact.nnodes_max} machines"
         if fact.nnodes_min > fact.nnodes_max
         else ""
     )

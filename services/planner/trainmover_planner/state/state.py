@@ -18,7 +18,7 @@ from trainmover.job.topology import Membership
 from trainmover.protocol.migration import Migration, RankReport
 from trainmover.protocol.table import Deadlines, Phase
 from trainmover_planner.state.effects import PublishFact
-from trainmover_planner.state.inventory import Inventory, Life
+from trainmover_planner.state.inventory import Incarnation, Inventory
 
 __all__ = [
     "Breaks",
@@ -31,7 +31,7 @@ __all__ = [
     "Settings",
     "Shape",
     "State",
-    "seat_of",
+    "slot_of",
 ]
 
 JobPhase = Literal["forming", "running", "held", "finished", "failed"]
@@ -47,7 +47,7 @@ class Settings:
         fence_budget: Machines ended within an hour because a detector advises it, where that is no
             evidence of death.
         fence_votes: Detectors that have to agree on it.
-        fence_confidence: How sure a claim has to be for it, 0 to 1.
+        fence_confidence: How sure a finding has to be for it, 0 to 1.
         form_quiet_s: The job forms when no machine registered for this long.
         cooldown_s: Pause between automatic moves of the same slot.
         keep_reserve: Standbys that an automatic planned move must leave for crashes.
@@ -82,7 +82,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Why and when a life was given up."""
+    """Why and when an incarnation was given up."""
 
     at_s: float
     reason: str
@@ -96,14 +96,14 @@ class Control:
     Attributes:
         mode: What policy may do by itself.
         acts: Number of facts that operators caused, for their ids.
-        pardoned: Lives that were let out of quarantine.
+        pardoned: Incarnations that were let out of quarantine.
     """
 
     mode: AutomationMode = "automatic"
     reason: str = ""
     requested_by: str = ""
     acts: int = 0
-    pardoned: frozenset[Life] = frozenset()
+    pardoned: frozenset[Incarnation] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Crash:
         error: What it has in common with other crashes of the same bug; empty for no bug.
     """
 
-    life: Life
+    incarnation: Incarnation
     rank: int
     exit_code: int | None
     signal: int | None
@@ -128,14 +128,14 @@ class Crashes:
     """Worker processes that ended by themselves since the latest commit.
 
     Attributes:
-        every: By life and rank.
-        lives: Lives in which a rank ended by the same error, by (rank, error).
+        every: By incarnation and rank.
+        incarnations: Incarnations in which a rank ended by the same error, by (rank, error).
         ranks: How many ranks ended by an error.
         again: The first crash that repeated another one of its rank on another machine.
     """
 
-    every: Table[tuple[Life, int], Crash] = field(default_factory=Table)
-    lives: Table[tuple[int, str], tuple[Life, ...]] = field(default_factory=Table)
+    every: Table[tuple[Incarnation, int], Crash] = field(default_factory=Table)
+    incarnations: Table[tuple[int, str], tuple[Incarnation, ...]] = field(default_factory=Table)
     ranks: Table[str, int] = field(default_factory=Table)
     again: Crash | None = None
 
@@ -175,10 +175,10 @@ class Shape:
     """What all machines of a job that forms must have been told, and by whom it is known.
 
     Attributes:
-        life: The first machine that registered, in the life that said so.
+        incarnation: The first machine that registered, in the incarnation that said so.
     """
 
-    life: Life
+    incarnation: Incarnation
     nnodes: tuple[int, int]
     ranks: int
 
@@ -203,19 +203,19 @@ class State:
         open: Ids of those that are open, oldest first.
         incidents: Open incidents.
         traces: W3C trace headers of each incident.
-        deaths: Lives that were given up, as far as they matter still.
+        deaths: Incarnations that were given up, as far as they matter still.
         unsaid: Those among them that nobody was told of yet.
-        fenced: When machines were ended on claims that are no evidence of death, within an hour.
-        spent: Lives that had a slot, or could not take one: they are of no use any more.
+        fenced: When machines were ended on findings that are no evidence of death, within an hour.
+        spent: Incarnations that had a slot, or could not take one: they are of no use any more.
         shape: What machines must have been told, before the job formed.
         arrived_s: When the latest machine of that shape registered.
         newcomers: Machines that registered and were not looked at yet.
-        spare: Machines whose life has no slot in the latest committed membership.
+        spare: Machines whose incarnation has no slot in the latest committed membership.
         cold: Those among them that were not told to be standbys yet.
         seen: Epochs at which a rank was seen, from the latest committed one on.
         broken: Who broke a step, by epoch; each rank of a machine at its latest epoch alone.
         holdings: What each rank says about its state.
-        followers: For each rank that is or was followed, its follower and the life it is in.
+        followers: For each rank that is or was followed, its follower and the incarnation it is in.
         finished: (machine, rank) of each rank whose program ended normally.
         early: Reports about migrations not heard of yet (only while facts are read again).
         unannounced: Facts that follow from what was read again, but were never published.
@@ -227,7 +227,7 @@ class State:
         saved: What each (machine, rank) answered latest.
         crashes: Worker processes that ended by themselves since the latest commit.
         cooldown: Slot and time until which it is not moved automatically.
-        said: (incident or life, code) of what is said only once.
+        said: (incident or incarnation, code) of what is said only once.
         attempts: Recovery plans since the latest commit.
         retry_s: When the recovery may be planned again, after one failed without a culprit.
         step: Completed steps of the furthest rank.
@@ -248,10 +248,10 @@ class State:
     open: tuple[str, ...] = ()
     incidents: Table[str, IncidentOpened] = field(default_factory=Table)
     traces: Table[str, Mapping[str, str]] = field(default_factory=Table)
-    deaths: Table[Life, Death] = field(default_factory=Table)
-    unsaid: tuple[Life, ...] = ()
+    deaths: Table[Incarnation, Death] = field(default_factory=Table)
+    unsaid: tuple[Incarnation, ...] = ()
     fenced: tuple[float, ...] = ()
-    spent: Table[Life, None] = field(default_factory=Table)
+    spent: Table[Incarnation, None] = field(default_factory=Table)
     shape: Shape | None = None
     arrived_s: float = 0.0
     newcomers: Table[str, None] = field(default_factory=Table)
@@ -260,7 +260,7 @@ class State:
     seen: frozenset[int] = frozenset()
     broken: Mapping[int, Breaks] = field(default_factory=_none)
     holdings: Table[int, Holding] = field(default_factory=Table)
-    followers: Table[int, tuple[int, Life]] = field(default_factory=Table)
+    followers: Table[int, tuple[int, Incarnation]] = field(default_factory=Table)
     finished: Table[tuple[str, int], None] = field(default_factory=Table)
     early: Table[tuple[str, str, str, int], RankReport] = field(default_factory=Table)
     unannounced: Mapping[str, PublishFact] = field(default_factory=_none)
@@ -308,7 +308,7 @@ class State:
         return [one for one in every if one.phase is Phase.PROPOSED]
 
     @property
-    def seats(self) -> list[Membership]:
+    def current_memberships(self) -> list[Membership]:
         """The committed membership, and that of the plan under way."""
         if self.membership is None:
             return []
@@ -319,13 +319,13 @@ class State:
 
     def dead_slots(self, membership: Membership) -> list[int]:
         """Slots of ``membership`` whose machine was given up, in order."""
-        slots = (seat_of(membership, life) for life in self.deaths)
+        slots = (slot_of(membership, incarnation) for incarnation in self.deaths)
         return sorted(slot for slot in slots if slot is not None)
 
 
-def seat_of(membership: Membership, life: Life) -> int | None:
-    """The slot that a life fills, or None."""
-    slot = membership.slot_of_machine(life[0])
-    if slot is None or membership.members[slot].generation != life[1]:
+def slot_of(membership: Membership, incarnation: Incarnation) -> int | None:
+    """The slot that an incarnation fills, or None."""
+    slot = membership.slot_of_machine(incarnation[0])
+    if slot is None or membership.members[slot].generation != incarnation[1]:
         return None
     return slot

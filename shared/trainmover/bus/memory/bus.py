@@ -199,7 +199,9 @@ class MemoryBus:
         except TimeoutError as error:
             raise BusUnavailableError(f"cannot {what}: no answer in {timeout_s:g} s") from error
 
-    async def depart(self, job: str, machine: str, *, reason: str, timeout_s: float = 5.0) -> bytes:
+    async def depart(
+        self, job: str, machine: str, *, reason: str, dry_run: bool = False, timeout_s: float = 5.0
+    ) -> bytes:
         """Ask that ``machine`` be replaced; the reply body."""
         what = f"ask that {machine} be replaced in job {job!r}"
         subjects.departure(job, machine)
@@ -207,7 +209,7 @@ class MemoryBus:
         handler = self.broker.handlers.get(job)
         if handler is None:
             raise BusUnavailableError(f"cannot {what}: nobody listens there; is its planner up?")
-        body = DepartureRequest(reason=reason).model_dump_json().encode()
+        body = DepartureRequest(reason=reason, dry_run=dry_run).model_dump_json().encode()
         try:
             async with asyncio.timeout(timeout_s):
                 return await requests.answer_departure(handler, machine, body)

@@ -283,9 +283,11 @@ class NatsBus:
                 )
         return reply.data
 
-    async def depart(self, job: str, machine: str, *, reason: str, timeout_s: float = 5.0) -> bytes:
+    async def depart(
+        self, job: str, machine: str, *, reason: str, dry_run: bool = False, timeout_s: float = 5.0
+    ) -> bytes:
         """Ask that ``machine`` be replaced, with its own key; the reply body."""
-        body = DepartureRequest(reason=reason).model_dump_json().encode()
+        body = DepartureRequest(reason=reason, dry_run=dry_run).model_dump_json().encode()
         what = f"ask that {machine} be replaced in job {job!r} (is its planner running?)"
         with observe.publishing("tm.v1.{job}.departure.{machine}") as trace:
             async with self._connection.calling(what, timeout_s=timeout_s):

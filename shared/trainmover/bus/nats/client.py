@@ -118,7 +118,7 @@ def refusal_of(text: str, url: str, credentials: Credentials) -> BusError | None
         )
     return PermissionDeniedError(
         f"the bus at {url} does not know this user (tried {credentials}). Set "
-        "TRAINMOVER_NATS_NKEY to the nkey file that 'trainmover setup' made for it."
+        "TRAINMOVER_NATS_NKEY to the nkey file that 'trainmover bus setup' made for it."
     )
 
 

@@ -33,8 +33,8 @@ _VIOLATION: Final = re.compile(
 )
 _IDENTITY: Final = re.compile(r"authorization|ssl|tls|certificate", re.IGNORECASE)
 _CURES: Final = {
-    10059: ". Run 'trainmover setup' on this bus.",  # stream not found
-    10166: ". An older version set this bus up: run 'trainmover setup' once more.",  # TTL disabled
+    10059: ". Run 'trainmover bus setup' on this bus.",  # stream not found
+    10166: ". An older version set it up: run 'trainmover bus setup' once more.",  # TTL disabled
 }
 _CLOSE_S: Final = 0.7
 _RECONNECT_WAIT_S: Final = 0.1

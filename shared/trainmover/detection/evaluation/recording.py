@@ -97,7 +97,7 @@ def read(path: Path) -> Iterator[Entry]:
     ) as error:
         raise ConfigError(
             f"line {number} of recording {path} is not an entry: {error}. Was it made by "
-            "`trainmover record` of this version, and to its end?"
+            "`trainmover job record` of this version, and to its end?"
         ) from error
 
 

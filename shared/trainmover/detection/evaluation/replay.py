@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trainmover.detection.evaluation.recording import Entry
-from trainmover.detection.evaluation.scoring import Claim, Label
-from trainmover.detection.model import CollectiveWindow, Detector, Evidence, Verdict
-from trainmover.detection.seats import Seats
+from trainmover.detection.evaluation.scoring import Label, TimedFinding
+from trainmover.detection.membership import MembershipTracker
+from trainmover.detection.model import CollectiveWindow, Detector, Evidence, Finding
 from trainmover.job.topology import Frozen, Membership
 from trainmover.telemetry.records import Batch
 
@@ -28,12 +28,12 @@ class Player:
 
     Attributes:
         detectors: By name.
-        claims: Incidents in the order in which they were opened.
+        findings: Incidents in the order in which they were opened.
         errors: What a detector raised, by its name; it is not asked again.
     """
 
     detectors: Mapping[str, Detector]
-    claims: list[Claim] = field(default_factory=list)
+    findings: list[TimedFinding] = field(default_factory=list)
     errors: dict[str, Exception] = field(default_factory=dict)
     _open: set[_Key] = field(default_factory=set)
     _ticked_s: float = 0.0
@@ -48,10 +48,10 @@ class Player:
             at_s = self._ticked_s
             self._each(at_s, lambda detector, at_s=at_s: detector.tick(at_s))  # type: ignore[misc]
 
-    def seat(self, membership: Membership) -> None:
+    def membership_changed(self, membership: Membership) -> None:
         """A new epoch begins."""
 
-        def tell(detector: Detector) -> Iterable[Verdict]:
+        def tell(detector: Detector) -> Iterable[Finding]:
             detector.membership_changed(membership)
             return ()
 
@@ -69,39 +69,39 @@ class Player:
         evidence = Evidence(fact=fact, membership=membership, received_s=now_s)
         self._each(now_s, lambda detector: detector.notice(evidence))
 
-    def _each(self, now_s: float, ask: Callable[[Detector], Iterable[Verdict]]) -> None:
+    def _each(self, now_s: float, ask: Callable[[Detector], Iterable[Finding]]) -> None:
         for name, detector in self.detectors.items():
             if name in self.errors:
                 continue
             try:
-                verdicts = list(ask(detector))
+                findings = list(ask(detector))
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything; it is named
                 self.errors[name] = error
                 continue
-            for verdict in verdicts:
-                self._hear(name, verdict, now_s)
+            for finding in findings:
+                self._hear(name, finding, now_s)
 
-    def _hear(self, name: str, verdict: Verdict, now_s: float) -> None:
-        key = (name, verdict.kind, verdict.machine, verdict.link)
-        if verdict.closed:
+    def _hear(self, name: str, finding: Finding, now_s: float) -> None:
+        key = (name, finding.kind, finding.machine, finding.link)
+        if finding.closed:
             self._open.discard(key)
         elif key not in self._open:
             self._open.add(key)
-            self.claims.append(Claim(now_s, self._step, verdict, name))
+            self.findings.append(TimedFinding(now_s, self._step, finding, name))
 
 
 def play(entries: Iterable[Entry], detectors: Mapping[str, Detector]) -> tuple[Player, list[Label]]:
-    """Play a recording; what was claimed, and the labels that it has."""
+    """Play a recording; what was found, and the labels that it has."""
     player, labels = Player(detectors), []
-    for now_s, what, window, seats in _steps(entries):
+    for now_s, what, window, tracker in _steps(entries):
         player.advance(now_s)
         match what:
             case Label():
                 labels.append(what)
             case Membership():
-                player.seat(what)
+                player.membership_changed(what)
             case Frozen():
-                player.fact(what, seats.membership, now_s)
+                player.fact(what, tracker.membership, now_s)
             case _:
                 pass
         if window is not None:
@@ -111,18 +111,18 @@ def play(entries: Iterable[Entry], detectors: Mapping[str, Detector]) -> tuple[P
 
 def _steps(
     entries: Iterable[Entry],
-) -> Iterator[tuple[float, Frozen | Label | None, CollectiveWindow | None, Seats]]:
-    seats = Seats()
+) -> Iterator[tuple[float, Frozen | Label | None, CollectiveWindow | None, MembershipTracker]]:
+    tracker = MembershipTracker()
     for entry in entries:
         now_s, what = entry.now_s, entry.what
         if isinstance(what, Batch):
-            yield now_s, None, seats.window(what, now_s), seats
+            yield now_s, None, tracker.window(what, now_s), tracker
             continue
         if isinstance(what, Label):
-            yield now_s, what, None, seats
+            yield now_s, what, None, tracker
             continue
-        if (fresh := seats.learn(what)) is not None:
-            yield now_s, fresh, None, seats
-            for early in seats.early():
-                yield now_s, None, early, seats
-        yield now_s, what, None, seats
+        if (fresh := tracker.learn(what)) is not None:
+            yield now_s, fresh, None, tracker
+            for early in tracker.early():
+                yield now_s, None, early, tracker
+        yield now_s, what, None, tracker

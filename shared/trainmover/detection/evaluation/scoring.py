@@ -1,4 +1,4 @@
-"""How good are claims, given what was really wrong? Precision, recall, culprits, delay; pure."""
+"""How good are findings, given what was really wrong? Precision, recall, culprits, delay; pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from trainmover.detection.model import Verdict
+from trainmover.detection.model import Finding
 
-__all__ = ["Claim", "Label", "Score", "score"]
+__all__ = ["Label", "Score", "TimedFinding", "score"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +18,13 @@ class Label:
     """What a perfect detector would say.
 
     Attributes:
-        kind: Kind of the verdict.
+        kind: Kind of the finding.
         since_s: When the trouble began.
         machine: The culprit; None where nobody is to be named.
         link: The culprit connection.
         until_s: When it ended; infinite when it did not.
         since_step: Steps that were complete when it began.
-        excuses: Kinds of verdicts that are not wrong while this lasts: a slow connection makes the
+        excuses: Kinds of findings that are not wrong while this lasts: a slow connection makes the
             whole job slower, too.
     """
 
@@ -70,76 +70,76 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class TimedFinding:
     """An incident as a detector would open it.
 
     Attributes:
         at_s: When it was opened.
         step: Steps that the job had completed by then.
-        verdict: The first verdict.
+        finding: The first finding.
         detector: Who says so.
     """
 
     at_s: float
     step: int
-    verdict: Verdict
+    finding: Finding
     detector: str = ""
 
     def fits(self, label: Label) -> bool:
         """Whether it is about this trouble, whoever it names."""
-        return self.verdict.kind == label.kind and label.since_s <= self.at_s <= label.until_s + 60
+        return self.finding.kind == label.kind and label.since_s <= self.at_s <= label.until_s + 60
 
     def names(self, label: Label) -> bool:
         """Whether it names the right culprit."""
-        return self.verdict.machine == label.machine and self.verdict.link == label.link
+        return self.finding.machine == label.machine and self.finding.link == label.link
 
 
 @dataclass(slots=True)
 class Score:
-    """How claims of one kind, or of all, stand against the labels.
+    """How findings of one kind, or of all, stand against the labels.
 
     Attributes:
         labels: Troubles that were there.
-        found: Of them, those that were claimed.
+        found: Of them, those that were found.
         right: Of those, the ones whose culprit was named.
-        claims: Claims that were made.
+        findings: Findings that were made.
         true: Of them, those that name a trouble that was there.
-        delays_s: From the beginning of each trouble to its claim, in seconds.
+        delays_s: From the beginning of each trouble to its finding, in seconds.
         steps: The same in steps, the one that was under way included.
     """
 
     labels: int = 0
     found: int = 0
     right: int = 0
-    claims: int = 0
+    findings: int = 0
     true: int = 0
     delays_s: list[float] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
 
     @property
     def precision(self) -> float:
-        """Share of claims that are true; 1 when nothing was claimed."""
-        return self.true / self.claims if self.claims else 1.0
+        """Share of findings that are true; 1 when nothing was found."""
+        return self.true / self.findings if self.findings else 1.0
 
     @property
     def recall(self) -> float:
-        """Share of troubles that were claimed; 1 when there was none."""
+        """Share of troubles that were found; 1 when there was none."""
         return self.found / self.labels if self.labels else 1.0
 
     @property
     def culprit_accuracy(self) -> float:
-        """Share of the claimed troubles whose culprit was named."""
+        """Share of the troubles found whose culprit was named."""
         return self.right / self.found if self.found else 1.0
 
     def steps_p95(self) -> float | None:
-        """95th percentile of the steps to a claim."""
+        """95th percentile of the steps to a finding."""
         return float(np.quantile(self.steps, 0.95)) if self.steps else None
 
     def as_data(self) -> dict[str, Any]:
         """JSON-ready."""
         return {
             "labels": self.labels,
-            "claims": self.claims,
+            "findings": self.findings,
             "precision": round(self.precision, 4),
             "recall": round(self.recall, 4),
             "culprit_accuracy": round(self.culprit_accuracy, 4),
@@ -154,32 +154,32 @@ class Score:
         self.labels += other.labels
         self.found += other.found
         self.right += other.right
-        self.claims += other.claims
+        self.findings += other.findings
         self.true += other.true
         self.delays_s += other.delays_s
         self.steps += other.steps
 
 
-def score(labels: Sequence[Label], claims: Iterable[Claim]) -> dict[str, Score]:
+def score(labels: Sequence[Label], findings: Iterable[TimedFinding]) -> dict[str, Score]:
     """Scores by kind of one run.
 
-    A claim that a label excuses counts neither way.
+    A finding that a label excuses counts neither way.
     """
-    kept = [claim for claim in claims if not _excused(claim, labels)]
-    kinds = {label.kind for label in labels} | {claim.verdict.kind for claim in kept}
+    kept = [one for one in findings if not _excused(one, labels)]
+    kinds = {label.kind for label in labels} | {one.finding.kind for one in kept}
     found = {kind: Score() for kind in sorted(kinds)}
-    for claim in kept:
-        mine = found[claim.verdict.kind]
-        mine.claims += 1
-        mine.true += any(claim.fits(label) and claim.names(label) for label in labels)
+    for one in kept:
+        mine = found[one.finding.kind]
+        mine.findings += 1
+        mine.true += any(one.fits(label) and one.names(label) for label in labels)
     for label in labels:
         mine = found[label.kind]
         mine.labels += 1
-        fitting = [claim for claim in kept if claim.fits(label)]
+        fitting = [one for one in kept if one.fits(label)]
         if not fitting:
             continue
         mine.found += 1
-        naming = [claim for claim in fitting if claim.names(label)]
+        naming = [one for one in fitting if one.names(label)]
         mine.right += bool(naming)
         first = (naming or fitting)[0]
         mine.delays_s.append(first.at_s - label.since_s)
@@ -187,7 +187,5 @@ def score(labels: Sequence[Label], claims: Iterable[Claim]) -> dict[str, Score]:
     return found
 
 
-def _excused(claim: Claim, labels: Sequence[Label]) -> bool:
-    return any(
-        claim.verdict.kind in label.excuses and claim.at_s >= label.since_s for label in labels
-    )
+def _excused(one: TimedFinding, labels: Sequence[Label]) -> bool:
+    return any(one.finding.kind in label.excuses and one.at_s >= label.since_s for label in labels)

@@ -29,7 +29,7 @@ Kind = Literal[
     "notice",
 ]
 
-_VERDICTS: Final[dict[str, str]] = {
+_FINDINGS: Final[dict[str, str]] = {
     "compute": "straggler",
     "host": "straggler",
     "loader": "straggler",
@@ -55,7 +55,7 @@ class Truth:
     """What a perfect detector would say about an injection.
 
     Attributes:
-        kind: Kind of the verdict.
+        kind: Kind of the finding.
         machine: The culprit; None where nobody is to be named.
         rank: The culprit rank, where one is to blame.
         link: The culprit connection.
@@ -106,7 +106,7 @@ class Injection:
         if self.kind in {"slow_link", "link_hang", "all_slow", "slow_network"}:
             machine = rank = None
         return Truth(
-            kind=_VERDICTS[self.kind],
+            kind=_FINDINGS[self.kind],
             machine=machine,
             rank=rank,
             link=self.link,

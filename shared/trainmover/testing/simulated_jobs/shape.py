@@ -63,9 +63,9 @@ class Shape:
         for first in range(0, self.world, self.tp):
             groups[f"tp{first}"] = tuple(range(first, first + self.tp))
         for first in range(0, self.world, stride):
-            for lane in range(self.tp):
-                stages = range(first + lane, first + stride, self.tp)
-                groups[f"pp{first + lane}"] = tuple(stages)
+            for position in range(self.tp):
+                stages = range(first + position, first + stride, self.tp)
+                groups[f"pp{first + position}"] = tuple(stages)
         return {name: ranks for name, ranks in groups.items() if len(ranks) > 1}
 
     @cached_property
@@ -88,7 +88,7 @@ class Shape:
         return found
 
     def membership(self, *, epoch: int = 1, replaced: tuple[str, ...] = ()) -> Membership:
-        """The seats; machines in ``replaced`` gave theirs to ``NAME-next``."""
+        """The membership; machines in ``replaced`` gave theirs to ``NAME-next``."""
         names = [f"w-{slot}" for slot in range(self.slots)]
         names = [f"{name}-next" if name in replaced else name for name in names]
         return Membership(

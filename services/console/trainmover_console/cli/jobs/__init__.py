@@ -1,1 +1,1 @@
-"""Commands around one job."""
+"""Commands about one job, by what of it they are about: ``trainmover NOUN VERB``."""

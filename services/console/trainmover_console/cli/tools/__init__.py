@@ -1,1 +1,1 @@
-"""Commands that set up, try out and examine."""
+"""Commands about what outlives a job: the bus, detectors, contexts."""

@@ -68,7 +68,7 @@ function attention(data) {
   }
   for (const move of data.migrations.filter(waits)) {
     const text = `${move.id} waits for you: move ${move.moves.map((one) => one.leaver).join(", ")} away? ${move.cause}`;
-    const hint = ACTS ? null : make("code", {}, `trainmover approve ${move.id}`);
+    const hint = ACTS ? null : make("code", {}, `trainmover migration approve ${move.id}`);
     lines.push(make("p", {}, make("span", {}, text), button("approve", move, "Approve", "act"), button("reject", move, "Reject", "stop"), hint));
   }
   $("attention").replaceChildren(...lines);
@@ -78,8 +78,8 @@ function attention(data) {
 function slots(data) {
   const leaving = new Set(data.migrations.filter(open).flatMap((one) => one.moves.map((move) => move.leaver)));
   const accused = new Set(data.incidents.filter((one) => !one.closed).map((one) => one.machine));
-  const seated = data.machines.filter((one) => one.role === "active").sort((a, b) => a.slot - b.slot);
-  const cards = seated.map((one) => {
+  const active = data.machines.filter((one) => one.role === "active").sort((a, b) => a.slot - b.slot);
+  const cards = active.map((one) => {
     const ranks = data.ranks.filter((rank) => rank.machine === one.machine);
     const late = Math.max(0, ...ranks.map((rank) => mean(rank.late_s.slice(-10))));
     const css = accused.has(one.machine) ? "slot accused" : leaving.has(one.machine) ? "slot leaving" : "slot";
@@ -89,7 +89,7 @@ function slots(data) {
   });
   if (cards.length) $("slots").replaceChildren(...cards);
   const standbys = data.machines.filter((one) => one.role === "standby");
-  $("standbys").textContent = `Standbys: ${standbys.map((one) => `${one.machine} (ready for ${one.ready_slots.length} of ${seated.length})`).join(", ") || "none"}`;
+  $("standbys").textContent = `Standbys: ${standbys.map((one) => `${one.machine} (ready for ${one.ready_slots.length} of ${active.length})`).join(", ") || "none"}`;
   $("standbys").className = standbys.length ? "soft" : "warn";
 }
 
@@ -169,9 +169,9 @@ function table(id, heads, rows, none) {
 }
 
 function tables(data) {
-  table("incidents", ["since", "kind", "machine", "sure", "claim", "state"], data.incidents.slice(-12).reverse().map((one) => [
+  table("incidents", ["since", "kind", "machine", "sure", "finding", "state"], data.incidents.slice(-12).reverse().map((one) => [
     clock(one.opened), one.kind, one.machine || "nobody", `${Math.round(one.confidence * 100)} %`, one.summary, one.closed ? "closed" : "open"]),
-  "No detector claims anything.");
+  "No detector finds anything.");
   table("history", ["migration", "at", "kind", "move", "state", "pause", "redone", "asked by", "decided by", "cause"], [...data.migrations].reverse().map((one) => [
     make("a", { href: `/migrations/${encodeURIComponent(one.id)}` }, one.id), clock(Object.values(one.times)[0]), one.kind, words(one),
     make("span", { class: one.state === "committed" ? "good" : open(one) ? "warn" : "bad" }, one.state), seconds(one.pause_s), one.steps_redone,

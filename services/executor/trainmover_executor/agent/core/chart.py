@@ -20,7 +20,7 @@ MACHINE: Final = Chart(
         Arrow("standby", "ending", "stop, release or SIGTERM"),
         Arrow("active", "ending", "left, crashed, stop or SIGTERM"),
         Arrow("active", "finished", "its program ended normally"),
-        Arrow("ending", "registered", "its processes are gone: a new life"),
+        Arrow("ending", "registered", "its processes are gone: a new incarnation"),
         Arrow("ending", "finished", "its processes are gone: the agent ends"),
     ),
 )

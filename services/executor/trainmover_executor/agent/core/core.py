@@ -20,7 +20,7 @@ from trainmover.commands import (
     Warm,
 )
 from trainmover.events.executor import WorkerFinished
-from trainmover_executor.agent.core import lives, plans, standby
+from trainmover_executor.agent.core import incarnations, plans, standby
 from trainmover_executor.agent.core.effects import (
     Action,
     Begin,
@@ -36,7 +36,7 @@ from trainmover_executor.agent.core.effects import (
     Terminate,
 )
 from trainmover_executor.agent.core.state import AgentState, Worker
-from trainmover_executor.agent.core.turn import Turn
+from trainmover_executor.agent.core.transition import Transition
 from trainmover_executor.messages.worker import Broke, Done, Warmed
 
 __all__ = ["step"]
@@ -52,123 +52,125 @@ def step(state: AgentState, event: Event) -> tuple[AgentState, tuple[Action, ...
     Returns:
         What it knows now, and what it does about it, in order.
     """
-    turn = Turn(state)
+    transition = Transition(state)
     match event:
         case Commanded(command=command):
-            _on_command(turn, command)
+            _on_command(transition, command)
         case Said() | Reported() if event.key in state.workers:
-            _on_worker(turn, event, state.workers[event.key])
+            _on_worker(transition, event, state.workers[event.key])
         case Exited():
-            lives.on_exited(turn, event)
+            incarnations.on_exited(transition, event)
         case Bound():
-            lives.on_bound(turn, event)
+            incarnations.on_bound(transition, event)
         case JobOver():
-            lives.on_job_over(turn, event)
+            incarnations.on_job_over(transition, event)
         case Terminate():
-            lives.on_terminate(turn, event)
+            incarnations.on_terminate(transition, event)
         case Begin() | Register() | RetryBay():
-            _on_due(turn, event)
+            _on_due(transition, event)
         case _:
             pass
-    return turn.state, tuple(turn.actions)
+    return transition.state, tuple(transition.actions)
 
 
-def _on_due(turn: Turn, event: Begin | Register | RetryBay) -> None:
+def _on_due(transition: Transition, event: Begin | Register | RetryBay) -> None:
     match event:
         case Begin():
-            lives.register(turn)
+            incarnations.register(transition)
         case Register():
-            lives.on_register(turn, event)
+            incarnations.on_register(transition, event)
         case RetryBay():
-            standby.on_retry(turn, event)
+            standby.on_retry(transition, event)
 
 
-def _on_command(turn: Turn, command: Command) -> None:
-    if turn.state.phase == "finished":
-        turn.ignore(command.verb, "this agent ends")
+def _on_command(transition: Transition, command: Command) -> None:
+    if transition.state.phase == "finished":
+        transition.ignore(command.verb, "this agent ends")
         return
-    if command.term < turn.state.term:
+    if command.term < transition.state.term:
         # It was frozen while another took its place: two planners must not both be obeyed.
-        turn.ignore(command.verb, f"its planner of term {command.term} leads no more")
+        transition.ignore(command.verb, f"its planner of term {command.term} leads no more")
         return
-    turn.set(term=command.term)
+    transition.set(term=command.term)
     match command:
         case Prepare() | Recover() | AbortMigration() | BreakStep() | SaveCheckpoint():
-            _on_plan(turn, command)
+            _on_plan(transition, command)
         case _:
-            _on_life(turn, command)
+            _on_incarnation(transition, command)
 
 
 def _on_plan(
-    turn: Turn, command: Prepare | Recover | AbortMigration | BreakStep | SaveCheckpoint
+    transition: Transition, command: Prepare | Recover | AbortMigration | BreakStep | SaveCheckpoint
 ) -> None:
     match command:
         case Prepare() | Recover():
-            plans.on_plan(turn, command)
+            plans.on_plan(transition, command)
         case AbortMigration():
-            plans.on_abort(turn, command)
+            plans.on_abort(transition, command)
         case BreakStep():
-            plans.on_break(turn, command)
+            plans.on_break(transition, command)
         case SaveCheckpoint():
-            turn.forward(turn.state.live, command)
+            transition.forward(transition.state.live, command)
 
 
-def _on_life(turn: Turn, command: Start | Warm | Release | Stop | Lead) -> None:
+def _on_incarnation(transition: Transition, command: Start | Warm | Release | Stop | Lead) -> None:
     match command:
         case Lead():
             pass
         case Start():
-            _on_start(turn, command)
+            _on_start(transition, command)
         case Warm():
-            standby.on_warm(turn, command)
+            standby.on_warm(transition, command)
         case Release():
-            lives.on_release(turn, command)
+            incarnations.on_release(transition, command)
         case Stop():
-            lives.on_stop(turn, command)
+            incarnations.on_stop(transition, command)
 
 
-def _on_start(turn: Turn, command: Start) -> None:
-    state = turn.state
+def _on_start(transition: Transition, command: Start) -> None:
+    state = transition.state
     member = command.membership.members[command.slot]
     if command.generation != state.generation:
-        turn.ignore("start", "meant for another life of this machine", meant=command.generation)
+        transition.ignore(
+            "start", "meant for another incarnation of this machine", meant=command.generation
+        )
     elif state.phase != "registered":
-        turn.ignore("start", f"this machine is {state.phase}")
+        transition.ignore("start", f"this machine is {state.phase}")
     elif (member.machine, member.endpoints) != (state.me.machine, state.endpoints):
         # A queue can outlive a job: this names sockets that are not ours.
-        turn.ignore("start", f"slot {command.slot} is {member.machine} at {member.endpoints}")
+        transition.ignore("start", f"slot {command.slot} is {member.machine} at {member.endpoints}")
     else:
-        turn.set(
+        transition.set(
             phase="active",
             slot=command.slot,
             membership=command.membership,
             epoch=command.membership.epoch,
         )
-        turn.spawn(command.slot, role="active", membership=command.membership, socket_of=None)
+        transition.spawn(command.slot, role="active", membership=command.membership, socket_of=None)
 
 
-def _on_worker(turn: Turn, event: Said | Reported, worker: Worker) -> None:
+def _on_worker(transition: Transition, event: Said | Reported, worker: Worker) -> None:
     if isinstance(event, Reported):
-        plans.on_fact(turn, worker, event.fact)
+        plans.on_fact(transition, worker, event.fact)
     elif not worker.ending:
         match event.message:
             case Warmed():
-                standby.on_warmed(turn, worker, event.message)
+                standby.on_warmed(transition, worker, event.message)
             case Broke():
-                turn.worker(worker.key, broke=event.message)
+                transition.worker(worker.key, broke=event.message)
             case Done():
-                _on_done(turn, worker, event.message)
+                _on_done(transition, worker, event.message)
             case _:
                 pass
 
 
-def _on_done(turn: Turn, worker: Worker, message: Done) -> None:
-    turn.worker(worker.key, done=True)
-    turn.publish(
+def _on_done(transition: Transition, worker: Worker, message: Done) -> None:
+    transition.worker(worker.key, done=True)
+    transition.publish(
         WorkerFinished(
-            machine=turn.state.me.machine,
+            machine=transition.state.me.machine,
             rank=worker.rank,
-            epoch=turn.state.epoch,
+            epoch=transition.state.epoch,
             step=message.step,
         )
     )

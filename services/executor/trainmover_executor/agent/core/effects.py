@@ -98,7 +98,7 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """The back-off after a life is over."""
+    """The back-off after an incarnation is over."""
 
     generation: int
 

@@ -14,91 +14,93 @@ from trainmover.events.executor import (
 )
 from trainmover.job.plan import Plan
 from trainmover.job.topology import Frozen
-from trainmover_executor.agent.core import lives, standby
+from trainmover_executor.agent.core import incarnations, standby
 from trainmover_executor.agent.core.effects import Prioritise, Unbind
 from trainmover_executor.agent.core.state import Ending, Worker
-from trainmover_executor.agent.core.turn import Turn
+from trainmover_executor.agent.core.transition import Transition
 
 __all__ = ["on_abort", "on_break", "on_fact", "on_plan"]
 
 _REMEMBERED = 64
 
 
-def on_plan(turn: Turn, command: Prepare | Recover) -> None:
+def on_plan(transition: Transition, command: Prepare | Recover) -> None:
     """Carry a plan to the processes it concerns, once."""
-    state, plan = turn.state, command.plan
+    state, plan = transition.state, command.plan
     if plan.id in state.seen:
-        turn.ignore(command.verb, "the plan is known already", migration=plan.id)
+        transition.ignore(command.verb, "the plan is known already", migration=plan.id)
     elif plan.epoch <= state.epoch:
-        turn.ignore(
+        transition.ignore(
             command.verb, f"epoch {plan.epoch} is over, it is {state.epoch}", migration=plan.id
         )
     elif state.phase == "active":
-        _as_member(turn, command)
+        _as_member(transition, command)
     elif state.phase == "standby":
-        _as_joiner(turn, command)
+        _as_joiner(transition, command)
     else:
-        turn.ignore(command.verb, f"this machine is {state.phase}", migration=plan.id)
+        transition.ignore(command.verb, f"this machine is {state.phase}", migration=plan.id)
 
 
-def _as_member(turn: Turn, command: Prepare | Recover) -> None:
-    state, plan = turn.state, command.plan
-    if not _belongs(turn, plan) and isinstance(command, Recover):
+def _as_member(transition: Transition, command: Prepare | Recover) -> None:
+    state, plan = transition.state, command.plan
+    if not _belongs(transition, plan) and isinstance(command, Recover):
         # The others believe us dead and go on without us: fence ourselves. Our ranks could
         # compute, but would never pass a vote again (INV-ONE-OWNER).
-        turn.log("warning", "machine.replaced", migration=plan.id, epoch=plan.epoch)
+        transition.log("warning", "machine.replaced", migration=plan.id, epoch=plan.epoch)
         reason = f"the job went on without this machine (plan {plan.id}, epoch {plan.epoch})"
-        lives.begin_ending(turn, Ending(then="standby", reason=reason), grace_s=0.0)
+        incarnations.begin_ending(transition, Ending(then="standby", reason=reason), grace_s=0.0)
         return
-    _remember(turn, plan)
-    turn.set(plan=plan, aborted=False)
-    turn.forward(state.live, command)
+    _remember(transition, plan)
+    transition.set(plan=plan, aborted=False)
+    transition.forward(state.live, command)
 
 
-def _belongs(turn: Turn, plan: Plan) -> bool:
-    slot = plan.membership.slot_of_machine(turn.state.me.machine)
-    return slot is not None and plan.membership.members[slot].generation == turn.state.generation
+def _belongs(transition: Transition, plan: Plan) -> bool:
+    slot = plan.membership.slot_of_machine(transition.state.me.machine)
+    return (
+        slot is not None and plan.membership.members[slot].generation == transition.state.generation
+    )
 
 
-def _as_joiner(turn: Turn, command: Prepare | Recover) -> None:
-    state, plan = turn.state, command.plan
+def _as_joiner(transition: Transition, command: Prepare | Recover) -> None:
+    state, plan = transition.state, command.plan
     slot = next((move.slot for move in plan.moves if move.joiner == state.me.machine), None)
-    if slot is None and state.joining is not None and _belongs(turn, plan):
+    if slot is None and state.joining is not None and _belongs(transition, plan):
         # Our ranks took the slot by the plan before, which nobody could commit: for this plan
         # they are survivors like any other.
         slot = plan.membership.slot_of_machine(state.me.machine)
     if slot is None:
-        turn.ignore(command.verb, "the plan has no place for this machine", migration=plan.id)
+        transition.ignore(command.verb, "the plan has no place for this machine", migration=plan.id)
         return
     member, bay = plan.membership.members[slot], state.bays.get(slot)
-    if not _belongs(turn, plan):
-        _refuse(turn, plan, slot, f"it means generation {member.generation} of this machine")
+    if not _belongs(transition, plan):
+        _refuse(transition, plan, slot, f"it means generation {member.generation} of this machine")
         return
     if bay is None or bay.phase == "down" or bay.endpoints != member.endpoints:
-        _refuse(turn, plan, slot, f"no process for slot {slot} listens at {member.endpoints}")
+        _refuse(transition, plan, slot, f"no process for slot {slot} listens at {member.endpoints}")
         return
     if state.plan is not None and state.joining not in (None, slot):
         superseded = AbortMigration(
             migration=state.plan.id, epoch=state.plan.epoch, reason=f"superseded by {plan.id}"
         )
-        turn.forward(state.live_of(state.joining), superseded)
-    _remember(turn, plan)
-    turn.set(plan=plan, joining=slot, aborted=False)
+        transition.forward(state.live_of(state.joining), superseded)
+    _remember(transition, plan)
+    transition.set(plan=plan, joining=slot, aborted=False)
     if bay.phase == "queued":
-        standby.start_bay(turn, slot)
+        standby.start_bay(transition, slot)
     else:
-        turn.do(Prioritise(tuple(worker.key for worker in state.live_of(slot))))
-    turn.forward(turn.state.live_of(slot), command)
+        transition.do(Prioritise(tuple(worker.key for worker in state.live_of(slot))))
+    transition.forward(transition.state.live_of(slot), command)
 
 
-def _refuse(turn: Turn, plan: Plan, slot: int, reason: str) -> None:
+def _refuse(transition: Transition, plan: Plan, slot: int, reason: str) -> None:
     """Say it for the ranks that cannot: the planner must not wait for them."""
-    turn.log("warning", "plan.refused", migration=plan.id, slot=slot, reason=reason)
+    transition.log("warning", "plan.refused", migration=plan.id, slot=slot, reason=reason)
     for rank in plan.membership.layout.ranks_of(slot):
-        turn.publish(
+        transition.publish(
             PlanFailed(
                 migration=plan.id,
-                machine=turn.state.me.machine,
+                machine=transition.state.me.machine,
                 rank=rank,
                 epoch=plan.epoch,
                 reason=reason,
@@ -107,60 +109,64 @@ def _refuse(turn: Turn, plan: Plan, slot: int, reason: str) -> None:
         )
 
 
-def _remember(turn: Turn, plan: Plan) -> None:
-    turn.set(seen=(*turn.state.seen, plan.id)[-_REMEMBERED:])
+def _remember(transition: Transition, plan: Plan) -> None:
+    transition.set(seen=(*transition.state.seen, plan.id)[-_REMEMBERED:])
 
 
-def _concerned(turn: Turn) -> tuple[Worker, ...]:
+def _concerned(transition: Transition) -> tuple[Worker, ...]:
     """Processes that carry out the current plan."""
-    state = turn.state
+    state = transition.state
     return state.live if state.phase == "active" else state.live_of(state.joining)
 
 
-def on_abort(turn: Turn, command: AbortMigration) -> None:
+def on_abort(transition: Transition, command: AbortMigration) -> None:
     """Call the plan off; its ranks decide whether that is still possible."""
-    plan = turn.state.plan
+    plan = transition.state.plan
     if plan is None or plan.id != command.migration:
-        turn.ignore(command.verb, "no such plan is under way", migration=command.migration)
+        transition.ignore(command.verb, "no such plan is under way", migration=command.migration)
         return
-    turn.forward(_concerned(turn), command)
-    turn.set(aborted=True)  # the plan is kept: should the ranks have voted, it commits all the same
-    standby.start_next(turn)
+    transition.forward(_concerned(transition), command)
+    transition.set(
+        aborted=True
+    )  # the plan is kept: should the ranks have voted, it commits all the same
+    standby.start_next(transition)
 
 
-def on_break(turn: Turn, command: BreakStep) -> None:
+def on_break(transition: Transition, command: BreakStep) -> None:
     """Have the running step latched."""
-    workers = _concerned(turn)
-    if command.epoch < turn.state.epoch:
-        turn.ignore(command.verb, f"epoch {command.epoch} is over, it is {turn.state.epoch}")
+    workers = _concerned(transition)
+    if command.epoch < transition.state.epoch:
+        transition.ignore(
+            command.verb, f"epoch {command.epoch} is over, it is {transition.state.epoch}"
+        )
     elif not workers:
-        turn.ignore(command.verb, f"no step runs: this machine is {turn.state.phase}")
+        transition.ignore(command.verb, f"no step runs: this machine is {transition.state.phase}")
     else:
-        turn.forward(workers, command)
+        transition.forward(workers, command)
 
 
-def on_fact(turn: Turn, worker: Worker, fact: Frozen) -> None:
+def on_fact(transition: Transition, worker: Worker, fact: Frozen) -> None:
     """Publish what a worker reports, and learn from it.
 
     Ranks of one machine are as far as each other, for they vote together: one speaks for all of
     them, or the bus would carry the same news once a second from every rank.
     """
-    speaks = (o.rank for o in turn.state.live if o.slot == worker.slot and not o.done)
+    speaks = (o.rank for o in transition.state.live if o.slot == worker.slot and not o.done)
     if not isinstance(fact, StepProgress) or worker.rank == min(speaks, default=None):
-        turn.publish(fact)
-    plan = turn.state.plan
+        transition.publish(fact)
+    plan = transition.state.plan
     match fact:
         case StepProgress() | StepResumed():
-            turn.set(crashes=0)
+            transition.set(crashes=0)
         case PlanSwitched(epoch=epoch) if plan is not None and epoch == plan.epoch:
-            if turn.state.phase == "active" and not _belongs(turn, plan):
-                turn.worker(worker.key, left_at=epoch)
+            if transition.state.phase == "active" and not _belongs(transition, plan):
+                transition.worker(worker.key, left_at=epoch)
         case PlanCommitted(epoch=epoch) if plan is not None and epoch == plan.epoch:
-            if turn.state.phase == "standby" and turn.state.joining == worker.slot:
-                _promote(turn, plan, worker.slot)
-            elif turn.state.phase == "active":
-                turn.set(
-                    epoch=max(epoch, turn.state.epoch),
+            if transition.state.phase == "standby" and transition.state.joining == worker.slot:
+                _promote(transition, plan, worker.slot)
+            elif transition.state.phase == "active":
+                transition.set(
+                    epoch=max(epoch, transition.state.epoch),
                     membership=plan.membership,
                     plan=None,
                     aborted=False,
@@ -169,17 +175,17 @@ def on_fact(turn: Turn, worker: Worker, fact: Frozen) -> None:
             pass
 
 
-def _promote(turn: Turn, plan: Plan, slot: int) -> None:
+def _promote(transition: Transition, plan: Plan, slot: int) -> None:
     """The way back is closed: this machine fills the slot, the other bays are of no use."""
-    turn.log("info", "machine.joined", slot=slot, epoch=plan.epoch, migration=plan.id)
-    chosen = turn.state.live_of(slot)
-    turn.end((w for w in turn.state.live if w.slot != slot), grace_s=0.0)
+    transition.log("info", "machine.joined", slot=slot, epoch=plan.epoch, migration=plan.id)
+    chosen = transition.state.live_of(slot)
+    transition.end((w for w in transition.state.live if w.slot != slot), grace_s=0.0)
     for worker in chosen:
-        turn.worker(worker.key, role="active")
-    turn.set(
+        transition.worker(worker.key, role="active")
+    transition.set(
         phase="active",
         slot=slot,
-        epoch=max(plan.epoch, turn.state.epoch),
+        epoch=max(plan.epoch, transition.state.epoch),
         membership=plan.membership,
         bays=MappingProxyType({}),
         queue=(),
@@ -187,4 +193,4 @@ def _promote(turn: Turn, plan: Plan, slot: int) -> None:
         joining=None,
         aborted=False,
     )
-    turn.do(Unbind())
+    transition.do(Unbind())

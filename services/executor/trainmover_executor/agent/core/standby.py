@@ -17,7 +17,7 @@ from trainmover.commands import Warm
 from trainmover.events.machine import MachineReady, MachineWarming, MachineWarmingFailed
 from trainmover_executor.agent.core.effects import After, Bind, Exited, RetryBay
 from trainmover_executor.agent.core.state import AgentState, Worker
-from trainmover_executor.agent.core.turn import Turn
+from trainmover_executor.agent.core.transition import Transition
 from trainmover_executor.messages.worker import Warmed
 
 __all__ = ["on_bound", "on_lost", "on_retry", "on_warm", "on_warmed", "start_bay", "start_next"]
@@ -32,42 +32,44 @@ _OURS: Final = tuple(path for each in (trainmover, trainmover_executor) for path
 _SIGNALS: Final = {int(one): one.name for one in signal.Signals}
 
 
-def on_warm(turn: Turn, command: Warm) -> None:
+def on_warm(transition: Transition, command: Warm) -> None:
     """Open a bay for every slot that has none; their sockets come first, all at once."""
-    state = turn.state
+    state = transition.state
     if command.generation != state.generation:
-        turn.ignore("warm", "meant for another life of this machine", meant=command.generation)
+        transition.ignore(
+            "warm", "meant for another incarnation of this machine", meant=command.generation
+        )
         return
     if state.phase not in ("registered", "standby"):
-        turn.ignore("warm", f"this machine is {state.phase}")
+        transition.ignore("warm", f"this machine is {state.phase}")
         return
     if command.membership.layout.ranks_per_slot != state.me.ranks:
-        turn.ignore("warm", f"this machine has {state.me.ranks} ranks, the job wants others")
+        transition.ignore("warm", f"this machine has {state.me.ranks} ranks, the job wants others")
         return
     new = tuple(slot for slot in dict.fromkeys(command.slots) if slot not in state.bays)
-    turn.set(
+    transition.set(
         phase="standby",
         epoch=max(state.epoch, command.membership.epoch),
         warm_membership=command.membership,
     )
     if new:
-        turn.do(Bind(state.generation, new))
+        transition.do(Bind(state.generation, new))
 
 
-def on_bound(turn: Turn, endpoints: Mapping[int, tuple[str, ...]]) -> None:
+def on_bound(transition: Transition, endpoints: Mapping[int, tuple[str, ...]]) -> None:
     """Announce where the bays listen and start the first."""
     if not endpoints:
         return
     for slot, ports in endpoints.items():
-        turn.bay(slot, endpoints=ports, phase="queued")
-    turn.set(queue=(*turn.state.queue, *endpoints))
-    _announce(turn)
-    start_next(turn)
+        transition.bay(slot, endpoints=ports, phase="queued")
+    transition.set(queue=(*transition.state.queue, *endpoints))
+    _announce(transition)
+    start_next(transition)
 
 
-def _announce(turn: Turn) -> None:
-    state = turn.state
-    turn.publish(
+def _announce(transition: Transition) -> None:
+    state = transition.state
+    transition.publish(
         MachineWarming(
             machine=state.me.machine,
             generation=state.generation,
@@ -78,39 +80,41 @@ def _announce(turn: Turn) -> None:
     )
 
 
-def start_next(turn: Turn) -> None:
+def start_next(transition: Transition) -> None:
     """Start the next bay; one at a time, none too many, none while a plan is carried out here."""
-    state = turn.state
+    state = transition.state
     busy = any(bay.phase == "warming" for bay in state.bays.values())
     in_plan = state.joining is not None and not state.aborted
     may = state.phase == "standby" and not busy and not in_plan and _has_room(state)
     if may and state.queue:
-        start_bay(turn, state.queue[0])
+        start_bay(transition, state.queue[0])
 
 
-def start_bay(turn: Turn, slot: int) -> None:
-    """Start the processes of one bay, out of turn when a plan waits for it."""
-    membership = turn.state.warm_membership
+def start_bay(transition: Transition, slot: int) -> None:
+    """Start the processes of one bay, out of order when a plan waits for it."""
+    membership = transition.state.warm_membership
     if membership is None:
         return
-    _make_room(turn)
-    turn.set(queue=tuple(queued for queued in turn.state.queue if queued != slot))
-    turn.bay(slot, phase="warming")
-    wanted = turn.state.joining == slot and not turn.state.aborted
-    turn.spawn(slot, role="standby", membership=membership, socket_of=slot, background=not wanted)
+    _make_room(transition)
+    transition.set(queue=tuple(queued for queued in transition.state.queue if queued != slot))
+    transition.bay(slot, phase="warming")
+    wanted = transition.state.joining == slot and not transition.state.aborted
+    transition.spawn(
+        slot, role="standby", membership=membership, socket_of=slot, background=not wanted
+    )
 
 
-def _make_room(turn: Turn) -> None:
+def _make_room(transition: Transition) -> None:
     """End the processes of another bay if there is no room for those of one more."""
-    state = turn.state
+    state = transition.state
     if _has_room(state):
         return
     slot = state.kept[-1]
-    turn.log("info", "standby.slot_made_room", slot=slot)
-    turn.end(state.live_of(slot), grace_s=0.0)
-    turn.bay(slot, phase="down")
-    _announce(turn)  # its old endpoints are dead: nobody should plan with them
-    turn.do(Bind(state.generation, (slot,)))
+    transition.log("info", "standby.slot_made_room", slot=slot)
+    transition.end(state.live_of(slot), grace_s=0.0)
+    transition.bay(slot, phase="down")
+    _announce(transition)  # its old endpoints are dead: nobody should plan with them
+    transition.do(Bind(state.generation, (slot,)))
 
 
 def _has_room(state: AgentState) -> bool:
@@ -118,39 +122,39 @@ def _has_room(state: AgentState) -> bool:
     return most is None or len(state.kept) < most
 
 
-def on_warmed(turn: Turn, worker: Worker, message: Warmed) -> None:
+def on_warmed(transition: Transition, worker: Worker, message: Warmed) -> None:
     """A process ran its shadow iterations; a bay is ready when all of its processes did."""
-    worker = turn.worker(worker.key, warmed=message)
-    bay = turn.state.bays.get(worker.slot)
+    worker = transition.worker(worker.key, warmed=message)
+    bay = transition.state.bays.get(worker.slot)
     if bay is None or bay.phase != "warming":
         return
-    reports = [other.warmed for other in turn.state.live_of(worker.slot)]
+    reports = [other.warmed for other in transition.state.live_of(worker.slot)]
     warmed = [report for report in reports if report is not None]
     if len(warmed) < len(reports):
         return
-    turn.bay(worker.slot, phase="ready", failures=0)
-    turn.set(crashes=0)
-    turn.publish(
+    transition.bay(worker.slot, phase="ready", failures=0)
+    transition.set(crashes=0)
+    transition.publish(
         MachineReady(
-            machine=turn.state.me.machine,
-            generation=turn.state.generation,
+            machine=transition.state.me.machine,
+            generation=transition.state.generation,
             slot=worker.slot,
             shadow_iterations=min(report.shadow_iterations for report in warmed),
             warm_s=max(report.warm_s for report in warmed),
         )
     )
-    start_next(turn)
+    start_next(transition)
 
 
-def on_lost(turn: Turn, worker: Worker, event: Exited) -> None:
+def on_lost(transition: Transition, worker: Worker, event: Exited) -> None:
     """A process of a bay died and no plan counted on it: say why, and try again later."""
     slot = worker.slot
-    turn.end(turn.state.live_of(slot), grace_s=0.0)
-    bay = turn.bay(slot, phase="down", failures=turn.state.bays[slot].failures + 1)
+    transition.end(transition.state.live_of(slot), grace_s=0.0)
+    bay = transition.bay(slot, phase="down", failures=transition.state.bays[slot].failures + 1)
     doubled = min(bay.failures - 1, _DOUBLINGS)
     delay_s = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2**doubled)
     error, where = _reason(worker, event)
-    turn.log(
+    transition.log(
         "warning",
         "standby.worker_died",
         slot=slot,
@@ -162,11 +166,11 @@ def on_lost(turn: Turn, worker: Worker, event: Exited) -> None:
         last_words=event.last_words[-500:],
         retry_in_s=delay_s,
     )
-    _announce(turn)  # its old endpoints are dead: nobody should plan with them
-    turn.publish(
+    _announce(transition)  # its old endpoints are dead: nobody should plan with them
+    transition.publish(
         MachineWarmingFailed(
-            machine=turn.state.me.machine,
-            generation=turn.state.generation,
+            machine=transition.state.me.machine,
+            generation=transition.state.generation,
             slot=slot,
             rank=worker.rank,
             attempts=bay.failures,
@@ -175,8 +179,8 @@ def on_lost(turn: Turn, worker: Worker, event: Exited) -> None:
             retry_in_s=delay_s,
         )
     )
-    turn.do(After(delay_s, RetryBay(turn.state.generation, slot)))
-    start_next(turn)
+    transition.do(After(delay_s, RetryBay(transition.state.generation, slot)))
+    start_next(transition)
 
 
 def _reason(worker: Worker, event: Exited) -> tuple[str, str]:
@@ -200,8 +204,8 @@ def _crashed_at(words: str) -> str:
     return ""
 
 
-def on_retry(turn: Turn, event: RetryBay) -> None:
+def on_retry(transition: Transition, event: RetryBay) -> None:
     """The back-off is over: fresh sockets, and to the end of the queue."""
-    bay = turn.state.bays.get(event.slot)
-    if event.generation == turn.state.generation and bay is not None and bay.phase == "down":
-        turn.do(Bind(event.generation, (event.slot,)))
+    bay = transition.state.bays.get(event.slot)
+    if event.generation == transition.state.generation and bay is not None and bay.phase == "down":
+        transition.do(Bind(event.generation, (event.slot,)))

@@ -84,7 +84,7 @@ class Bay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """Why this life of the machine ends, and what follows.
+    """Why this incarnation of the machine ends, and what follows.
 
     Attributes:
         then: ``standby`` registers again with a new generation, ``stop`` ends the agent.
@@ -112,7 +112,7 @@ class AgentState:
 
     Attributes:
         me: Who we are.
-        generation: Life of this machine; -1 before the first.
+        generation: Incarnation of this machine; -1 before the first.
         epoch: Highest epoch this machine knows to be committed; 0 before the job formed.
         term: Highest term of a planner heard.
         slot: The slot our active ranks fill.
@@ -127,7 +127,7 @@ class AgentState:
         aborted: ``plan`` was called off; its ranks may have voted all the same.
         seen: Ids of the latest plans, oldest first.
         serial: Number of processes ordered so far.
-        crashes: Lives in a row that ended in a crash.
+        crashes: Incarnations in a row that ended in a crash.
         ending: Set in phase ``ending``.
     """
 

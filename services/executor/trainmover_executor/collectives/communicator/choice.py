@@ -8,7 +8,7 @@ from typing import Final
 from trainmover.errors import ConfigError
 from trainmover_executor.collectives.communicator.base import Communicator
 from trainmover_executor.collectives.linked.communicator import LinkCommunicator
-from trainmover_executor.collectives.linked.store import Meeting
+from trainmover_executor.collectives.linked.store import Rendezvous
 from trainmover_executor.collectives.native.group import NativeGroup
 from trainmover_executor.collectives.native.hierarchical import Grid, HierarchicalCommunicator
 from trainmover_executor.collectives.native.library import Gloo, Library, Nccl
@@ -28,9 +28,9 @@ def _linked(links: LinkCommunicator) -> tuple[Communicator, list[LinkCommunicato
 
 def _native(library: Library) -> Choice:
     def choose(links: LinkCommunicator) -> tuple[Communicator, list[LinkCommunicator]]:
-        meeting = Meeting(links)
-        group = NativeGroup(meeting, library=library, members=range(len(links.ranks)))
-        return NativeCommunicator(group), [meeting]
+        rendezvous = Rendezvous(links)
+        group = NativeGroup(rendezvous, library=library, members=range(len(links.ranks)))
+        return NativeCommunicator(group), [rendezvous]
 
     return choose
 
@@ -41,7 +41,7 @@ def _hierarchical(library: Library) -> Choice:
         if grid is None:
             return _linked(links)
         communicator = HierarchicalCommunicator(links, library=library, grid=grid)
-        return communicator, [communicator, communicator.meeting]
+        return communicator, [communicator, communicator.rendezvous]
 
     return choose
 

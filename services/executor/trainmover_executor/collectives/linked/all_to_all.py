@@ -44,7 +44,7 @@ class Mesh:
         self._links = links
         self._frame = frame
         self._timeout_s = timeout_s
-        self._lanes: list[SlotChannel] = []
+        self._channels: list[SlotChannel] = []
 
     def reduce_scatter(
         self, own: torch.Tensor, shares: Sequence[torch.Tensor], how: Reduction
@@ -93,7 +93,7 @@ class Mesh:
     def _add(
         self, link: Link, *, out: Sequence[memoryview], ready: int, sizes: Sequence[int]
     ) -> None:
-        self._lanes.append(SlotChannel(link, self._frame, out=out, ready=ready, sizes=sizes))
+        self._channels.append(SlotChannel(link, self._frame, out=out, ready=ready, sizes=sizes))
 
     def _run(
         self,
@@ -102,48 +102,48 @@ class Mesh:
         *,
         into: Sequence[Sequence[memoryview]],
     ) -> None:
-        """First the pieces of ``own`` come over each lane, then those of ``into``."""
-        lanes, combined = self._lanes, 0
+        """First the pieces of ``own`` come over each channel, then those of ``into``."""
+        channels, combined = self._channels, 0
         while True:
             moved = False
-            for lane in lanes:
-                moved |= lane.advance()
+            for channel in channels:
+                moved |= channel.advance()
             while how and combined < len(own) and self._combine(own[combined], how):
                 combined += 1
                 moved = True
-            for lane, targets in zip(lanes, into, strict=False):
-                moved |= _collect(lane, targets, after=len(own))
-            if all(lane.complete for lane in lanes):
+            for channel, targets in zip(channels, into, strict=False):
+                moved |= _collect(channel, targets, after=len(own))
+            if all(channel.complete for channel in channels):
                 return
             if not moved:
-                wait_for(lanes, stall_timeout_s=self._timeout_s)
+                wait_for(channels, stall_timeout_s=self._timeout_s)
 
     def _combine(self, own: torch.Tensor, how: Reduction) -> bool:
-        """Combine the next piece if all lanes brought theirs; the result may be handed out."""
+        """Combine the next piece if all channels brought theirs; the result may be handed out."""
         pieces = []
-        for lane in self._lanes:
-            if (piece := lane.piece()) is None:
+        for channel in self._channels:
+            if (piece := channel.piece()) is None:
                 return False
             pieces.append(piece)
         total, *others = (torch.frombuffer(piece, dtype=own.dtype) for piece in pieces)
         for values in (*others, own):
             how.combine(values, total)
             total = values
-        for lane in self._lanes:
-            lane.give_back()
-            lane.allow()
-            lane.advance()
+        for channel in self._channels:
+            channel.give_back()
+            channel.allow()
+            channel.advance()
         return True
 
 
-def _collect(lane: SlotChannel, targets: Sequence[memoryview], *, after: int) -> bool:
+def _collect(channel: SlotChannel, targets: Sequence[memoryview], *, after: int) -> bool:
     """Copy what came of ``targets``, which follow ``after`` pieces of another kind."""
-    before = lane.got
-    while after <= lane.got < after + len(targets) and (piece := lane.piece()) is not None:
-        target = np.frombuffer(targets[lane.got - after], np.uint8)
+    before = channel.got
+    while after <= channel.got < after + len(targets) and (piece := channel.piece()) is not None:
+        target = np.frombuffer(targets[channel.got - after], np.uint8)
         np.copyto(target, np.frombuffer(piece, np.uint8))
-        lane.give_back()
-    return lane.got > before
+        channel.give_back()
+    return channel.got > before
 
 
 def _sizes(pieces: Sequence[memoryview]) -> list[int]:

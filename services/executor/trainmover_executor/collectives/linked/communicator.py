@@ -208,7 +208,7 @@ class LinkCommunicator(RingWire):
         # Sends and receives have threads of their own. Two that came here first at the same time
         # would both dial, and the second link would end the first.
         with self._making[member]:
-            return self._link(member, lane=f"/p2p{strand or ''}")
+            return self._link(member, suffix=f"/p2p{strand or ''}")
 
     # -- agreement ----------------------------------------------------------------------------
 
@@ -223,20 +223,20 @@ class LinkCommunicator(RingWire):
         """
         frame = self._next("vote")
         words = list(values)
-        for turn in self._rounds:
-            arrived = self._exchange_words(frame, turn, words)
-            words = list(map(best, words, arrived)) if turn.combines else arrived
+        for each in self._rounds:
+            arrived = self._exchange_words(frame, each, words)
+            words = list(map(best, words, arrived)) if each.combines else arrived
         return words
 
-    def _exchange_words(self, frame: Frame, turn: Round, words: list[int]) -> list[int]:
+    def _exchange_words(self, frame: Frame, each: Round, words: list[int]) -> list[int]:
         """What the other rank has; ``words`` where it sends nothing."""
         layout = f"<{len(words)}q"
         out = into = None
-        if turn.to is not None:
-            out = (self._link(turn.to), memoryview(struct.pack(layout, *words)))
+        if each.to is not None:
+            out = (self._link(each.to), memoryview(struct.pack(layout, *words)))
         arrived = memoryview(bytearray(struct.calcsize(layout)))
-        if turn.source is not None:
-            into = (self._link(turn.source), len(arrived), arrived)
+        if each.source is not None:
+            into = (self._link(each.source), len(arrived), arrived)
         exchange(frame=frame, out=out, into=into, stall_timeout_s=self.timeout_s)
         return list(struct.unpack(layout, arrived)) if into is not None else words
 

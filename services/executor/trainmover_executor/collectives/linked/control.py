@@ -1,4 +1,4 @@
-"""What ranks tell each other beside collectives: votes, capsules, the state a neighbour follows.
+"""What ranks tell each other beside collectives: votes, private state, state that is followed.
 
 Used by the training thread alone, at the vote.
 """
@@ -75,7 +75,7 @@ class ControlCommunicator(LinkCommunicator):
         Raises:
             ProtocolError: The other side announces more than ``limit``.
         """
-        out = None if data is None else (self._link(to, lane=_ASIDE), memoryview(data))
+        out = None if data is None else (self._link(to, suffix=_ASIDE), memoryview(data))
         frame = (self.table.epoch, TAG["send"], 0)
         if source is None:
             exchange(frame=frame, out=out, stall_timeout_s=self.timeout_s)
@@ -84,7 +84,7 @@ class ControlCommunicator(LinkCommunicator):
             swap(
                 frame=frame,
                 out=out,
-                source=self._link(source, lane=_ASIDE),
+                source=self._link(source, suffix=_ASIDE),
                 limit=limit,
                 stall_timeout_s=self.timeout_s,
             )
@@ -103,8 +103,8 @@ class ControlCommunicator(LinkCommunicator):
         for out, place in itertools.zip_longest(outs, into):
             outgoing = incoming = None
             if out is not None:
-                outgoing = (self._link(to, lane=_ASIDE), bytes_of(flat_of(out)))
+                outgoing = (self._link(to, suffix=_ASIDE), bytes_of(flat_of(out)))
             if place is not None:
                 view = bytes_of(flat_of(place))
-                incoming = (self._link(source, lane=_ASIDE), len(view), view)
+                incoming = (self._link(source, suffix=_ASIDE), len(view), view)
             exchange(frame=frame, out=outgoing, into=incoming, stall_timeout_s=self.timeout_s)

@@ -21,7 +21,7 @@ from trainmover.errors import ProtocolError
 from trainmover_executor.collectives.linked.communicator import LinkCommunicator
 from trainmover_executor.links.link import LinkBrokenError
 
-__all__ = ["Meeting", "hosting", "visiting"]
+__all__ = ["Rendezvous", "hosting", "visiting"]
 
 _SUFFIX: Final = "/native"
 _LIMIT: Final = 1 << 20
@@ -34,8 +34,8 @@ class _Verb(IntEnum):
     GET = 2
 
 
-class Meeting(LinkCommunicator):
-    """Links on which the members of a group say where they meet.
+class Rendezvous(LinkCommunicator):
+    """Links on which the members of a native group tell each other their addresses.
 
     Args:
         links: The group's own links; these are others, so that nothing waits for its messages.
@@ -123,17 +123,17 @@ class _Host(_Store):
             self._failed = self._failed or error
             self._changed.notify_all()
 
-    def serve(self, meeting: Meeting, guest: int) -> None:
+    def serve(self, rendezvous: Rendezvous, guest: int) -> None:
         """Do what ``guest`` asks until it is done."""
         try:
             while True:
-                verb, key, value = meeting.hear(guest)
+                verb, key, value = rendezvous.hear(guest)
                 if verb is _Verb.BYE:
                     return
                 if verb is _Verb.SET:
                     self.set(key, value)
                 else:
-                    meeting.say(_Verb.SET, to=guest, key=key, value=self.get(key))
+                    rendezvous.say(_Verb.SET, to=guest, key=key, value=self.get(key))
         except ProtocolError as error:
             self.fail(error)
 
@@ -141,9 +141,9 @@ class _Host(_Store):
 class _Guest(_Store):
     """The store at a member that asks the one that keeps it."""
 
-    def __init__(self, meeting: Meeting, *, host: int) -> None:
+    def __init__(self, rendezvous: Rendezvous, *, host: int) -> None:
         super().__init__()
-        self._meeting = meeting
+        self._meeting = rendezvous
         self._host = host
 
     def set(self, key: str, value: bytes) -> None:  # type: ignore[override]
@@ -161,11 +161,12 @@ class _Guest(_Store):
 
 
 @contextlib.contextmanager
-def hosting(meeting: Meeting, guests: Sequence[int]) -> Iterator[c10d.Store]:
+def hosting(rendezvous: Rendezvous, guests: Sequence[int]) -> Iterator[c10d.Store]:
     """A store for this member and ``guests``; at the end returns when they are done, too."""
-    store = _Host(timeout_s=meeting.timeout_s)
+    store = _Host(timeout_s=rendezvous.timeout_s)
     serving = [
-        threading.Thread(target=store.serve, args=(meeting, guest), daemon=True) for guest in guests
+        threading.Thread(target=store.serve, args=(rendezvous, guest), daemon=True)
+        for guest in guests
     ]
     for thread in serving:
         thread.start()
@@ -180,7 +181,7 @@ def hosting(meeting: Meeting, guests: Sequence[int]) -> Iterator[c10d.Store]:
 
 
 @contextlib.contextmanager
-def visiting(meeting: Meeting, host: int) -> Iterator[c10d.Store]:
+def visiting(rendezvous: Rendezvous, host: int) -> Iterator[c10d.Store]:
     """The store that ``host`` keeps."""
-    yield _Guest(meeting, host=host)
-    meeting.say(_Verb.BYE, to=host)
+    yield _Guest(rendezvous, host=host)
+    rendezvous.say(_Verb.BYE, to=host)

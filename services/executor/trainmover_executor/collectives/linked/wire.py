@@ -106,8 +106,8 @@ class GroupWire:
             stall_timeout_s=self.timeout_s,
         )
 
-    def _link(self, member: int, *, lane: str = "") -> Link:
-        return self.table.link(self.group + lane, self.ranks[member], timeout_s=self.timeout_s)
+    def _link(self, member: int, *, suffix: str = "") -> Link:
+        return self.table.link(self.group + suffix, self.ranks[member], timeout_s=self.timeout_s)
 
     def _links(self, members: Sequence[int]) -> list[Link]:
         """Links to several members; those that are not there yet are made at the same time."""

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from trainmover_executor.collectives.linked.store import Meeting, hosting, visiting
+from trainmover_executor.collectives.linked.store import Rendezvous, hosting, visiting
 from trainmover_executor.collectives.native.library import Library
 from trainmover_executor.links.link import LinkBrokenError
 
@@ -24,23 +24,23 @@ class NativeGroup:
     May be used by any thread; the first one that does builds it.
 
     Args:
-        meeting: How its members find each other.
+        rendezvous: How its members find each other.
         library: Which library.
-        members: Ranks within the meeting's group, in the order of the native group. The first one
+        members: Ranks within the rendezvous's group, in the native group's order. The first one
             keeps the store in which they meet.
     """
 
-    def __init__(self, meeting: Meeting, *, library: Library, members: Sequence[int]) -> None:
+    def __init__(self, rendezvous: Rendezvous, *, library: Library, members: Sequence[int]) -> None:
         self.library = library
-        self._meeting = meeting
+        self._meeting = rendezvous
         self._members = tuple(members)
-        self._globals = [meeting.ranks[member] for member in members]
-        self.rank = self._members.index(meeting.rank)
+        self._globals = [rendezvous.ranks[member] for member in members]
+        self.rank = self._members.index(rendezvous.rank)
         self.size = len(self._members)
         self._building = threading.Lock()
         self._built: Any = None
         self._built_at = -1
-        meeting.table.on_break(self.break_off)
+        rendezvous.table.on_break(self.break_off)
 
     def connect(self) -> None:
         """Build it where it is not there.

@@ -17,7 +17,7 @@ import torch
 from trainmover.job.topology import Layout
 from trainmover_executor.collectives.communicator.reduction import Reduction
 from trainmover_executor.collectives.linked.communicator import LinkCommunicator
-from trainmover_executor.collectives.linked.store import Meeting
+from trainmover_executor.collectives.linked.store import Rendezvous
 from trainmover_executor.collectives.native.group import NativeGroup
 from trainmover_executor.collectives.native.library import Library
 from trainmover_executor.collectives.native.native import NativeCommunicator
@@ -68,19 +68,19 @@ class HierarchicalCommunicator(LinkCommunicator):
         self._library = library
         self._grid = grid
         machine, place = divmod(self.rank, grid.rails)
-        self.meeting = Meeting(links)
+        self.rendezvous = Rendezvous(links)
         self._column = Scratch()
         self._whole = Scratch()
         self._inside: NativeCommunicator | None = None
         if grid.rails > 1:
             first = machine * grid.rails
             members = range(first, first + grid.rails)
-            group = NativeGroup(self.meeting, library=library, members=members)
+            group = NativeGroup(self.rendezvous, library=library, members=members)
             self._inside = NativeCommunicator(group)
         self._rail: Rail | None = None
         if grid.machines > 1:
             members = range(place, len(links.ranks), grid.rails)
-            self._rail = Rail(self.meeting, library=library, members=members)
+            self._rail = Rail(self.rendezvous, library=library, members=members)
 
     def allreduce(self, tensor: torch.Tensor, reduction: Reduction) -> None:
         """See ``Communicator.allreduce``."""

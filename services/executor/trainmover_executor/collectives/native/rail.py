@@ -2,7 +2,7 @@
 
 Native libraries cannot exchange one member of a group, but a group of two that the leaver is in
 has to be built again anyway. So each connection of the ring is a group of its own, for one
-direction, and the ring is turned by hand (TrainMover, section 4.1).
+direction, and the ring is rotated by hand (TrainMover, section 4.1).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from trainmover_executor.collectives.communicator.reduction import Reduction
-from trainmover_executor.collectives.linked.store import Meeting
+from trainmover_executor.collectives.linked.store import Rendezvous
 from trainmover_executor.collectives.native.group import NativeGroup
 from trainmover_executor.collectives.native.library import Library
 from trainmover_executor.state.packing.memory import Scratch
@@ -27,18 +27,18 @@ class Rail:
     are added depends on positions in the ring only (INV-SAME-BITS).
 
     Args:
-        meeting: How its members find each other.
+        rendezvous: How its members find each other.
         library: Which library.
-        members: Ranks within the meeting's group, in ring order.
+        members: Ranks within the rendezvous's group, in ring order.
     """
 
-    def __init__(self, meeting: Meeting, *, library: Library, members: Sequence[int]) -> None:
+    def __init__(self, rendezvous: Rendezvous, *, library: Library, members: Sequence[int]) -> None:
         self._size = size = len(members)
-        self._rank = rank = list(members).index(meeting.rank)
+        self._rank = rank = list(members).index(rendezvous.rank)
 
         def connection(sender: int) -> NativeGroup:
             pair = [members[sender], members[(sender + 1) % size]]
-            return NativeGroup(meeting, library=library, members=pair)
+            return NativeGroup(rendezvous, library=library, members=pair)
 
         self._next = connection(rank)
         self._previous = connection((rank - 1) % size)
@@ -62,7 +62,7 @@ class Rail:
         for step in range(size - 1):
             mine = pieces[(rank - step - 2) % size]
             arrived = self._scratch.like(mine)
-            self._turn(pieces[(rank - step - 1) % size], arrived)
+            self._rotate(pieces[(rank - step - 1) % size], arrived)
             reduction.combine(mine, arrived)
         return pieces[rank]
 
@@ -70,7 +70,7 @@ class Rail:
         """``pieces[i]`` becomes that of the rail's rank i; this rank's own is there already."""
         size, rank = self._size, self._rank
         for step in range(size - 1):
-            self._turn(pieces[(rank - step) % size], pieces[(rank - step - 1) % size])
+            self._rotate(pieces[(rank - step) % size], pieces[(rank - step - 1) % size])
 
     def broadcast(self, flat: torch.Tensor, *, root: int) -> None:
         """``flat`` becomes the one of the rail's rank ``root``: along the ring."""
@@ -81,7 +81,7 @@ class Rail:
         if distance < self._size - 1:
             self._next.run("send", [flat], 1, 0)
 
-    def _turn(self, out: torch.Tensor, into: torch.Tensor) -> None:
+    def _rotate(self, out: torch.Tensor, into: torch.Tensor) -> None:
         """Send ``out`` on, and take ``into`` from behind, at once."""
         self._connect()
         sent = self._next.start("send", [out], 1, 0)

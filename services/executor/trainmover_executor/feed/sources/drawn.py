@@ -51,6 +51,11 @@ class DrawnSource:
         self._seed = pass_seed_of(loader)
         self._tape = _Tape(loader, keep=replay) if _is_one_shot(loader) else None
 
+    def lead(self, at: int) -> int:
+        """See ``Source``."""
+        del at
+        return 0
+
     def begin(self) -> None:
         """See ``Source``."""
         self._seed.passes += 1

@@ -56,12 +56,12 @@ class Indices:
         self.passes = 0
 
     def __iter__(self) -> Iterator[Any]:
-        return _Claim(self.claim)
+        return _Undecided(self.take)
 
     def __len__(self) -> int:
         return len(self._sampler)
 
-    def claim(self) -> IndexPass:
+    def take(self) -> IndexPass:
         """The pass for an iterator that asks for its first index batch."""
         following = self.following or self.fresh()
         self.following = None
@@ -137,19 +137,19 @@ def _numbers(sampler: Any) -> dict[str, Any]:
     return {k: v for k, v in attributes.items() if type(v) in (bool, int, float)}
 
 
-class _Claim:
+class _Undecided:
     """An iterator that decides which pass it is once it is used: some are made and dropped."""
 
-    def __init__(self, claim: Callable[[], IndexPass]) -> None:
-        self._claim = claim
+    def __init__(self, take: Callable[[], IndexPass]) -> None:
+        self._take = take
         self._pass: IndexPass | None = None
 
-    def __iter__(self) -> _Claim:
+    def __iter__(self) -> _Undecided:
         return self
 
     def __next__(self) -> Any:
         if self._pass is None:
-            self._pass = self._claim()
+            self._pass = self._take()
         return next(self._pass)
 
 
@@ -182,7 +182,7 @@ class IndexPass:
     Attributes:
         worker_seed: As given.
         at: Index batches drawn.
-        turns: How often it yields ``NOTHING`` first, so that the worker with a given number has
+        skips: How often it yields ``NOTHING`` first, so that the worker with a given number has
             the same batches to load as if the pass had begun at its beginning.
     """
 
@@ -205,7 +205,7 @@ class IndexPass:
         self._seed = 0
         self.worker_seed = worker_seed
         self.at = 0
-        self.turns = 0
+        self.skips = 0
 
     @property
     def began(self) -> bool:
@@ -222,8 +222,8 @@ class IndexPass:
         return self
 
     def __next__(self) -> Any:
-        if self.turns > 0:
-            self.turns -= 1
+        if self.skips > 0:
+            self.skips -= 1
             return NOTHING
         if self._batches is None:
             self._begin()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.utils.data import DataLoader, MapDataPipe
@@ -25,6 +25,9 @@ from trainmover_executor.feed.workers import (
 )
 
 __all__ = ["MapSource", "is_map_style"]
+
+_LEAD: Final = 2
+"""A planned move follows more steps than that behind the beginning of a preload."""
 
 _indices: weakref.WeakKeyDictionary[DataLoader[Any], Indices] = weakref.WeakKeyDictionary()
 """One for each loader: workers may outlive a call of ``session.steps``, and passes are counted."""
@@ -60,6 +63,14 @@ class MapSource:
         self._spare: IndexPass | None = None
         self._owned: dict[str, Any] = {}
 
+    def lead(self, at: int) -> int:
+        """See ``Source``."""
+        try:
+            left = len(self._indices) - 1 - at
+        except TypeError:  # without an end
+            return _LEAD
+        return max(0, min(_LEAD, left))
+
     def begin(self) -> None:
         """See ``Source``."""
         self.begin_at(0)
@@ -67,7 +78,7 @@ class MapSource:
     def begin_at(self, batches: int) -> None:
         """See ``Source``."""
         following = self._indices.fresh(ahead=batches, worker_seed=self._running_seed())
-        self._take_turns(following, batches)
+        self._skip_workers(following, batches)
         if self._goes_on and self._loader._iterator is None:  # noqa: SLF001 - passed over
             with self._nothing_drawn():
                 self._begin(following)
@@ -133,13 +144,13 @@ class MapSource:
         """See ``Source``."""
         following = self._near(mark, at)
         following.skip_to(at)
-        self._take_turns(following, at)
+        self._skip_workers(following, at)
         with self._nothing_drawn():
             self._begin(following)
         return at
 
-    def _take_turns(self, following: IndexPass, at: int) -> None:
-        following.turns = at % self._loader.num_workers if self.loads_ahead else 0
+    def _skip_workers(self, following: IndexPass, at: int) -> None:
+        following.skips = at % self._loader.num_workers if self.loads_ahead else 0
 
     def arrive(self, mark: dict[str, Any]) -> None:
         """See ``Source``."""

@@ -34,6 +34,11 @@ class SequenceSource:
         self._at = 0
         self._owned: dict[str, Any] = {}
 
+    def lead(self, at: int) -> int:
+        """See ``Source``."""
+        del at
+        return 0
+
     def begin(self) -> None:
         """See ``Source``."""
         self.begin_at(0)

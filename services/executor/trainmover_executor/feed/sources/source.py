@@ -48,6 +48,9 @@ class Source(Protocol):
     def loads_ahead(self) -> bool:
         """Whether somebody else than the program loads batches, before they are drawn."""
 
+    def lead(self, at: int) -> int:
+        """Batches from ``at`` on that training uses, at the least, while workers begin."""
+
     def begin(self) -> None:
         """Begin a new pass."""
 

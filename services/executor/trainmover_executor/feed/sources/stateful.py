@@ -83,6 +83,11 @@ class StatefulSource:
         draw_s = self._draws_s / max(self._drawn, 1)
         return min(max(self._prefetched, self._resume_s / max(draw_s, 1e-6)), _MOST_DROPS)
 
+    def lead(self, at: int) -> int:
+        """See ``Source``."""
+        del at
+        return 0
+
     def begin(self) -> None:
         """See ``Source``."""
         if self._first is None:

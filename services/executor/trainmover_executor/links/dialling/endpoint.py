@@ -25,7 +25,7 @@ from trainmover_executor.links.dialling.handshake import (
     REPLY_SIZE,
     REQUEST_SIZE,
     Answer,
-    Hail,
+    LinkRequest,
     Reply,
 )
 from trainmover_executor.links.dialling.secret import PROOF_SIZE, LinkSecret, proof, proves
@@ -52,7 +52,7 @@ _WHY: Final = {
 
 
 async def dial(
-    endpoint: str, hail: Hail, *, secret: LinkSecret, here: str | None = None
+    endpoint: str, link_request: LinkRequest, *, secret: LinkSecret, here: str | None = None
 ) -> socket.socket:
     """Connect to ``host:port`` and be accepted.
 
@@ -61,7 +61,7 @@ async def dial(
 
     Args:
         endpoint: Whom to call.
-        hail: What to say.
+        link_request: What to say.
         secret: The job's link secret.
         here: Address of this host to call from, where that leads there.
 
@@ -69,38 +69,40 @@ async def dial(
         OSError: Nobody listens there, or no such name is known.
         StaleEpochError: The callee is at a later epoch.
         ProtocolError: The callee is somebody else, or does not know the secret; or it has no
-            address, or the hail does not fit on the wire.
+            address, or the request does not fit on the wire.
     """
     answer = Answer(Reply.WRONG_SECRET)
     for known in secret.accepted():
-        sock, answer = await _call(endpoint, hail, known, here=here)
+        sock, answer = await _call(endpoint, link_request, known, here=here)
         if answer.reply is Reply.OK:
             return sock
         sock.close()
         if answer.reply is not Reply.WRONG_SECRET:  # else it may not have heard of the new one yet
             break
     if answer.reply is Reply.STALE_EPOCH:
-        raise StaleEpochError(f"{endpoint} refused epoch {hail.epoch}: it is at a later one")
+        raise StaleEpochError(
+            f"{endpoint} refused epoch {link_request.epoch}: it is at a later one"
+        )
     raise ProtocolError(
-        f"{endpoint} refused the link to rank {hail.target}: {_WHY.get(answer.reply, '')}"
+        f"{endpoint} refused the link to rank {link_request.target}: {_WHY.get(answer.reply, '')}"
     )
 
 
 async def _call(
-    endpoint: str, hail: Hail, secret: bytes, *, here: str | None
+    endpoint: str, link_request: LinkRequest, secret: bytes, *, here: str | None
 ) -> tuple[socket.socket, Answer]:
-    request = hail.pack(secrets.token_bytes(CHALLENGE_SIZE))
+    request = link_request.pack(secrets.token_bytes(CHALLENGE_SIZE))
     sock = await _connect(endpoint, here=here)
     try:
         await asyncio.get_running_loop().sock_sendall(sock, request)
         answer = await _introduce(sock, request, secret)
         if answer.reply is Reply.SAME_HOST:
             sock.close()
-            sock = await local.call(answer.detail, target=hail.target)
+            sock = await local.call(answer.detail, target=link_request.target)
             await asyncio.get_running_loop().sock_sendall(sock, request)
             answer = await _introduce(sock, request, secret)
             if answer.reply is Reply.OK:
-                sock = local.hand_over_memory(sock, target=hail.target)
+                sock = local.hand_over_memory(sock, target=link_request.target)
                 await _exactly(sock, len(local.TAKEN))  # whoever returns from here was accepted
     except BaseException:
         sock.close()
@@ -193,7 +195,7 @@ class Endpoint:
         rank: int,
         secret: LinkSecret,
         is_stale: Callable[[int], bool],
-        accept: Callable[[Hail, socket.socket], None],
+        accept: Callable[[LinkRequest, socket.socket], None],
     ) -> None:
         listener.setblocking(False)
         self._listener = listener
@@ -274,47 +276,49 @@ class Endpoint:
     async def _answer_tcp(self, sock: socket.socket) -> None:
         if (call := await self._heard(sock)) is None:
             return
-        hail, reply, proven = call
+        link_request, reply, proven = call
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        wanted = reply is Reply.OK and hail.group not in PLAIN_GROUPS and _from_here(sock)
+        wanted = reply is Reply.OK and link_request.group not in PLAIN_GROUPS and _from_here(sock)
         if wanted and self._local is not None:
             redirect = Answer(Reply.SAME_HOST, self._local.name).pack()
             await asyncio.get_running_loop().sock_sendall(sock, redirect)
             sock.close()
-        elif await self._told(hail, reply, sock, proven):
-            self._accept(hail, sock)
+        elif await self._told(link_request, reply, sock, proven):
+            self._accept(link_request, sock)
 
     async def _answer_local(self, sock: socket.socket) -> None:
         local.check_owner(sock)
         if (call := await self._heard(sock)) is None:
             return
-        hail, reply, proven = call
-        if await self._told(hail, reply, sock, proven):
+        link_request, reply, proven = call
+        if await self._told(link_request, reply, sock, proven):
             async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
                 linked = await local.receive_memory(sock)
             try:
                 await asyncio.get_running_loop().sock_sendall(linked, local.TAKEN)
-                self._accept(hail, linked)
+                self._accept(link_request, linked)
             except BaseException:
                 linked.close()
                 raise
 
-    async def _heard(self, sock: socket.socket) -> tuple[Hail, Reply, _Proven] | None:
-        """The hail of a caller that knows a secret, what we think of it, and how it was proven.
+    async def _heard(self, sock: socket.socket) -> tuple[LinkRequest, Reply, _Proven] | None:
+        """The request of a caller that knows a secret, what we think of it, and how it was proven.
 
         None when the caller does not know it, and was told so.
         """
         async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
             request = await _exactly(sock, REQUEST_SIZE)
-            hail, ours = Hail.parse(request, job=self._job)
-            proven = await self._examine(sock, hail, request)
+            link_request, ours = LinkRequest.parse(request, job=self._job)
+            proven = await self._examine(sock, link_request, request)
         if proven is None:
             return None
         self._strangers.pop(sock, None)
         await self.opened.wait()
-        return hail, self._judge(hail, ours=ours), proven
+        return link_request, self._judge(link_request, ours=ours), proven
 
-    async def _examine(self, sock: socket.socket, hail: Hail, request: bytes) -> _Proven | None:
+    async def _examine(
+        self, sock: socket.socket, link_request: LinkRequest, request: bytes
+    ) -> _Proven | None:
         """By what the caller proved that it belongs to the job, else None."""
         loop = asyncio.get_running_loop()
         challenge = secrets.token_bytes(CHALLENGE_SIZE)
@@ -324,27 +328,34 @@ class Endpoint:
         for known in self._secret.accepted():
             if proves(shown, known, side="caller", said=said):
                 return _Proven(known, said)
-        warn("link refused", reply="WRONG_SECRET", source=hail.source, epoch=hail.epoch)
+        warn(
+            "link refused",
+            reply="WRONG_SECRET",
+            source=link_request.source,
+            epoch=link_request.epoch,
+        )
         await loop.sock_sendall(sock, Answer(Reply.WRONG_SECRET).pack())
         sock.close()
         return None
 
-    async def _told(self, hail: Hail, reply: Reply, sock: socket.socket, proven: _Proven) -> bool:
+    async def _told(
+        self, link_request: LinkRequest, reply: Reply, sock: socket.socket, proven: _Proven
+    ) -> bool:
         """Tell a proven caller what we think of its call, and prove ourselves; True if it is OK."""
         shown = proof(proven.secret, side="callee", said=proven.said)
         await asyncio.get_running_loop().sock_sendall(sock, Answer(reply, proof=shown).pack())
         if reply is Reply.OK:
             return True
-        warn("link refused", reply=reply.name, source=hail.source, epoch=hail.epoch)
+        warn("link refused", reply=reply.name, source=link_request.source, epoch=link_request.epoch)
         sock.close()
         return False
 
-    def _judge(self, hail: Hail, *, ours: bool) -> Reply:
+    def _judge(self, link_request: LinkRequest, *, ours: bool) -> Reply:
         if not ours:
             return Reply.WRONG_JOB
-        if hail.target != self._rank:
+        if link_request.target != self._rank:
             return Reply.WRONG_RANK
-        if self._is_stale(hail.epoch):
+        if self._is_stale(link_request.epoch):
             return Reply.STALE_EPOCH
         return Reply.OK
 

@@ -1,9 +1,9 @@
 """The first bytes on every link: who calls whom, for which group, at which epoch.
 
-The caller hails and challenges, the callee challenges, the caller proves that it knows the job's
-secret, the callee answers with its own proof. A link is refused when the proof is wrong, the job
-differs, the callee is another rank, or the epoch is stale (INV-ONE-OWNER). All messages have fixed
-sizes, so a reader never needs to trust a length.
+The caller sends a link request with a challenge, the callee challenges, the caller proves that it
+knows the job's secret, the callee answers with its own proof. A link is refused when the proof is
+wrong, the job differs, the callee is another rank, or the epoch is stale (INV-ONE-OWNER). All
+messages have fixed sizes, so a reader never needs to trust a length.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "REQUEST_SIZE",
     "WATCH_GROUP",
     "Answer",
-    "Hail",
+    "LinkRequest",
     "Reply",
 ]
 
@@ -76,8 +76,8 @@ class Reply(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Hail:
-    """What the caller says.
+class LinkRequest:
+    """Whom the caller wants a link with, and for what.
 
     Attributes:
         job: Job name.
@@ -114,7 +114,7 @@ class Hail:
             raise ProtocolError(f"{self} does not fit on the wire: {error}") from error
 
     @staticmethod
-    def parse(data: bytes, *, job: str) -> tuple[Hail, bool]:
+    def parse(data: bytes, *, job: str) -> tuple[LinkRequest, bool]:
         """Parse a request; the flag tells whether it is for ``job``.
 
         Raises:
@@ -125,14 +125,14 @@ class Hail:
         magic, job_hash, epoch, source, target, group, _ = _REQUEST.unpack(data)
         if magic != _MAGIC:
             raise ProtocolError("a stranger connected to the link endpoint")
-        hail = Hail(
+        link_request = LinkRequest(
             job=job,
             epoch=epoch,
             group=group.rstrip(b"\0").decode(errors="replace"),
             source=source,
             target=target,
         )
-        return hail, job_hash == zlib.crc32(job.encode())
+        return link_request, job_hash == zlib.crc32(job.encode())
 
 
 @dataclass(frozen=True, slots=True)

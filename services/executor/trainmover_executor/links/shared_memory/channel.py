@@ -1,8 +1,8 @@
 """One message each way over a link that shares memory, at the pace of whoever uses the pieces.
 
-``exchange`` moves a message from its first byte to its last before it looks at another link. A lane
-shows each piece where it lies in the shared slots and keeps it there until it is given back, so
-that pieces of several links can be combined with each other without a copy.
+``exchange`` moves a message from its first byte to its last before it looks at another link. A slot
+channel shows each piece where it lies in the shared slots and keeps it there until it is given
+back, so that pieces of several links can be combined with each other without a copy.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class SlotChannel:
         ready: int,
         sizes: Sequence[int],
     ) -> None:
-        assert link.shared is not None  # noqa: S101 - whoever chose a lane looked
+        assert link.shared is not None  # noqa: S101 - whoever chose a channel looked
         self._outgoing, self._incoming = link.shared.rings()
         self._headers = HeaderSwap(link, frame, out=sum(map(len, out)), into=sum(sizes))
         self._out = out
@@ -131,7 +131,7 @@ class SlotChannel:
         self.link.counters[RECEIVED_MESSAGES] += self.got == len(self._sizes)
 
     def register(self, poller: select.poll, *, for_input: bool) -> None:
-        """Have ``poller`` wake when this lane can go on, or its peer is gone."""
+        """Have ``poller`` wake when this channel can go on, or its peer is gone."""
         headers = self._headers
         if not self._ended:
             events = select.POLLRDHUP
@@ -163,30 +163,30 @@ class SlotChannel:
             self.link.counters[WAIT_NS] += nanoseconds
 
 
-def wait_for(lanes: Sequence[SlotChannel], *, stall_timeout_s: float) -> None:
-    """Sleep until one of ``lanes`` can go on, when none of them can.
+def wait_for(channels: Sequence[SlotChannel], *, stall_timeout_s: float) -> None:
+    """Sleep until one of ``channels`` can go on, when none of them can.
 
-    Waking is what costs most where ranks share cores, so of the lanes that lack a piece only the
-    first wakes: whoever needs all of them gains nothing from the others. Every lane that has
+    Waking is what costs most where ranks share cores, so of the channels that lack a piece only the
+    first wakes: whoever needs all of them gains nothing from the others. Every channel that has
     something to send does, or ranks could wait for each other in a circle.
 
     Raises:
         LinkBrokenError: A link ended, or nothing moved in time.
     """
     poller = select.poll()
-    running = [lane for lane in lanes if not lane.complete]
-    awaited = next((lane for lane in running if lane.hungry), None)
-    for lane in running:
-        lane.register(poller, for_input=lane is awaited)
+    running = [channel for channel in channels if not channel.complete]
+    awaited = next((channel for channel in running if channel.hungry), None)
+    for channel in running:
+        channel.register(poller, for_input=channel is awaited)
     started = time.perf_counter_ns()
     events = dict(poller.poll(stall_timeout_s * 1000))
     waited = time.perf_counter_ns() - started
     if not events:
-        peers = sorted(lane.link.peer for lane in running)
+        peers = sorted(channel.link.peer for channel in running)
         raise LinkBrokenError(
             f"nothing moved on the links to ranks {peers} for {stall_timeout_s:.0f} s"
         )
-    for lane in running:
-        lane.waited(waited)
-        if events.get(lane.link.fd, 0) & ENDED:
-            lane.end()
+    for channel in running:
+        channel.waited(waited)
+        if events.get(channel.link.fd, 0) & ENDED:
+            channel.end()

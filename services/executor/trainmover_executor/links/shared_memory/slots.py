@@ -1,10 +1,11 @@
 """Memory shared by the two ends of a link on one host, with doorbells the kernel carries.
 
-The caller makes one sealed memory file and four event descriptors and sends them with its hail over
-a unix socket. Each direction is a ring of slots: the writer fills a slot and rings ``filled``, the
-reader uses the bytes where they lie and rings ``freed``. Everything else (frame headers, small
-messages, the end of a process) goes over the socket, so that shutting the socket down still ends
-whoever is blocked. Untouched slots take no memory: a parked link costs nothing (INV-BYTES).
+The caller makes one sealed memory file and four event descriptors and sends them with its link
+request over a unix socket. Each direction is a ring of slots: the writer fills a slot and rings
+``filled``, the reader uses the bytes where they lie and rings ``freed``. Everything else (frame
+headers, small messages, the end of a process) goes over the socket, so that shutting the socket
+down still ends whoever is blocked. Untouched slots take no memory: a parked link costs nothing
+(INV-BYTES).
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ from trainmover_executor.state.handing_over.transfer import (
     receive_tree,
     send_tree,
 )
-from trainmover_executor.state.training import TrainingState, load_settings
+from trainmover_executor.state.optimizers import load_settings
+from trainmover_executor.state.training import TrainingState
 from trainmover_executor.state.units import StateUnits
 
 __all__ = ["StateFollower"]
@@ -147,8 +148,8 @@ class StateFollower:
         self.steps += 1
 
     def _answer(self, message: dict[str, Any]) -> None:
-        fingerprint = self._units.fingerprint(message["unit"])
-        send_tree(self._link, {"fingerprint": fingerprint}, epoch=self._epoch)
+        prints = {name: self._units.fingerprint(name) for name in message["units"]}
+        send_tree(self._link, prints, epoch=self._epoch)
 
     def _prove(self) -> None:
         try:

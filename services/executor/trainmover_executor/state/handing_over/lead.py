@@ -22,7 +22,8 @@ from trainmover_executor.links.link import Link, LinkBrokenError
 from trainmover_executor.position.moment import Moment
 from trainmover_executor.state.handing_over.arrival import await_arrival
 from trainmover_executor.state.handing_over.transfer import Transferred, receive_tree, send_tree
-from trainmover_executor.state.training import TrainingState, settings_of
+from trainmover_executor.state.optimizers import settings_of
+from trainmover_executor.state.training import TrainingState
 from trainmover_executor.state.units import StateUnits
 
 __all__ = ["StateLead"]
@@ -31,6 +32,9 @@ log = structlog.get_logger(__name__)
 
 _DUTY: Final = 0.25
 """Share of the time in which the thread may move bytes: it competes with training for memory."""
+
+_BATCH_BYTES: Final = 2 * 1024 * 1024
+"""So much of a model of many small tensors moves in one message."""
 
 _STALL_TIMEOUT_S: Final = 10.0
 """A joiner that takes longer than this to take a message in is given up; training goes on."""
@@ -247,7 +251,7 @@ class StateLead:
         try:
             self._check_followed()
             self._hand_units()
-            self._await_followed_step()
+            self._await_followed_steps()
             self._compare()
         except _NotFollowedError as error:
             self.obstacle = str(error)
@@ -262,34 +266,40 @@ class StateLead:
     def _hand_units(self) -> None:
         with self._between_steps():
             self._apart = self._count_apart()
-        for name in self._units.names:
+        for names in self._units.batches(_BATCH_BYTES):
             with self._between_steps():
                 started = time.perf_counter()
-                self._send({"kind": "unit", "units": {name: self._units.tree(name)}})
-                self._sent.add(name)
+                units = {name: self._units.tree(name) for name in names}
+                self._send({"kind": "unit", "units": units})
+                self._sent.update(names)
                 took = time.perf_counter() - started
             self._over.wait(took * (1 / _DUTY - 1))
 
-    def _await_followed_step(self) -> None:
-        """Wait until one step has been followed by every unit, so that a comparison means it."""
+    def _await_followed_steps(self) -> None:
+        """Wait until every unit has followed steps, so that a comparison means it.
+
+        A program may change parameters behind its last optimizer's step: what it did there is seen
+        once an optimizer has taken one step more than there are optimizers.
+        """
         with self._changed:
-            while self._steps_followed == 0:
+            while self._steps_followed <= len(self._state.optimizers):
                 self._check_wanted()
                 self._check_followed()
                 self._changed.wait(timeout=_LOOK_S)
 
     def _compare(self) -> None:
-        for name in self._units.names:
+        for names in self._units.batches(_BATCH_BYTES):
             with self._between_steps():
                 started = time.perf_counter()
-                own = self._units.fingerprint(name)
-                self._send({"kind": "compare", "unit": name})
+                own = {name: self._units.fingerprint(name) for name in names}
+                self._send({"kind": "compare", "units": list(names)})
                 answer, _ = receive_tree(
                     self._link, epoch=self._epoch, live={}, first_timeout_s=_STALL_TIMEOUT_S
                 )
                 took = time.perf_counter() - started
-            if answer != {"fingerprint": own}:
-                raise _NotFollowedError(f"{name} differs after a followed step")
+            different = [name for name in names if answer.get(name) != own[name]]
+            if different:
+                raise _NotFollowedError(f"{different[0]} differs after a followed step")
             self._over.wait(took * (1 / _DUTY - 1))
 
     @contextlib.contextmanager

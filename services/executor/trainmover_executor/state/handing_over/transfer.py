@@ -39,7 +39,7 @@ _HEAD_LIMIT_BYTES: Final = 256 * 1024 * 1024
 _SMALL_BYTES: Final = 64 * 1024
 """Up to here a message of its own costs a tensor more than a copy of it."""
 _BUNDLE_BYTES: Final = 1024 * 1024
-_TAG_SIZE, _TAG_HEAD, _TAG_TENSOR, _TAG_CHECK, _TAG_VERDICT = range(900, 905)
+_TAG_SIZE, _TAG_HEAD, _TAG_TENSOR, _TAG_CHECK, _TAG_CHECKED = range(900, 905)
 
 
 class StateCorruptError(ProtocolError):
@@ -193,7 +193,7 @@ def send_tree(
     for indices in _messages(specs):
         content.send([bytes_of(flat_of(tensors[index][1])) for index in indices])
     channel.send_ints(_TAG_CHECK, content.checksum)
-    if channel.receive_ints(_TAG_VERDICT, 1) != [content.checksum]:
+    if channel.receive_ints(_TAG_CHECKED, 1) != [content.checksum]:
         raise StateCorruptError(f"rank {link.peer} received other bytes than were sent")
     return Transferred(nbytes=sum(spec.nbytes for spec in specs), checksum=content.checksum)
 
@@ -222,7 +222,7 @@ def receive_tree(
     for indices in _messages(specs):
         content.receive([bytes_of(tensors[index].view(-1)) for index in indices])
     (expected,) = channel.receive_ints(_TAG_CHECK, 1)
-    channel.send_ints(_TAG_VERDICT, content.checksum)
+    channel.send_ints(_TAG_CHECKED, content.checksum)
     if content.checksum != expected:
         raise StateCorruptError(f"state from rank {link.peer} arrived damaged: checksums differ")
     received = Transferred(

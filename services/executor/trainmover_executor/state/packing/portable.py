@@ -1,4 +1,4 @@
-"""A small tree as one piece of bytes, for capsules and recordings."""
+"""A small tree as one piece of bytes, for private state and recordings."""
 
 from __future__ import annotations
 

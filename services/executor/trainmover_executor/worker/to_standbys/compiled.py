@@ -17,7 +17,7 @@ import structlog
 from trainmover.errors import ProtocolError
 from trainmover_executor.links.dialling.endpoint import dial
 from trainmover_executor.links.dialling.frames import next_frame, send_frame
-from trainmover_executor.links.dialling.handshake import ANY_EPOCH, COMPILED_GROUP, Hail
+from trainmover_executor.links.dialling.handshake import ANY_EPOCH, COMPILED_GROUP, LinkRequest
 from trainmover_executor.links.dialling.secret import LinkSecret
 from trainmover_executor.worker.to_standbys import compiled_folder as compiled
 from trainmover_executor.worker.to_standbys.compiled_folder import OFFER_LIMIT_BYTES, CompiledFile
@@ -71,10 +71,12 @@ async def _offer(sock: socket.socket, folder: Path) -> None:
 async def fetch_compiled(*, job: str, rank: int, endpoint: str, secret: LinkSecret) -> None:
     """Complete the folder of this process with what the active rank at ``endpoint`` compiled."""
     began = time.monotonic()
-    hail = Hail(job=job, epoch=ANY_EPOCH, group=COMPILED_GROUP, source=rank, target=rank)
+    link_request = LinkRequest(
+        job=job, epoch=ANY_EPOCH, group=COMPILED_GROUP, source=rank, target=rank
+    )
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            sock = await dial(endpoint, hail, secret=secret)
+            sock = await dial(endpoint, link_request, secret=secret)
         try:
             taken = await _take(sock)
         finally:

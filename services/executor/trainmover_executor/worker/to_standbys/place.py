@@ -20,7 +20,7 @@ from trainmover.errors import ProtocolError, TrainMoverError
 from trainmover.job.topology import Membership
 from trainmover_executor.links.dialling.endpoint import dial
 from trainmover_executor.links.dialling.frames import next_frame, send_frame
-from trainmover_executor.links.dialling.handshake import ANY_EPOCH, PLACE_GROUP, Hail
+from trainmover_executor.links.dialling.handshake import ANY_EPOCH, PLACE_GROUP, LinkRequest
 from trainmover_executor.links.dialling.secret import LinkSecret
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
 from trainmover_executor.worker.to_standbys.places import Places
@@ -76,9 +76,9 @@ class PlaceLinks:
 
     # -- at an active rank -----------------------------------------------------------------------
 
-    async def serve(self, hail: Hail, sock: socket.socket) -> None:
+    async def serve(self, link_request: LinkRequest, sock: socket.socket) -> None:
         """Tell whoever has called; ends when it has gone, or needs to know no more."""
-        own = hail.source == self._rank
+        own = link_request.source == self._rank
         self._open.add(sock)
         self._places.listeners += own
         try:
@@ -200,10 +200,10 @@ class PlaceLinks:
         return known
 
     async def _call(self, known: Membership, rank: int) -> socket.socket:
-        hail = Hail(
+        link_request = LinkRequest(
             job=self._job, epoch=ANY_EPOCH, group=PLACE_GROUP, source=self._rank, target=rank
         )
-        return await dial(known.endpoint_of(rank), hail, secret=self._secret)
+        return await dial(known.endpoint_of(rank), link_request, secret=self._secret)
 
     async def _next(self, sock: socket.socket) -> dict[str, Any] | None:
         async with asyncio.timeout(_DEAD_S):

@@ -13,7 +13,7 @@ from trainmover.errors import ProtocolError, TrainMoverError
 from trainmover_executor.collectives.sandbox.recording import Entry, Mark, Recording
 from trainmover_executor.links.dialling.endpoint import dial
 from trainmover_executor.links.dialling.frames import next_frame, send_frame
-from trainmover_executor.links.dialling.handshake import ANY_EPOCH, RECORD_GROUP, Hail
+from trainmover_executor.links.dialling.handshake import ANY_EPOCH, RECORD_GROUP, LinkRequest
 from trainmover_executor.links.dialling.secret import LinkSecret
 from trainmover_executor.state.packing.codec import is_portable
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
@@ -62,8 +62,10 @@ async def fetch_recording(
 ) -> None:
     """Fill ``recording`` with what the active rank at ``endpoint`` has; closes it at the end."""
     try:
-        hail = Hail(job=job, epoch=ANY_EPOCH, group=RECORD_GROUP, source=rank, target=rank)
-        sock = await dial(endpoint, hail, secret=secret)
+        link_request = LinkRequest(
+            job=job, epoch=ANY_EPOCH, group=RECORD_GROUP, source=rank, target=rank
+        )
+        sock = await dial(endpoint, link_request, secret=secret)
         try:
             await take_in(sock, recording)
         finally:

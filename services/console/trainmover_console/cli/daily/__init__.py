@@ -1,0 +1,1 @@
+"""What people do every day: train, look, move a machine."""

@@ -1,0 +1,133 @@
+"""Private state: what only one rank knows, kept by its neighbours in case it crashes.
+
+Parameters survive a crash in a replica. Random generators and the position in the data do not:
+every rank has its own. So with each vote a rank hands its private state, a few kilobytes, to the
+same local rank of the next slots. A vote that passes therefore implies that every private state
+for the next step is held by as many machines as ``trainmover.protocol.private_state`` says.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from trainmover.errors import ProtocolError
+from trainmover.job.plan import Plan
+from trainmover.job.topology import Layout
+from trainmover.protocol.private_state import holder_of, holders_of
+from trainmover_executor.collectives.linked.control import ControlCommunicator
+from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
+
+__all__ = [
+    "PRIVATE_STATE_GROUP",
+    "PrivateStateKeeper",
+    "PrivateStateLostError",
+    "giver_of",
+    "open_private_state",
+]
+
+PRIVATE_STATE_GROUP: Final = "_private_state"
+"""Group name of the links that hand private state over."""
+
+_ALONE, _FOLLOWED = b"\0", b"\1"
+_LIMIT_BYTES: Final = 64 * 1024 * 1024
+
+
+class PrivateStateLostError(ProtocolError):
+    """Every rank that kept the private state of a rank is gone."""
+
+
+def giver_of(plan: Plan, joiner: int) -> int:
+    """The rank that hands ``joiner`` its private state under ``plan``.
+
+    Raises:
+        PrivateStateLostError: All who kept it join themselves.
+    """
+    holder = holder_of(joiner, plan.membership.layout, joining=plan.joining_ranks)
+    if holder is None:
+        raise PrivateStateLostError(
+            f"the private state of rank {joiner} is lost with all who kept it"
+        )
+    return holder
+
+
+class PrivateStateKeeper:
+    """Exchanges private state with the neighbouring slots and keeps that of the slots before.
+
+    Args:
+        control: Communicator over all ranks.
+        rank: Global rank.
+        layout: Shape of the job.
+    """
+
+    def __init__(self, control: ControlCommunicator, *, rank: int, layout: Layout) -> None:
+        self._control = control
+        self._layout = layout
+        self._rank = rank
+        self._kept: dict[int, dict[int, bytes]] = {}
+        self._own: dict[int, dict[str, Any]] = {}
+
+    def exchange(self, content: dict[str, Any], *, step: int, followed: bool) -> bool:
+        """Hand over one's own private state after ``step`` steps; keep the others'.
+
+        Args:
+            content: What only this rank knows.
+            step: Steps completed by the job once the vote has passed.
+            followed: Whether this rank's state follows right behind, to the nearest holder.
+
+        Returns:
+            Whether that of the rank comes whose nearest holder this one is.
+
+        Raises:
+            LinkBrokenError: A neighbour is gone.
+        """
+        holders = holders_of(self._rank, self._layout)
+        before = {k: v for k, v in self._own.items() if k == step - 1}
+        self._own = {**before, step: content["variables"]}
+        flag = _FOLLOWED if followed else _ALONE
+        own = flag + pack_tree({"step": step, "content": content}) if holders else b""
+        # As far before us as the holder is behind us: everybody swaps over the same distances.
+        world = self._layout.world_size
+        peers = [(holder, (2 * self._rank - holder) % world) for holder in holders]
+        states = self._control.exchange_bytes(own, peers=peers, limit=_LIMIT_BYTES)
+        received = {source: data for (_, source), data in zip(peers, states, strict=True)}
+        # The ones before the latest are kept: a vote that broke after the exchange may turn out
+        # void, and then the start of the step is what a joiner needs.
+        kept = {k: v for k, v in self._kept.items() if k == step - 1}
+        self._kept = {**kept, step: {rank: data[1:] for rank, data in received.items()}}
+        return bool(peers) and received[peers[0][1]][:1] == _FOLLOWED
+
+    def own_variables(self, *, step: int) -> dict[str, Any]:
+        """The program's variables in this rank's own private state after ``step`` steps."""
+        return self._own.get(step, {})
+
+    def held(self, rank: int, *, step: int) -> dict[str, Any]:
+        """The kept private state of ``rank`` after ``step`` steps, as a portable tree.
+
+        Raises:
+            ProtocolError: There is none.
+        """
+        data = self._kept.get(step, {}).get(rank)
+        if data is None:
+            raise ProtocolError(
+                f"rank {self._rank} keeps no private state of rank {rank} after {step} steps, only "
+                f"{ {k: sorted(v) for k, v in self._kept.items()} }"
+            )
+        return {"private_state": data}
+
+    def kept(self, *, step: int) -> list[list[Any]]:
+        """(rank, private state) of all that is kept for ``step``, for the next holder."""
+        return [[rank, data] for rank, data in sorted(self._kept.get(step, {}).items())]
+
+    def keep(self, states: list[list[Any]], *, step: int) -> None:
+        """Take over what another process kept for ``step``."""
+        self._kept = {step: dict(states)}
+
+
+def open_private_state(data: bytes) -> dict[str, Any]:
+    """The content of a rank's private state.
+
+    Raises:
+        ProtocolError: It does not parse.
+    """
+    content: dict[str, Any] = unpack_tree(data)["content"]
+    return content

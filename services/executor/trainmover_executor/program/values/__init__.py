@@ -1,0 +1,1 @@
+"""Values of the program's variables: what can be carried, as what, and back."""

@@ -1,0 +1,58 @@
+"""Comparison of portable trees, bit for bit."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+__all__ = ["equal"]
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two portable trees are the same, bit for bit; NaN equals itself."""
+    if type(one) is not type(other):
+        return False
+    compare = _COMPARISONS.get(type(one))
+    return bool(one == other) if compare is None else compare(one, other)
+
+
+def _equal_tensors(one: torch.Tensor, other: torch.Tensor) -> bool:
+    same_kind = one.dtype == other.dtype and one.shape == other.shape
+    return same_kind and torch.equal(_bits_of(one), _bits_of(other))
+
+
+def _bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def _equal_arrays(one: Any, other: Any) -> bool:
+    same_kind = one.dtype == other.dtype and one.shape == other.shape
+    return bool(same_kind and one.tobytes() == other.tobytes())
+
+
+def _equal_items(one: Any, other: Any) -> bool:
+    if len(one) != len(other):
+        return False
+    return all(map(operator.is_, one, other)) or all(map(equal, one, other))
+
+
+def _equal_entries(one: Any, other: Any) -> bool:
+    return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+
+
+def _equal_floats(one: float, other: float) -> bool:
+    return repr(one) == repr(other)  # -0.0 is not 0.0, NaN is NaN
+
+
+_COMPARISONS: Final[Mapping[type, Callable[[Any, Any], bool]]] = {
+    torch.Tensor: _equal_tensors,
+    np.ndarray: _equal_arrays,
+    list: _equal_items,
+    tuple: _equal_items,
+    dict: _equal_entries,
+    float: _equal_floats,
+}

@@ -1,0 +1,168 @@
+"""Which values of the program's variables can be carried to another process as they are.
+
+Numbers, strings and the like, containers of them, small tensors and arrays, and random generators
+of the program's own; members of enumerations, named tuples, frozen dataclasses and functions that
+have a name (``named``).
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import random
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from trainmover_executor.program.values.named import CODE, fields_of, is_named
+
+__all__ = [
+    "BUILTINS",
+    "CONTAINERS",
+    "MUTABLE",
+    "NOWHERE",
+    "PLAIN",
+    "Shared",
+    "in_two_places",
+    "is_nameable",
+    "is_plain",
+    "size_of",
+]
+
+PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
+CONTAINERS: Final = frozenset(
+    {
+        list,
+        tuple,
+        set,
+        frozenset,
+        dict,
+        collections.deque,
+        collections.Counter,
+        collections.OrderedDict,
+        collections.defaultdict,
+    }
+)
+MUTABLE: Final = frozenset({torch.Tensor, np.ndarray, *CONTAINERS} - {tuple, frozenset})
+"""What has an identity: two names of one of these are not two of them."""
+_NUMBERS: Final = PLAIN - {str, bytes}
+_LIMIT_BYTES: Final = 16 * 1024
+_LIMIT_ITEMS: Final = 1024
+_DEPTH: Final = 8
+BUILTINS: Final = {each.__name__: each for each in (int, float, str, bool, list, dict, set)}
+"""What defaultdicts make entries of that can be named; see also ``named``."""
+
+Shared = Mapping[int, str]
+"""Names of mutable values that are held in several places, by id."""
+NOWHERE: Final[Shared] = {}
+
+
+def is_plain(value: Any, *, depth: int = _DEPTH) -> bool:
+    """Whether ``value`` can be carried as it is."""
+    kind = type(value)
+    if kind in PLAIN:
+        return kind not in {str, bytes} or len(value) <= _LIMIT_BYTES
+    if kind in CONTAINERS:
+        return _is_plain_container(value, depth)
+    if _is_small_array(value) or _is_generator(value):
+        return True
+    fields = fields_of(value)
+    if fields is not None:
+        return depth > 0 and all(is_plain(each, depth=depth - 1) for each in fields)
+    return not isinstance(value, CODE) and is_named(value)
+
+
+def _is_plain_container(value: Any, depth: int) -> bool:
+    if depth == 0 or len(value) > _LIMIT_ITEMS:
+        return False
+    items = value
+    if isinstance(value, dict):
+        if not all(map(_is_key, value)):
+            return False
+        # Only the outermost is overwritten; others are made anew, with what makes their entries.
+        factory = getattr(value, "default_factory", None)
+        if factory is not None and depth < _DEPTH and not is_nameable(factory):
+            return False
+        items = value.values()
+    if _NUMBERS.issuperset(map(type, items)):
+        return True
+    # A generator cannot be made anew, only set: it is looked at as a variable of its own.
+    return all(is_plain(each, depth=depth - 1) and not _is_generator(each) for each in items)
+
+
+def _is_key(key: Any) -> bool:
+    if type(key) in PLAIN or isinstance(key, enum.Enum):
+        return True
+    return type(key) is tuple and all(map(_is_key, key))
+
+
+def is_nameable(factory: Any) -> bool:
+    """Whether what makes entries of a defaultdict can be found by a name."""
+    return BUILTINS.get(getattr(factory, "__name__", "")) is factory or is_named(factory)
+
+
+def in_two_places(values: Iterable[tuple[str, Any]]) -> Shared:
+    """Names of the containers, tensors and arrays that ``values`` hold more than once, by id.
+
+    Args:
+        values: Plain values by a name of each.
+    """
+    first: dict[int, str] = {}
+    shared: dict[int, str] = {}
+
+    def visit(value: Any, name: str) -> None:
+        kind = type(value)
+        if kind in PLAIN:
+            return
+        if kind in MUTABLE:
+            if id(value) in first:
+                shared[id(value)] = first[id(value)]
+                return
+            first[id(value)] = name
+        if kind in CONTAINERS:
+            items = value.values() if isinstance(value, dict) else value
+            if PLAIN.issuperset(map(type, items)):
+                return
+            for at, each in enumerate(items):
+                if type(each) not in PLAIN:
+                    visit(each, f"{name}/{at}")
+
+    for name, value in values:
+        visit(value, name)
+    return shared
+
+
+def _is_small_array(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return (
+            type(value) is torch.Tensor
+            and value.layout is torch.strided
+            and not (value.is_leaf and value.requires_grad)
+            and value.numel() * value.element_size() <= _LIMIT_BYTES
+        )
+    if isinstance(value, np.ndarray):
+        return value.nbytes <= _LIMIT_BYTES and value.dtype.kind in "biufc"
+    return isinstance(value, np.generic) and value.dtype.kind in "biufc"
+
+
+def _is_generator(value: Any) -> bool:
+    kinds = torch.Generator | random.Random | np.random.Generator | np.random.RandomState
+    return isinstance(value, kinds) and not isinstance(value, random.SystemRandom)
+
+
+def size_of(value: Any) -> int:
+    """Roughly the bytes that carrying a plain value takes."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, np.ndarray | np.generic):
+        return value.nbytes
+    if _is_generator(value):
+        return 5 * 1024
+    if isinstance(value, Mapping):
+        return sum(size_of(each) + 16 for each in value.values())
+    parts = value if type(value) in CONTAINERS else fields_of(value)
+    if parts is not None:
+        return sum(map(size_of, parts))
+    return len(value) if isinstance(value, str | bytes) else 8

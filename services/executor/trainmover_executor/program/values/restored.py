@@ -1,0 +1,167 @@
+"""Values from portable trees, in the objects that are there.
+
+What holds its place (a list, a tensor, a generator) is overwritten in place, so that every name for
+it sees the change. What was one object in two places is one object here, too.
+"""
+
+from __future__ import annotations
+
+import collections
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from trainmover_executor.program.values.named import of_name, rebuilt
+from trainmover_executor.program.values.plain import BUILTINS
+from trainmover_executor.program.values.trees import TAG
+
+__all__ = ["overwrite", "reserve", "restored"]
+
+
+def restored(tree: Any, like: Any, shared: dict[str, Any] | None = None) -> Any:
+    """The value that ``portable`` described, in ``like`` where that can be overwritten.
+
+    Args:
+        tree: What ``portable`` returned, here or elsewhere.
+        like: The variable's present value.
+        shared: What stands here for values that are held in several places, by their names; those
+            that are not in it are added.
+    """
+    shared = {} if shared is None else shared
+    reserve(tree, like, shared)
+    value = _rebuilt(tree, shared)
+    is_shared = isinstance(tree, dict) and tree[TAG] == "shared"
+    return like if not is_shared and overwrite(like, value) else value
+
+
+def overwrite(live: Any, value: Any) -> bool:
+    """Make ``live`` equal to ``value`` without another object taking its place."""
+    if isinstance(value, _Generator):
+        return value.put_into(live)
+    for kinds, of, write in _OVERWRITES:
+        if isinstance(live, kinds) and isinstance(value, of):
+            return write(live, value)
+    return False
+
+
+def _write_tensor(live: torch.Tensor, value: torch.Tensor) -> bool:
+    fits = live.shape == value.shape and live.dtype == value.dtype and not live.requires_grad
+    if fits:
+        live.detach().copy_(value)
+    return fits
+
+
+def _write_array(live: Any, value: Any) -> bool:
+    fits = live.shape == value.shape and live.dtype == value.dtype and live.flags.writeable
+    if fits:
+        live[...] = value
+    return bool(fits)
+
+
+def _write_unordered(live: Any, value: Any) -> bool:
+    live.clear()
+    live.update(value)
+    return True
+
+
+def _write_sequence(live: Any, value: Any) -> bool:
+    live.clear()
+    live.extend(value)
+    return True
+
+
+_OVERWRITES: Final[tuple[tuple[Any, Any, Callable[[Any, Any], bool]], ...]] = (
+    (torch.Tensor, torch.Tensor, _write_tensor),
+    (np.ndarray, np.ndarray, _write_array),
+    (dict, dict, _write_unordered),
+    (set, set, _write_unordered),
+    ((list, collections.deque), (list, collections.deque), _write_sequence),
+)
+"""(What is overwritten, with what, how)."""
+
+
+class _Generator:
+    """The state of a random generator, to be put into one of its kind."""
+
+    def __init__(self, kind: str, state: Any) -> None:
+        self._kind = kind
+        self._state = state
+
+    def put_into(self, live: Any) -> bool:
+        """Set the state of ``live``; False when it is no such generator."""
+        if self._kind == "torch" and isinstance(live, torch.Generator):
+            live.set_state(self._state)
+        elif self._kind == "python" and isinstance(live, random.Random):
+            version, words, gauss = self._state
+            live.setstate((version, tuple(words), gauss))
+        elif self._kind == "numpy" and isinstance(live, np.random.RandomState):
+            live.set_state(self._state)
+        elif self._kind == "numpy" and isinstance(live, np.random.Generator):
+            live.bit_generator.state = self._state
+        else:
+            return False
+        return True
+
+
+def _rebuilt(tree: Any, shared: dict[str, Any]) -> Any:
+    if isinstance(tree, dict):
+        make = _MAKERS.get(tree[TAG])
+        return make(tree, shared) if make is not None else _Generator(tree[TAG], tree["state"])
+    if isinstance(tree, list):
+        return [_rebuilt(each, shared) for each in tree]
+    if isinstance(tree, tuple):
+        return tuple(_rebuilt(each, shared) for each in tree)
+    return tree
+
+
+def _shared(tree: dict[str, Any], shared: dict[str, Any]) -> Any:
+    """One object for all places that hold it."""
+    name = tree["as"]
+    if isinstance(known := shared.get(name), _Reserved):
+        shared[name] = restored(tree["value"], known.object, shared)
+    elif name not in shared:
+        shared[name] = _rebuilt(tree["value"], shared)
+    return shared[name]
+
+
+class _Reserved:
+    """An object that is to become a shared value, and is not yet."""
+
+    def __init__(self, reserved: Any) -> None:
+        self.object = reserved
+
+
+def reserve(tree: Any, like: Any, shared: dict[str, Any]) -> None:
+    """Have ``like`` stand for the value of ``tree``, if that is held in several places."""
+    if isinstance(tree, dict) and tree[TAG] == "shared":
+        shared.setdefault(tree["as"], _Reserved(like))
+
+
+def _dict(tree: dict[str, Any], shared: dict[str, Any]) -> Any:
+    items = {_rebuilt(key, shared): _rebuilt(value, shared) for key, value in tree["items"]}
+    if tree["kind"] == "defaultdict":
+        factory = str(tree.get("factory", ""))
+        make = (BUILTINS.get(factory) or of_name(factory)) if factory else None
+        return collections.defaultdict(make, items)
+    return _DICTS.get(tree["kind"], dict)(items)
+
+
+_DICTS: Final = {"Counter": collections.Counter, "OrderedDict": collections.OrderedDict}
+_MAKERS: Final[Mapping[str, Callable[[dict[str, Any], dict[str, Any]], Any]]] = {
+    "shared": _shared,
+    "dict": _dict,
+    "deque": lambda tree, shared: collections.deque(
+        (_rebuilt(each, shared) for each in tree["items"]), tree["most"]
+    ),
+    "set": lambda tree, shared: {_rebuilt(each, shared) for each in tree["items"]},
+    "frozenset": lambda tree, shared: frozenset(_rebuilt(each, shared) for each in tree["items"]),
+    "scalar": lambda tree, _: tree["value"][()],
+    "complex": lambda tree, _: complex(*tree["value"]),
+    "named": lambda tree, _: of_name(tree["name"]),
+    "fields": lambda tree, shared: rebuilt(
+        of_name(tree["name"]), [_rebuilt(each, shared) for each in tree["items"]]
+    ),
+}

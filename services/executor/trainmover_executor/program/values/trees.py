@@ -1,0 +1,138 @@
+"""Plain values as portable trees (see ``state.codec``).
+
+What a container holds, it holds itself: the same list in two places is told of as ``shared``.
+"""
+
+from __future__ import annotations
+
+import collections
+import random
+from functools import singledispatch
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from trainmover_executor.program.values.named import fields_of, tree_of_name
+from trainmover_executor.program.values.plain import NOWHERE, PLAIN, Shared, is_nameable
+
+__all__ = ["TAG", "portable"]
+
+TAG: Final = "is"
+_AS_THEY_ARE: Final = PLAIN - {complex}
+
+
+def portable(value: Any, shared: Shared = NOWHERE) -> Any:
+    """A copy of a plain value, as a portable tree (see ``state.codec``).
+
+    Args:
+        value: The value.
+        shared: What ``in_two_places`` found.
+    """
+    if type(value) in PLAIN and type(value) is not complex:
+        return value
+    tree = _tree(value, shared)
+    name = shared.get(id(value)) if shared else None
+    return tree if name is None else {TAG: "shared", "as": name, "value": tree}
+
+
+@singledispatch
+def _tree(value: Any, shared: Shared) -> Any:
+    fields = fields_of(value)
+    named = tree_of_name(value if fields is None else type(value))
+    if named is None:
+        return value
+    if fields is None:
+        return {TAG: "named", "name": named}
+    return {TAG: "fields", "name": named, "items": [portable(each, shared) for each in fields]}
+
+
+@_tree.register
+def _(value: torch.Tensor, shared: Shared) -> Any:
+    del shared
+    return value.detach().clone()
+
+
+@_tree.register
+def _(value: np.ndarray, shared: Shared) -> Any:
+    del shared
+    return value.copy()
+
+
+@_tree.register
+def _(value: np.generic, shared: Shared) -> Any:
+    del shared
+    return {TAG: "scalar", "value": np.array(value)}
+
+
+@_tree.register
+def _(value: complex, shared: Shared) -> Any:
+    del shared
+    return {TAG: "complex", "value": [value.real, value.imag]}
+
+
+@_tree.register(dict)
+def _(value: dict[Any, Any], shared: Shared) -> Any:
+    if _AS_THEY_ARE.issuperset(map(type, value)) and _AS_THEY_ARE.issuperset(
+        map(type, value.values())
+    ):
+        items = list(map(list, value.items()))
+    else:
+        items = [[portable(k), portable(v, shared)] for k, v in value.items()]
+    tree = {TAG: "dict", "kind": type(value).__name__, "items": items}
+    factory = getattr(value, "default_factory", None)
+    if factory is not None and is_nameable(factory):
+        tree["factory"] = tree_of_name(factory) or factory.__name__
+    return tree
+
+
+@_tree.register(list)
+def _(value: Any, shared: Shared) -> Any:
+    if _AS_THEY_ARE.issuperset(map(type, value)):
+        return list(value)
+    return [portable(each, shared) for each in value]
+
+
+@_tree.register(collections.deque)
+def _(value: Any, shared: Shared) -> Any:
+    items = [portable(each, shared) for each in value]
+    return {TAG: "deque", "items": items, "most": value.maxlen}
+
+
+@_tree.register(tuple)
+def _(value: tuple[Any, ...], shared: Shared) -> Any:
+    if type(value) is not tuple:
+        return _tree.dispatch(object)(value, shared)
+    return tuple(portable(each, shared) for each in value)
+
+
+@_tree.register(set)
+@_tree.register(frozenset)
+def _(value: Any, shared: Shared) -> Any:
+    del shared
+    return {TAG: type(value).__name__, "items": [portable(each) for each in value]}
+
+
+@_tree.register
+def _(value: torch.Generator, shared: Shared) -> Any:
+    del shared
+    return {TAG: "torch", "state": value.get_state()}
+
+
+@_tree.register
+def _(value: random.Random, shared: Shared) -> Any:
+    del shared
+    version, words, gauss = value.getstate()
+    return {TAG: "python", "state": [version, list(words), gauss]}
+
+
+@_tree.register
+def _(value: np.random.RandomState, shared: Shared) -> Any:
+    del shared
+    return {TAG: "numpy", "state": value.get_state(legacy=False)}
+
+
+@_tree.register
+def _(value: np.random.Generator, shared: Shared) -> Any:
+    del shared
+    return {TAG: "numpy", "state": value.bit_generator.state}
