@@ -38,7 +38,6 @@ from trainmover_executor.messages.worker import (
     parse_to_worker,
 )
 from trainmover_executor.state.packing.portable import pack_tree
-from trainmover_executor.worker.to_standbys import compiled_folder as compiled
 from trainmover_executor.worker.to_standbys.record import entry_of
 from trainmover_gateway.relay.policy import Answer as Answered
 from trainmover_gateway.relay.policy import decide
@@ -151,7 +150,6 @@ def _headers(*messages: Any) -> tuple[bytes, ...]:
 
 
 _LINK_REQUEST: Final = LinkRequest(job="j", epoch=5, group="g", source=0, target=1)
-_FILE: Final = b'[{"name": "a/b", "size": 3, "executable": false, "digest": "00"}]'
 
 DECODERS: Final = (
     Decoder(
@@ -219,7 +217,6 @@ DECODERS: Final = (
         entry_of,
         (ProtocolError,),
     ),
-    Decoder("compiled files", (_FILE,), compiled.parse, (ProtocolError,)),
     Decoder(
         "a worker's frame",
         _headers(Hello(rank=0, pid=1), Fact.of(MachineLost(machine="m", reason="r"))),

@@ -114,6 +114,18 @@ CATALOGUE = {
     "stages": Program(90),
     "modules": Program(90),
     "deep": Program(90),
+    "imagenet": Program(120, ends=(40, 80), between=True),
+    "nanogpt": Program(100, between=True),
+    "buckets": Program(90, ends=(30, 60)),
+    "swa": Program(120, ends=(30, 60, 90)),
+    "recommender": Program(90, no_crash=_NO_WRAPPER),
+    "maml": Program(90, ends=(30, 60)),
+    "multigpu": Program(120, ends=(40, 80)),
+    "mixup": Program(96, ends=(32, 64), between=True),
+    "normalizer": Program(90),
+    "local_norms": Program(90, ends=(30, 60)),
+    "dqn": Program(90),
+    "guarded": Program(90),
 }
 
 GAPS = {

@@ -120,11 +120,13 @@ class Drive:
         folder = self._folder / uuid.uuid4().hex[:8]
         folder.mkdir()
         command = [str(SCRIPTS / f"{script}.py"), str(folder), *arguments]
-        with RanksJob(
-            self._nursery, command, slots=WORLD, folder=folder, redundancy=redundancy
-        ) as job:
-            yield job
-        self._rules.clear()
+        try:
+            with RanksJob(
+                self._nursery, command, slots=WORLD, folder=folder, redundancy=redundancy
+            ) as job:
+                yield job
+        finally:
+            self._rules.clear()
 
     def undisturbed(self, script: str, *arguments: str) -> Left:
         with self.job(script, *arguments) as job:
@@ -235,6 +237,6 @@ class Drive:
     @staticmethod
     def _committed(rank: Rank) -> None:
         while True:
-            said = rank.expect((PlanCommitted, PlanFailed))  # type: ignore[arg-type]
+            said = rank.expect(PlanCommitted, PlanFailed)
             assert not isinstance(said, PlanFailed), said
             return

@@ -153,17 +153,18 @@ class Rank:
         assert self.connection is not None
         self.connection.sendall(pack(command))
 
-    def expect(self, kind: type[Frozen], *, timeout_s: float = 60) -> Any:
+    def expect(self, *kinds: type[Frozen], timeout_s: float = 60) -> Any:
+        wanted = " or ".join(kind.__name__ for kind in kinds)
         deadline = time.monotonic() + timeout_s
         while True:
             try:
                 message = self.inbox.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 raise AssertionError(
-                    f"rank {self.spec.rank} on {self.spec.machine}: no {kind.__name__} in "
-                    f"{timeout_s} s; exit {self.process.status}; seen {self.seen[-5:]}"
+                    f"rank {self.spec.rank} on {self.spec.machine}: no {wanted} in {timeout_s} s; "
+                    f"exit {self.process.status}; seen {self.seen[-5:]}"
                 ) from None
-            if isinstance(message, kind):
+            if isinstance(message, kinds):
                 return message
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,6 +49,15 @@ def test_what_the_dead_rank_showed_last_is_taken_as_it_is() -> None:
     one.now = voted([1, 4], n=7)
     assert not one.needs_the_rest
     assert one.position(issued=0) is one.now
+
+
+def test_code_in_front_of_the_body_of_one_more_step_sees_what_it_saw_in_the_job() -> None:
+    vote = replace(voted([1, 4], count=4, best=0.5), given={"count": 3})
+    one = coming(vote, place([1, 4]), count=5)
+    assert one.variables_when_given([[1, 4]]) == {"count": 3, "best": 0.5}
+    assert one.variables_when_given([[1, 5]]) == {"count": 5}  # the job was given another one since
+    one.now = voted([1, 4], count=6)
+    assert one.variables_when_given([[1, 5]]) == {"count": 6}
 
 
 @pytest.mark.parametrize(

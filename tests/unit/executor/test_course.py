@@ -15,7 +15,9 @@ from trainmover_executor.position.course import (
     still_open,
     way_to,
 )
-from trainmover_executor.position.position import EndedCall, Place
+from trainmover_executor.position.position import EndedCall, Place, Position
+
+NOWHERE = Position([], {}, [], {})
 
 
 def run(script: str) -> Course:
@@ -31,7 +33,8 @@ def run(script: str) -> Course:
                 committed += 1
             case ")" | "|":
                 level = course.levels[-1]
-                course.end(level, committed=committed, left=letter == "|", variables={})
+                left_at = NOWHERE if letter == "|" else None
+                course.end(level, committed=committed, variables={}, left_at=left_at)
             case "b":
                 course.results.append(f"r{len(course.results)}")
     return course
@@ -128,9 +131,9 @@ def test_a_step_forgets_the_calls_inside_of_the_one_before():
 
 def test_who_ends_an_outer_call_ends_those_inside():
     course = run("(.(.")
-    course.end(course.levels[1], committed=2, left=True, variables={})
+    course.end(course.levels[1], committed=2, variables={}, left_at=NOWHERE)
     assert len(course.levels) == 1
-    course.end(course.levels[0].__class__(ordinal=1), committed=2, left=True, variables={})
+    course.end(course.levels[0].__class__(ordinal=1), committed=2, variables={}, left_at=NOWHERE)
     assert len(course.levels[0].ended) == 1
 
 
@@ -144,7 +147,7 @@ def test_a_joiner_that_adopts_a_place_stands_there():
 
 def test_a_first_call_without_steps_ends_alone():
     course = Course()
-    course.end(course.begin(), committed=0, left=False, variables={})
+    course.end(course.begin(), committed=0, variables={})
     assert len(course.levels) == 1
     assert len(course.levels[0].ended) == 1
     assert course.begin().ordinal == 2
@@ -156,7 +159,7 @@ def test_an_inner_call_ends_without_the_outer_one_that_gave_as_many_steps():
     course.draw(outer)
     inner = course.begin()
     course.draw(inner)
-    course.end(inner, committed=2, left=False, variables={})
+    course.end(inner, committed=2, variables={})
     assert course.levels[-1] is outer
     place = course.place(committed=2, between=False)
     assert place.open == [[1, 1]]

@@ -312,6 +312,13 @@ class TestHandOver:
     def test_what_cannot_be_handed_over_is_refused_at_once(self):
         with pytest.raises(ConfigError, match=r"'ema' .* has no"):
             TrainingState(models=[], optimizers=[], others={"ema": object()})
+        with pytest.raises(ConfigError, match=r"'noise' \(Generator\) need not be passed"):
+            TrainingState(models=[], optimizers=[], others={"noise": torch.Generator()})
+        second = torch.optim.SGD(nn.Linear(2, 2).parameters())
+        with pytest.raises(
+            ConfigError, match=r"'critic' \(SGD\) is an optimizer: pass all of them"
+        ):
+            TrainingState(models=[], optimizers=[], others={"critic": second})
 
     def test_an_optimizer_that_keeps_its_state_in_another_one_is_refused(self):
         class Outer(torch.optim.SGD):

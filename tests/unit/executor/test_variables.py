@@ -117,6 +117,31 @@ def test_what_the_session_knows_is_not_looked_at():
     assert not any("known_holder" in path for path in variables.kept)  # other tests have globals
 
 
+class Normalizer:
+    def __init__(self, *, width: int) -> None:
+        self.mean = torch.zeros(width)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mean": self.mean}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.mean = state["mean"]
+
+
+def test_the_small_state_of_what_the_session_was_given_may_be_each_ranks_own():
+    small, large = Normalizer(width=4), Normalizer(width=100_000)
+    extras = {"small": small, "large": large}
+    variables = LoopVariables([small, large], extras=extras)
+    assert variables.changed(None).keys() & {"session.small", "session.large"} == set()
+    small.mean = small.mean + 1
+    large.mean = large.mean + 1
+    told = unpack_tree(pack_tree(variables.changed(None)))
+    assert "session.large" not in told
+    small.mean.zero_()
+    variables.load({"session.small": told["session.small"]}, None)
+    assert small.mean.tolist() == [1, 1, 1, 1]
+
+
 class Config:
     scale = 1.0
 

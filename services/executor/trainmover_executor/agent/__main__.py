@@ -16,7 +16,6 @@ from trainmover_executor.agent.incarnation import take_generation
 from trainmover_executor.agent.options import parse
 from trainmover_executor.agent.service import Agent
 from trainmover_executor.links.dialling.secret import LinkSecret
-from trainmover_executor.worker.to_standbys import compiled_folder as compiled
 
 log = structlog.get_logger(__name__)
 
@@ -25,14 +24,12 @@ def _find_secret(job: str) -> None:
     """Check the link secret now, not when the first link is dialled.
 
     Raises:
-        ConfigError: It is unreadable, short, or open to others; or there is none, and compiled code
-            is to be shared over links.
+        ConfigError: It is unreadable, short, or open to others.
     """
     local = secret_of(job)
     if SECRET_VARIABLE not in os.environ and local.exists():
         os.environ[SECRET_VARIABLE] = str(local.absolute())  # a machine more for a job of this host
     secret = LinkSecret.from_environment()
-    compiled.shared(authenticated=bool(secret))
     if not secret:
         log.warning("links to other machines are not authenticated", cure=f"set {SECRET_VARIABLE}")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 import structlog
@@ -12,9 +14,11 @@ from trainmover_executor.links.link import Link
 from trainmover_executor.moves.predict import is_computed, predicted
 from trainmover_executor.position.course import place_of_vote, still_open
 from trainmover_executor.position.position import Place, Position
+from trainmover_executor.program.values.plain import is_plain
 from trainmover_executor.state.handing_over.follow import StateFollower
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import capture_rng, restore_rng
+from trainmover_executor.state.training import Stateful
 
 __all__ = ["NOWHERE", "Coming"]
 
@@ -97,6 +101,18 @@ class Coming:
         leavers = self.told.get("position", {}).get("variables", {})
         return dict(self.told.get("now", leavers))
 
+    def variables_when_given(self, step: list[list[int]]) -> dict[str, Any]:
+        """The program's variables when the job was given a step, as nearly as they are known.
+
+        Args:
+            step: Which: the open calls with it, as in ``Place.open``.
+        """
+        tree = self.told.get("voted")
+        voted = Position.from_tree(tree) if self.is_planned and tree else self.voted
+        if voted is not None and voted.open == step:
+            return voted.variables_when_given
+        return self.now.variables if self.now is not None else self.variables_now()
+
     def position(self, *, issued: int) -> Position:
         """What the dead rank would know where the job stands.
 
@@ -120,12 +136,21 @@ class Coming:
             variables=self._variables(self.voted, quiet=issued == self.issued),
         )
 
-    def put_state_back(self) -> None:
-        """Have the state that was handed over again, if the program changed it since."""
-        if self.arrived is not None:
-            rng = capture_rng()
-            self.arrived.restore()
-            restore_rng(rng)
+    def put_state_back(self, extras: Mapping[str, Stateful]) -> None:
+        """Have the state that was handed over again, if the program changed it since.
+
+        Args:
+            extras: What may be each rank's own: it is as the program has it, where it is small.
+        """
+        if self.arrived is None:
+            return
+        rng = capture_rng()
+        states = {name: extra.state_dict() for name, extra in extras.items()}
+        own = copy.deepcopy({name: state for name, state in states.items() if is_plain(state)})
+        self.arrived.restore()
+        for name, state in own.items():
+            extras[name].load_state_dict(state)
+        restore_rng(rng)
 
     def _variables(self, voted: Position, *, quiet: bool) -> dict[str, Any]:
         """Variables that the program does not have right already.

@@ -128,6 +128,10 @@ class Joiner:
         """
         return None if self._coming is None else self._coming.vote_of_rest()
 
+    def variables_when_given(self, step: list[list[int]]) -> dict[str, Any]:
+        """See ``Coming.variables_when_given``."""
+        return {} if self._coming is None else self._coming.variables_when_given(step)
+
     @property
     def variables_now(self) -> dict[str, Any]:
         """The program's variables where the job stands, of the rank that gives the state."""
@@ -183,7 +187,7 @@ class Joiner:
         """Behind the body of one more step: the code there sees the state that the job has."""
         if self._coming is not None:
             self._coming.issued = self._runtime.latch.issued
-            self._coming.put_state_back()
+            self._coming.put_state_back(self._state.extras)
 
     def check_proof(self) -> None:
         """Before a joiner's first vote: its state must be the leaver's.
@@ -367,7 +371,7 @@ class Joiner:
         if coming.arrived is None:
             self._receive(coming)
         else:
-            coming.put_state_back()
+            coming.put_state_back(self._state.extras)
         tree, told = coming.rest, coming.told
         self._state.drop_gradients()
         self._following.adopt(tree["followed"])

@@ -7,10 +7,10 @@ Pure: no I/O, no clock, no torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainmover_executor.position.position import EndedCall, Place
+from trainmover_executor.position.position import EndedCall, Place, Position
 
 __all__ = [
     "Course",
@@ -71,18 +71,30 @@ class Course:
         level: Level,
         *,
         committed: int,
-        left: bool,
         variables: dict[str, Any],
-        at_end: bool = False,
+        left_at: Position | None = None,
     ) -> None:
-        """A call ended, and with it all calls inside of it."""
+        """A call ended, and with it all calls inside of it.
+
+        Args:
+            level: The call.
+            committed: Steps that the job had completed.
+            variables: The program's variables when the data was used up.
+            left_at: The last vote, where the program left the loop before.
+        """
         if level not in self.levels:
             return
         at = self.levels.index(level)
         del self.levels[at:]
-        ended = EndedCall(
-            level.drawn, committed, left, variables, inside=list(level.results), at_end=at_end
-        )
+        ended = EndedCall(level.drawn, committed, False, variables, inside=list(level.results))
+        if left_at is not None:
+            ended = replace(
+                ended,
+                left=True,
+                variables=left_at.variables,
+                at_end=left_at.at_end,
+                given=left_at.given,
+            )
         self.levels[-1].ended.append(ended)
 
     @property

@@ -23,6 +23,7 @@ class Position:
         at_end: At a vote: whether it was cast at the end of the body.
         settings: At a vote: see ``TrainingState.settings``.
         open: At a vote: the open calls, as in ``Place.open``.
+        given: At a vote: variables that were others when the program was given the step.
     """
 
     feeds: list[dict[str, Any] | None]
@@ -33,6 +34,12 @@ class Position:
     at_end: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
     open: list[list[int]] = field(default_factory=list)
+    given: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def variables_when_given(self) -> dict[str, Any]:
+        """The program's variables when it was given the step of this vote."""
+        return {**self.variables, **self.given}
 
     def to_tree(self) -> dict[str, Any]:
         """As a portable tree."""
@@ -57,6 +64,7 @@ class EndedCall:
         inside: What ``between_steps`` returned behind its last step, in order.
         results: What it returned after the call.
         at_end: Where the loop was left: whether that vote was cast at the end of the body.
+        given: Where the loop was left: variables that were others when its last step was given.
     """
 
     drawn: int
@@ -66,6 +74,12 @@ class EndedCall:
     inside: list[Any] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
     at_end: bool = False
+    given: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def variables_when_given(self) -> dict[str, Any]:
+        """Where the loop was left: the program's variables when it was given the last step."""
+        return {**self.variables, **self.given}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +119,7 @@ class Place:
 
 _POSITION: Final = (
     *("feeds", "rng", "buffers", "variables", "gradients"),
-    *("at_end", "settings", "open"),
+    *("at_end", "settings", "open", "given"),
 )
-_ENDED: Final = ("drawn", "committed", "left", "variables", "inside", "results", "at_end")
+_ENDED: Final = ("drawn", "committed", "left", "variables", "inside", "results", "at_end", "given")
 _PLACE: Final = ("open", "ended", "committed", "between", "results")

@@ -6,6 +6,9 @@ variables of the running functions of the program, the globals of their modules,
 the program's own objects and classes that these hold, and what its functions close over. What has
 changed since the first step belongs to the state of the rank. What never changes is left alone,
 since a joiner set it for itself: the name of its host, a path, a process id.
+
+The small state of what the session was given by name is looked at, too: a replica hands over its
+own, and a normalizer or a replay memory may be each rank's.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType, ModuleType
+from types import FrameType, MappingProxyType, ModuleType
 from typing import Any, Final
 
 from trainmover_executor.program.frames import (
@@ -36,6 +39,7 @@ from trainmover_executor.program.values.named import CODE, is_named
 from trainmover_executor.program.values.plain import CONTAINERS, MUTABLE, in_two_places, is_plain
 from trainmover_executor.program.values.restored import reserve, restored
 from trainmover_executor.program.values.trees import portable
+from trainmover_executor.state.training import Stateful
 
 __all__ = ["LoopVariables"]
 
@@ -68,10 +72,14 @@ class LoopVariables:
 
     Args:
         known: Objects that the session carries already.
+        extras: Those among them whose small state may differ from rank to rank, by name.
     """
 
-    def __init__(self, known: Collection[object]) -> None:
+    def __init__(
+        self, known: Collection[object], *, extras: Mapping[str, Stateful] = MappingProxyType({})
+    ) -> None:
         self._known = {id(each) for each in known}
+        self._extras = extras
         self._first: dict[str, Any] | None = None
         self._changing: set[str] = set()
         self._kept: dict[str, Any] = {}
@@ -196,6 +204,10 @@ class LoopVariables:
             for name, value in list(holder.items()):
                 if not name.startswith("__"):
                     yield from self._visit(value, f"{root}.{name}", partial(put, name), seen, 0)
+        for name, extra in self._extras.items():
+            state = extra.state_dict()
+            if is_plain(state):
+                yield _Variable(f"session.{name}", state, extra.load_state_dict)
 
     def _roots(
         self, frame: FrameType | None, *, live: bool

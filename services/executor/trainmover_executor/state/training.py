@@ -8,14 +8,17 @@ that ran shadow iterations already owns every tensor at its final address. Every
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
 
 from trainmover.errors import ConfigError
 from trainmover_executor.state.loose import LooseParameters
@@ -39,6 +42,7 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+_ALIKE: Final = (LRScheduler, torch.amp.GradScaler, nn.Module, DataLoader)
 
 
 @runtime_checkable
@@ -64,8 +68,8 @@ class TrainingState:
         others: Schedulers, scalers, whatever has ``state_dict``, by name.
 
     Raises:
-        ConfigError: Something in ``others`` has no ``state_dict`` / ``load_state_dict``, or an
-            optimizer keeps its state in another one.
+        ConfigError: Something in ``others`` has no ``state_dict`` / ``load_state_dict`` or is an
+            optimizer, or an optimizer keeps its state in another one.
     """
 
     def __init__(
@@ -76,11 +80,7 @@ class TrainingState:
         others: Mapping[str, Stateful],
     ) -> None:
         for name, other in others.items():
-            if not isinstance(other, Stateful):
-                raise ConfigError(
-                    f"{name!r} ({type(other).__name__}) cannot be handed to a joiner: it has no "
-                    "state_dict() and load_state_dict(). Give the session an object that has."
-                )
+            _check_other(name, other)
         for optimizer in optimizers:
             refuse_nested(optimizer)
         loose = LooseParameters.of(models, optimizers)
@@ -91,6 +91,11 @@ class TrainingState:
         modules = [module for model in self.models for module in model.modules()]
         self._sharded = [module for module in modules if isinstance(module, FSDPModule)]
         self._replicated = [ddp for ddp in modules if isinstance(ddp, DistributedDataParallel)]
+
+    @property
+    def extras(self) -> dict[str, Stateful]:
+        """Those of ``others`` that may be each rank's own; models and schedulers are alike."""
+        return {name: one for name, one in self.others.items() if not isinstance(one, _ALIKE)}
 
     def forget_passes(self) -> None:
         """Have wrappers forget what they remember of earlier passes over the model.
@@ -279,6 +284,26 @@ class TrainingState:
             digest.update(repr((spec.path, spec.shape)).encode())
             digest.update(bytes_of(flat_of(tensor)))
         return digest.hexdigest()
+
+
+def _check_other(name: str, other: object) -> None:
+    said = f"{name!r} ({type(other).__name__})"
+    if isinstance(other, torch.optim.Optimizer):
+        raise ConfigError(
+            f"{said} is an optimizer: pass all of them as optimizer=[...], so that each of their "
+            "steps is voted on."
+        )
+    if isinstance(other, Stateful):
+        return
+    if isinstance(other, torch.Generator | random.Random | np.random.Generator):
+        raise ConfigError(
+            f"{said} need not be passed: the session finds the random generators that the "
+            "program's variables hold, and carries them. Leave it out."
+        )
+    raise ConfigError(
+        f"{said} cannot be handed to a joiner: it has no state_dict() and load_state_dict(). Give "
+        "the session an object that has."
+    )
 
 
 def _once(values: Iterable[_T | None]) -> list[_T]:

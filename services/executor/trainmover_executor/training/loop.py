@@ -6,10 +6,10 @@ The standby's part, until it takes over, is in ``shadow``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
@@ -25,6 +25,7 @@ from trainmover_executor.position.moment import Moment
 from trainmover_executor.position.placement import Placement
 from trainmover_executor.position.position import Position
 from trainmover_executor.program.frames import signature_of
+from trainmover_executor.program.values.compare import differing
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.report.costs import Costs
@@ -111,6 +112,7 @@ class TrainingLoop:
         self._sites: dict[Any, int] = {}
         self._site: Any = None
         self._voted = Position([], {}, [], {})
+        self._given: dict[str, Any] = {}
         self._moment: Moment | None = None
         self.attempt = Attempt(
             runtime,
@@ -211,6 +213,7 @@ class TrainingLoop:
             self._end(call, frame)
             return None
         self.course.draw(call.level)
+        self._given = self._moment.position.variables
         self._owner = call
         self.step = Step(
             index=self._handover.committed,
@@ -223,7 +226,7 @@ class TrainingLoop:
 
     def _end(self, call: Call, frame: FrameType) -> None:
         """The data of ``call`` is used up."""
-        self._close(call, left=False, variables=self.variables.changed(frame))
+        self._close(call, variables=self.variables.changed(frame))
         self._write_final()
 
     def leave(self, call: Call) -> None:
@@ -231,7 +234,7 @@ class TrainingLoop:
         if call.level is None or call.over:
             return
         if self._runtime.sandboxed:
-            self._close(call, left=True, variables={})
+            self._close(call, left_at=Position([], {}, [], {}))
             return
         step = self.step
         aborted = self._owner is call and step is not None and step.entered and not step.committed
@@ -241,19 +244,21 @@ class TrainingLoop:
                 "program left the loop inside of its body. Put 'break' and 'return' behind "
                 "'with step'."
             )
-        self._close(call, left=True, variables=self._voted.variables, at_end=self._voted.at_end)
+        self._close(call, left_at=self._voted)
         if step is not None and step.committed:
             self._write_final()
 
     def _close(
-        self, call: Call, *, left: bool, variables: dict[str, Any], at_end: bool = False
+        self,
+        call: Call,
+        *,
+        variables: Mapping[str, Any] = MappingProxyType({}),
+        left_at: Position | None = None,
     ) -> None:
         assert call.level is not None  # noqa: S101 - it has begun
         call.over = True
         committed = self._handover.committed
-        self.course.end(
-            call.level, committed=committed, left=left, variables=variables, at_end=at_end
-        )
+        self.course.end(call.level, committed=committed, variables=dict(variables), left_at=left_at)
         if call in self.calls:
             del self.calls[self.calls.index(call) :]
         if self._owner is call:
@@ -262,7 +267,7 @@ class TrainingLoop:
 
     def close_shadow(self, call: Call) -> None:
         """At a standby: ``call`` is over."""
-        self._close(call, left=False, variables={})
+        self._close(call)
 
     def gave(self, call: Call, step: Step) -> None:
         """At a standby: ``step`` goes to the program."""
@@ -392,8 +397,10 @@ class TrainingLoop:
         )
 
     def _here_at_vote(self, frame: FrameType) -> Position:
+        here = self.here(frame)
         self._voted = replace(
-            self.here(frame),
+            here,
+            given=differing(self._given, here.variables),
             at_end=self.attempt.votes_at_end,
             settings=self._state.settings(),
             open=self.course.open,

@@ -68,7 +68,8 @@ class Session:
         vote: ``auto`` votes in front of the optimizer where nothing else is changed, and at the
             end of bodies that were seen to need it; ``end`` keeps parameters and optimizers until
             the end of each body from the first step on.
-        extras: Anything else with ``state_dict`` and ``load_state_dict``, by name.
+        extras: Anything else with ``state_dict`` and ``load_state_dict``, by name. Its state may
+            differ from rank to rank as long as it is small (16 KB a tensor).
 
     Raises:
         ConfigError: The program was not started by TrainMover, or has a session already; something
@@ -111,7 +112,10 @@ class Session:
             machine=self._runtime.spec.machine,
         )
         self._tracked = TrackedValues()
-        self._variables = LoopVariables([self, *self._state.others.values()])
+        self._variables = LoopVariables(
+            [self, *self._state.others.values()],
+            extras={**self._state.extras, _TRACKED: self._tracked},
+        )
         self._handover, self._loop = self._assemble(checkpoint)
         self._shadow = Shadow(
             self._runtime,
@@ -197,7 +201,8 @@ class Session:
         """Make values part of the state: put back when a step is aborted, handed to joiners.
 
         For what the session does not find among the program's variables: tensors and containers of
-        any size. Like a scheduler's, they are the same on all ranks that hold the same model.
+        any size. Those that are large (above 16 KB a tensor) are, like a scheduler's, the same on
+        all ranks that hold the same model.
 
         Example:
             >>> counters = session.track(global_step=0, best=float("inf"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -121,6 +122,9 @@ class Shadow:
                     self._load, self.votes_at_end = voted.variables, voted.at_end
                 self._one_more = True
                 self._asked = self._loop.variables.roots(frame)
+                *outer, (ordinal, _) = self._loop.course.open
+                given = self._joiner.variables_when_given([*outer, [ordinal, drawn]])
+                self._set_variables(given, frame)
                 committed = self._joiner.committed
                 return self._step(call, iterator, drawn=drawn, index=committed - 1)
             case TakeOver():
@@ -138,7 +142,6 @@ class Shadow:
         self._before_site = self._loop.variables.kept
         if self._began_s is None:
             self._began_s = time.monotonic()
-            self._runtime.await_compiled()
         if not self._is_warm and self._beginning is None:
             self._beginning = self._loop.here(frame)
 
@@ -168,12 +171,17 @@ class Shadow:
             self._leaving, self._load = ended, ended.variables
             self.votes_at_end = ended.at_end
             self._one_more = True
+            self._set_variables(ended.variables_when_given, frame)
             step = self._step(call, iterator, drawn=ended.drawn, index=ended.committed - 1)
             if step is not None:
                 return step
         keeps = ended.left or self._joiner.ran_the_rest
         self._end(call, variables=None if keeps else ended.variables, frame=frame)
         return None
+
+    def _set_variables(self, values: dict[str, Any], frame: FrameType) -> None:
+        """For the code in front of the body of one more step; the vote's come at its vote."""
+        self._loop.variables.load(copy.deepcopy(values), frame)
 
     def _end(self, call: Call, *, variables: dict[str, Any] | None, frame: FrameType) -> None:
         if variables is not None:

@@ -40,7 +40,6 @@ from trainmover_executor.decisions.shell import RankDecisions
 from trainmover_executor.links.dialling.descriptors import raise_limit
 from trainmover_executor.links.dialling.endpoint import Endpoint, dial
 from trainmover_executor.links.dialling.handshake import (
-    COMPILED_GROUP,
     PLACE_GROUP,
     RECORD_GROUP,
     WATCH_GROUP,
@@ -60,8 +59,6 @@ from trainmover_executor.messages.worker import (
     parse_to_worker,
 )
 from trainmover_executor.worker.prepare_links import STATE_GROUP, PhaseOne
-from trainmover_executor.worker.to_standbys import compiled_folder as compiled
-from trainmover_executor.worker.to_standbys.compiled import fetch_compiled, serve_compiled
 from trainmover_executor.worker.to_standbys.place import PlaceLinks
 from trainmover_executor.worker.to_standbys.places import Places
 from trainmover_executor.worker.to_standbys.record import fetch_recording, serve_recording
@@ -110,8 +107,6 @@ class ControlThread:
         self._recording = recording
         self._progress = progress
         self._secret = LinkSecret.from_environment()
-        self._shares_compiled = compiled.shared(authenticated=bool(self._secret))
-        self._compiled_is_here = threading.Event()
         self.table = LinkTable(
             job=spec.job, rank=spec.rank, membership=spec.membership, dial=self._dial_soon
         )
@@ -155,10 +150,6 @@ class ControlThread:
     def open(self) -> None:
         """Answer link handshakes from now on (a standby opens when it is warm)."""
         self._loop.call_soon_threadsafe(self._open)
-
-    def await_compiled(self) -> None:
-        """Return once what the active rank of this slot compiled is here, or will not come."""
-        self._compiled_is_here.wait()
 
     def rewatch(self, changed: frozenset[int]) -> None:
         """The processes of ranks ``changed`` changed: watch the neighbours of now."""
@@ -220,7 +211,6 @@ class ControlThread:
                 self._neighbours.watch_anew(frozenset())
             else:
                 self._tasks.create_task(self._fetch_recording())
-                self._tasks.create_task(self._fetch_compiled())
                 self._tasks.create_task(
                     self._place_links.follow(wanted=lambda: self._decisions.state.standby)
                 )
@@ -235,17 +225,6 @@ class ControlThread:
             endpoint=self._spec.membership.endpoint_of(rank),
             secret=self._secret,
         )
-
-    async def _fetch_compiled(self) -> None:
-        rank = self._spec.rank
-        endpoint = self._spec.membership.endpoint_of(rank)
-        try:
-            if self._shares_compiled:
-                await fetch_compiled(
-                    job=self._spec.job, rank=rank, endpoint=endpoint, secret=self._secret
-                )
-        finally:
-            self._compiled_is_here.set()
 
     async def _hear_agent(self) -> None:
         reader = FrameReader()
@@ -332,11 +311,6 @@ class ControlThread:
             return
         if link_request.group == PLACE_GROUP:
             self._tasks.create_task(self._place_links.serve(link_request, sock))
-            return
-        if link_request.group == COMPILED_GROUP:
-            worked = self._recording.committed > 0 or self._recording.complete
-            ready = self._shares_compiled and worked
-            self._tasks.create_task(serve_compiled(sock, ready=ready))
             return
         if not 0 <= link_request.source < self.table.membership.layout.world_size:
             log.warning("link refused", source=link_request.source, reason="there is no such rank")

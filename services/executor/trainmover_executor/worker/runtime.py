@@ -178,10 +178,6 @@ class Runtime:
             where = {"rank": self.rank, "machine": self.spec.machine, "epoch": self.epoch}
             failpoints.reach(point, **where, step=self.decisions.state.committed)
 
-    def await_compiled(self) -> None:
-        """At a standby: return once it has the compiled code that an active rank could give."""
-        self._control_thread.await_compiled()
-
     def wait_for_news(self, *, timeout_s: float | None = None) -> Plan | None:
         """At a standby: wait until a plan needs it, or the active rank has shown another place.
 

@@ -20,7 +20,6 @@ from trainmover_executor.links.dialling.secret import PROOF_SIZE
 __all__ = [
     "ANY_EPOCH",
     "CHALLENGE_SIZE",
-    "COMPILED_GROUP",
     "PLACE_GROUP",
     "PLAIN_GROUPS",
     "RECORD_GROUP",
@@ -38,13 +37,11 @@ WATCH_GROUP: Final = "_watch"
 RECORD_GROUP: Final = "_record"
 """Links by which a standby gets the recording of a job's first step."""
 
-COMPILED_GROUP: Final = "_compiled"
-"""Links by which a standby gets what an active rank compiled."""
 
 PLACE_GROUP: Final = "_place"
 """Links by which a standby hears where the active rank is."""
 
-PLAIN_GROUPS: Final = frozenset({WATCH_GROUP, RECORD_GROUP, COMPILED_GROUP, PLACE_GROUP})
+PLAIN_GROUPS: Final = frozenset({WATCH_GROUP, RECORD_GROUP, PLACE_GROUP})
 """Links that stay plain sockets on one host, too: they carry no collectives."""
 
 ANY_EPOCH: Final = 2**64 - 1

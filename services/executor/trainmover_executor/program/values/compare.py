@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-__all__ = ["equal"]
+__all__ = ["differing", "equal"]
 
 
 def equal(one: Any, other: Any) -> bool:
@@ -18,6 +18,13 @@ def equal(one: Any, other: Any) -> bool:
         return False
     compare = _COMPARISONS.get(type(one))
     return bool(one == other) if compare is None else compare(one, other)
+
+
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """The portable trees of ``before`` that are others ``now``, or are gone."""
+    return {
+        path: tree for path, tree in before.items() if path not in now or not equal(tree, now[path])
+    }
 
 
 def _equal_tensors(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -1,1 +1,1 @@
-"""What an active rank sends to the standbys of its slot: recording, compiled code, place."""
+"""What an active rank sends to the standbys of its slot: recording, place."""
