@@ -115,7 +115,7 @@ CATALOGUE = {
     "modules": Program(90),
     "deep": Program(90),
     "imagenet": Program(120, ends=(40, 80), between=True),
-    "nanogpt": Program(100, between=True),
+    "nanogpt": Program(100, ends=(30,), between=True),
     "buckets": Program(90, ends=(30, 60)),
     "swa": Program(120, ends=(30, 60, 90)),
     "recommender": Program(90, no_crash=_NO_WRAPPER),
@@ -126,6 +126,8 @@ CATALOGUE = {
     "local_norms": Program(90, ends=(30, 60)),
     "dqn": Program(90),
     "guarded": Program(90),
+    "attributes": Program(90),
+    "local_head": Program(90),
 }
 
 GAPS = {

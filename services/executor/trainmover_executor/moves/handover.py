@@ -279,14 +279,15 @@ class Handover:
 
     def _state_for(self, plan: Plan, joiner: int, moment: Moment) -> dict[str, Any]:
         """What ``joiner`` takes over: the copy kept of its state, or this rank's own equal one."""
-        state, followed = self._state.tree(), list[str]()
-        if joiner not in replicas_of(self._state.models, rank=self._runtime.rank):
+        state = self._state
+        tree, followed = state.tree(), list[str]()
+        if joiner not in replicas_of(state.models, state.optimizers, rank=self._runtime.rank):
             try:
-                state, followed = self._following.tree_of(joiner, committed=self.committed)
+                tree, followed = self._following.tree_of(joiner, committed=self.committed)
             except ProtocolError as error:
                 self._reports.refuse(plan, f"the state of rank {joiner} is not here: {error}")
         gradients = self._state.gradients() if moment.accumulates else None
-        return {"state": state, "followed": followed, "gradients": gradients}
+        return {"state": tree, "followed": followed, "gradients": gradients}
 
     def _private_state_holder(self, plan: Plan, joiner: int) -> int | None:
         """Who hands ``joiner`` its private state; None before the first step, or if none is due."""

@@ -18,7 +18,16 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from trainmover_executor.program.frames import is_program
 from trainmover_executor.program.values.plain import CONTAINERS, is_plain
 
-__all__ = ["BAGS", "SCALARS", "is_mere_code", "is_passed_over", "nowhere", "parts_of"]
+__all__ = [
+    "BAGS",
+    "SCALARS",
+    "Part",
+    "is_mere_code",
+    "is_own",
+    "is_passed_over",
+    "nowhere",
+    "parts_of",
+]
 
 BAGS: Final = (types.SimpleNamespace, argparse.Namespace)
 SCALARS: Final = frozenset({type(None), bool, int, float, complex})
@@ -44,7 +53,7 @@ def is_passed_over(kind: type[Any]) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _is_own(kind: type[Any]) -> bool:
+def is_own(kind: type[Any]) -> bool:
     """Whether a class is the program's own, or a bag of values."""
     if issubclass(kind, BAGS):
         return True
@@ -63,9 +72,9 @@ def parts_of(value: Any) -> Iterable[Part] | None:
     if isinstance(value, functools.partial):
         return _parts_of_partial(value)
     if isinstance(value, type):
-        return _members_of(value) if _is_own(value) else ()
+        return _members_of(value) if is_own(value) else ()
     kind = type(value)
-    if not _is_own(kind):  # type: ignore[arg-type]
+    if not is_own(kind):  # type: ignore[arg-type]
         return None
     slots = _slots_of(kind)  # type: ignore[arg-type] # classes are hashable
     return _members_of(value) if slots or hasattr(value, "__dict__") else None

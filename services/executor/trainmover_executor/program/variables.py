@@ -13,11 +13,13 @@ own, and a normalizer or a replay memory may be each rank's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType, MappingProxyType, ModuleType
 from typing import Any, Final
+
+from torch import nn
 
 from trainmover_executor.program.frames import (
     is_of_script,
@@ -26,6 +28,7 @@ from trainmover_executor.program.frames import (
     write_locals,
 )
 from trainmover_executor.program.liveness import live_names
+from trainmover_executor.program.modules import attributes_of
 from trainmover_executor.program.parts import (
     BAGS,
     SCALARS,
@@ -73,13 +76,19 @@ class LoopVariables:
     Args:
         known: Objects that the session carries already.
         extras: Those among them whose small state may differ from rank to rank, by name.
+        models: The session's; what they change of themselves besides tensors is looked at.
     """
 
     def __init__(
-        self, known: Collection[object], *, extras: Mapping[str, Stateful] = MappingProxyType({})
+        self,
+        known: Collection[object],
+        *,
+        extras: Mapping[str, Stateful] = MappingProxyType({}),
+        models: Sequence[nn.Module] = (),
     ) -> None:
         self._known = {id(each) for each in known}
         self._extras = extras
+        self._models = models
         self._first: dict[str, Any] | None = None
         self._changing: set[str] = set()
         self._kept: dict[str, Any] = {}
@@ -204,6 +213,8 @@ class LoopVariables:
             for name, value in list(holder.items()):
                 if not name.startswith("__"):
                     yield from self._visit(value, f"{root}.{name}", partial(put, name), seen, 0)
+        for at, model in enumerate(self._models):
+            yield from self._visit_module(model, f"session.model[{at}]", seen)
         for name, extra in self._extras.items():
             state = extra.state_dict()
             if is_plain(state):
@@ -236,20 +247,17 @@ class LoopVariables:
         self, value: Any, path: str, put: Callable[[Any], None], seen: set[int], depth: int
     ) -> Iterator[_Variable]:
         kind = type(value)
-        if isinstance(value, CODE) and path.rpartition(".")[2] != value.__name__:
-            # A name that may stand for another function later: a loss, an activation.
-            if is_named(value):
-                yield _Variable(path, value, put)
-            else:
-                self._pass_over(path, value)
+        if isinstance(value, CODE):
+            yield from self._visit_name(value, path, put)
         if is_mere_code(value):
             return
-        passed_over = is_passed_over(kind)  # type: ignore[arg-type] # classes are hashable
-        if kind in SCALARS or (not passed_over and is_plain(value)):
-            yield _Variable(path, value, put)
-            return
-        if passed_over:
+        if is_passed_over(kind):  # type: ignore[arg-type] # classes are hashable
             self._pass_over(path, value)
+            if isinstance(value, nn.Module):
+                yield from self._visit_module(value, path, seen)
+            return
+        if kind in SCALARS or is_plain(value):
+            yield _Variable(path, value, put)
             return
         if depth >= _DEPTH or len(seen) > _MOST_OBJECTS or id(value) in seen:
             return
@@ -263,6 +271,23 @@ class LoopVariables:
                 yield from self._visit(member, f"{path}.{name}", setter, seen, deeper)
         else:
             self._pass_over(path, value)
+
+    def _visit_name(self, value: Any, path: str, put: Callable[[Any], None]) -> Iterator[_Variable]:
+        """A name that may stand for another function later: a loss, an activation."""
+        if path.rpartition(".")[2] == value.__name__:
+            return
+        if is_named(value):
+            yield _Variable(path, value, put)
+        else:
+            self._pass_over(path, value)
+
+    def _visit_module(self, module: nn.Module, path: str, seen: set[int]) -> Iterator[_Variable]:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        for name, value, put in attributes_of(module):
+            if is_plain(value):
+                yield _Variable(f"{path}.{name}", value, put)
 
     def _pass_over(self, path: str, value: Any) -> None:
         if path not in self._outgrown and self.was_plain(path):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
@@ -16,13 +17,18 @@ from trainmover.job.topology import Layout
 __all__ = ["redundancy_of", "replicas_of"]
 
 
-def replicas_of(models: Iterable[nn.Module], *, rank: int) -> tuple[int, ...]:
+def replicas_of(
+    models: Sequence[nn.Module], optimizers: Iterable[torch.optim.Optimizer], *, rank: int
+) -> tuple[int, ...]:
     """Global ranks, ``rank`` included, that hold bitwise the same model and optimizer state.
 
     Known from the wrappers: the process group of DistributedDataParallel, and for DTensors the
-    ranks along replicated mesh dimensions. Nothing is assumed of a model without a wrapper: two
-    pipeline stages may look alike and differ.
+    ranks along replicated mesh dimensions. Nothing is assumed of parameters that are trained
+    without a wrapper: two pipeline stages may look alike and differ, and so may the heads of two
+    ranks over a body that they share.
     """
+    if _trained_alone(models, optimizers):
+        return (rank,)
     common: set[int] | None = None
     for model in models:
         for holders in (*_ddp_holders(model), *_dtensor_holders(model)):
@@ -81,6 +87,25 @@ def redundancy_of(
     if choice == "snapshot" or (choice == "auto" and not log_obstacle):
         return "snapshot", obstacle
     return "checkpoint", log_obstacle
+
+
+def _trained_alone(
+    models: Sequence[nn.Module], optimizers: Iterable[torch.optim.Optimizer]
+) -> bool:
+    """Whether an optimizer trains a parameter that no wrapper knows."""
+    modules = [module for model in models for module in model.modules()]
+    wrapped = {
+        id(parameter)
+        for module in modules
+        if isinstance(module, DistributedDataParallel)
+        for parameter in module.parameters()
+    }
+    return any(
+        id(parameter) not in wrapped and not isinstance(parameter, DTensor)
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    )
 
 
 def _ddp_holders(model: nn.Module) -> Iterable[set[int]]:

@@ -93,7 +93,7 @@ class FollowerService:
         Where nobody holds the same state it is followed, from the next vote on.
         """
         runtime = self._runtime
-        replicas = replicas_of(self._state.models, rank=runtime.rank)
+        replicas = replicas_of(self._state.models, self._state.optimizers, rank=runtime.rank)
         kind, obstacle = redundancy_of(
             runtime.spec.redundancy,
             rank=runtime.rank,
@@ -119,7 +119,9 @@ class FollowerService:
             JobLayoutKnown(
                 machine=runtime.spec.machine,
                 rank=runtime.rank,
-                alike=Span.of(replicas_of(self._state.models, rank=runtime.rank)),
+                alike=Span.of(
+                    replicas_of(self._state.models, self._state.optimizers, rank=runtime.rank)
+                ),
                 redundancy=kind,
                 obstacle=obstacle,
             )

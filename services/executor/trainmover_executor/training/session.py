@@ -115,6 +115,7 @@ class Session:
         self._variables = LoopVariables(
             [self, *self._state.others.values()],
             extras={**self._state.extras, _TRACKED: self._tracked},
+            models=self._state.models,
         )
         self._handover, self._loop = self._assemble(checkpoint)
         self._shadow = Shadow(

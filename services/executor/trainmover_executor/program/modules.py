@@ -1,0 +1,73 @@
+"""Plain values that the program's own modules keep as attributes, and change while they run.
+
+A layer counts what it routes, or cools a temperature in ``forward``. Such values are no buffers:
+no ``state_dict`` has them, and each rank has its own.
+"""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections.abc import Iterator
+from functools import lru_cache, partial
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from trainmover_executor.program.parts import Part, is_own
+from trainmover_executor.program.values.plain import MUTABLE
+
+__all__ = ["attributes_of"]
+
+_INTERNAL: Final = frozenset(vars(nn.Module()))
+_Places = list[tuple[str, nn.Module, str]]
+_known: WeakKeyDictionary[nn.Module, tuple[int, _Places]] = WeakKeyDictionary()
+
+
+def attributes_of(module: nn.Module) -> Iterator[Part]:
+    """(path, value, how to set it) of what ``module`` and those in it may change of themselves."""
+    for path, holder, name in _places(module):
+        value = getattr(holder, name, None)
+        yield path, value, partial(setattr, holder, name)
+
+
+def _places(module: nn.Module) -> _Places:
+    """Looked for once, and anew when modules come or go at the top."""
+    size = len(module._modules)  # noqa: SLF001 - children() makes up names, each time
+    known = _known.get(module)
+    if known is None or known[0] != size:
+        known = _known[module] = (size, list(_find(module)))
+    return known[1]
+
+
+def _find(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    for path, each in module.named_modules():
+        if not is_own(type(each)):  # type: ignore[arg-type] # classes are hashable
+            continue
+        stored = _stored(type(each))  # type: ignore[arg-type]
+        for name, value in vars(each).items():
+            if name not in _INTERNAL and (name in stored or type(value) in MUTABLE):
+                yield f"{path}.{name}".removeprefix("."), each, name
+
+
+@lru_cache(maxsize=4096)
+def _stored(kind: type[nn.Module]) -> frozenset[str]:
+    """Names of attributes that methods of a class set, those that make an object apart."""
+    found: set[str] = set()
+    for each in kind.__mro__:
+        if not is_own(each):
+            continue
+        for name, method in vars(each).items():
+            if isinstance(method, types.FunctionType) and name != "__init__":
+                found.update(_stored_by(method.__code__))
+    return frozenset(found)
+
+
+def _stored_by(code: types.CodeType) -> Iterator[str]:
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "STORE_ATTR":
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _stored_by(constant)

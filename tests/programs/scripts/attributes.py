@@ -1,0 +1,49 @@
+"""A model that keeps numbers of its own in forward: a temperature, counts, a running average."""
+
+import torch
+import torch.distributed as dist
+from helper import Data, finish
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+from trainmover import Session
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(16, 3)
+        self.experts = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+        self.temperature = 1.0
+        self.load = [0, 0, 0]
+        self.usage = torch.ones(3) / 3
+
+    def forward(self, x):
+        weights = torch.softmax(self.gate(x) / self.temperature, dim=1)
+        if self.training:
+            chosen = weights.argmax(1).bincount(minlength=3)
+            self.load = [ours + new for ours, new in zip(self.load, chosen.tolist())]
+            self.usage = 0.9 * self.usage + 0.1 * chosen / len(x)
+            self.temperature = max(0.5, 0.99 * self.temperature + 0.01 * weights.std().item())
+        out = torch.stack([expert(x) for expert in self.experts], dim=1)
+        return (weights.unsqueeze(2) * out).sum(1), (weights.mean(0) * self.usage).sum()
+
+
+dist.init_process_group("trainmover")
+rank = dist.get_rank()
+torch.manual_seed(81)
+model = DistributedDataParallel(Experts())
+optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
+loader = DataLoader(Data(), batch_size=8, sampler=DistributedSampler(Data(), seed=12))
+session = Session(model=model, optimizer=optimizer)
+for step in session.steps(loader, max_steps=90):
+    with step as (x, y):
+        out, balance = model(x)
+        loss = (out - y).pow(2).mean() + 0.1 * balance
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        session.log(loss=loss)
+net = model.module
+finish(rank, model, load=net.load, temperature=net.temperature, usage=net.usage.tolist())
