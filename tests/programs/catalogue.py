@@ -128,6 +128,7 @@ CATALOGUE = {
     "guarded": Program(90),
     "attributes": Program(90),
     "local_head": Program(90),
+    "evaluates_first": Program(90, ends=(10, 30, 60), between=True),
 }
 
 GAPS = {

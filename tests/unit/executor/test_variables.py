@@ -142,6 +142,33 @@ def test_the_small_state_of_what_the_session_was_given_may_be_each_ranks_own():
     assert small.mean.tolist() == [1, 1, 1, 1]
 
 
+class Gate(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 2)
+        self.width, self.temperature, self.load = 2, 1.0, [0, 0]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.temperature *= 0.5
+        self.load[0] += len(x)
+        return self.linear(x) / self.temperature
+
+
+def test_what_modules_change_of_themselves_is_kept_and_told():
+    model = torch.nn.Sequential(Gate(), torch.nn.Dropout())
+    variables = LoopVariables([], models=[model])
+    variables.changed(None)
+    variables.keep(None)
+    model(torch.ones(3, 2))
+    told = unpack_tree(pack_tree(variables.changed(None)))
+    mine = {path: tree for path, tree in told.items() if path.startswith("session.model")}
+    assert mine == {"session.model[0].0.temperature": 0.5, "session.model[0].0.load": [3, 0]}
+    variables.put_back(None)
+    assert (model[0].temperature, model[0].load) == (1.0, [0, 0])
+    variables.load(mine, None)
+    assert (model[0].temperature, model[0].load) == (0.5, [3, 0])
+
+
 class Config:
     scale = 1.0
 

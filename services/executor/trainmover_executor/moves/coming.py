@@ -111,7 +111,10 @@ class Coming:
         voted = Position.from_tree(tree) if self.is_planned and tree else self.voted
         if voted is not None and voted.open == step:
             return voted.variables_when_given
-        return self.now.variables if self.now is not None else self.variables_now()
+        if self.now is not None:
+            return self.now.variables
+        # After a crash the program comes there by itself, from the dead rank's last vote.
+        return self.variables_now() if self.is_planned else {}
 
     def position(self, *, issued: int) -> Position:
         """What the dead rank would know where the job stands.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainmover_executor.position.placement import Placement
@@ -23,6 +23,8 @@ class Moment:
         accumulates: Gradients are part of the state: bodies since the last step of an optimizer
             accumulated them.
         voted: The same at the last vote, from where a joiner runs the code behind it.
+        passed: What ``between_steps`` has returned since in front of the body of the next step. A
+            joiner that comes here is told that, and does not do it again.
     """
 
     position: Position
@@ -31,6 +33,7 @@ class Moment:
     votes_at_end: bool
     accumulates: bool
     voted: Position
+    passed: list[Any] = field(default_factory=list)
 
     def common(self) -> dict[str, Any]:
         """What is the same at all ranks, as a portable tree."""
@@ -39,6 +42,7 @@ class Moment:
             "placement": self.placement.to_tree(),
             "votes_at_end": self.votes_at_end,
             "accumulates": self.accumulates,
+            "passed": self.passed,
         }
 
     def to_tree(self) -> dict[str, Any]:
@@ -57,4 +61,5 @@ class Moment:
             votes_at_end=common["votes_at_end"],
             accumulates=common["accumulates"],
             voted=voted,
+            passed=common["passed"],
         )

@@ -113,6 +113,7 @@ class TrainingLoop:
         self._site: Any = None
         self._voted = Position([], {}, [], {})
         self._given: dict[str, Any] = {}
+        self._passed: list[Any] = []
         self._moment: Moment | None = None
         self.attempt = Attempt(
             runtime,
@@ -286,8 +287,17 @@ class TrainingLoop:
         self._following.protect()
         self._journal.begin()
 
+    @property
+    def _holds_a_step(self) -> bool:
+        """Whether the program was given a step whose body has not begun."""
+        step = self.step
+        innermost = bool(self.calls) and self._owner is self.calls[-1]
+        return step is not None and innermost and not (step.entered or step.committed)
+
     def _look(self, frame: FrameType, *, between: bool) -> None:
         """Note where the job stands, before anything is drawn."""
+        if between and self._holds_a_step:
+            return  # a joiner begins in front of that step, too
         self._moment = Moment(
             position=self.here(frame),
             place=self.course.place(committed=self._handover.committed, between=between),
@@ -296,8 +306,11 @@ class TrainingLoop:
             accumulates=self.attempt.accumulates,
             voted=self._voted,
         )
+        self._show()
+
+    def _show(self) -> None:
         places = self._runtime.places
-        if places.listeners:
+        if places.listeners and self._moment is not None:
             places.show(self._moment.to_tree())
 
     def here(self, frame: FrameType) -> Position:
@@ -325,6 +338,7 @@ class TrainingLoop:
         if self._runtime.sandboxed:
             self._shadow.begin(step, frame)
             return
+        self._passed.clear()
         self._voting.begin_step()
         redone = self.attempt.is_redone(step)
         self._determinism.begin(redone=redone)
@@ -426,6 +440,7 @@ class TrainingLoop:
         """A standby took over: it is as warm as the others, and votes where they do."""
         self._sites = dict(sites)
         self._voted = moment.voted
+        self._passed = list(moment.passed)
         self._lookout.joined()
         self.attempt.adopt(moment)
         self.start()
@@ -441,10 +456,20 @@ class TrainingLoop:
             result = self._shadow.between(work, frame)
             if self._runtime.sandboxed:
                 return result  # type: ignore[no-any-return]
+        if self._passed:
+            result = self._passed.pop(0)
+            self._note_passed(result)
+            return result  # type: ignore[no-any-return]
         while True:
             self._look(frame, between=True)
             self._settle()
             complete, result = self._between.attempt(work, frame)
             if complete:
-                self.course.results.append(told_of(result))
+                self._note_passed(told_of(result))
                 return result  # type: ignore[no-any-return]
+
+    def _note_passed(self, result: Any) -> None:
+        self.course.results.append(result)
+        if self._holds_a_step and self._moment is not None:
+            self._moment = replace(self._moment, passed=[*self._moment.passed, result])
+            self._show()
