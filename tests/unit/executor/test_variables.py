@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import gc
 import random
 import sys
 import types
+import weakref
 from typing import Any
 
 import pytest
@@ -167,6 +169,19 @@ def test_what_modules_change_of_themselves_is_kept_and_told():
     assert (model[0].temperature, model[0].load) == (1.0, [0, 0])
     variables.load(mine, None)
     assert (model[0].temperature, model[0].load) == (0.5, [3, 0])
+
+
+def test_modules_that_a_program_lets_go_of_are_not_kept():
+    best = torch.nn.Sequential(Gate())
+    gone = weakref.ref(best[0])
+    variables = LoopVariables([])
+    variables.keep(sys._getframe())
+    assert any(path.endswith("0.temperature") for path in variables.kept)
+    best.eval()
+    del best
+    variables.keep(sys._getframe())
+    gc.collect()
+    assert gone() is None
 
 
 class Config:

@@ -11,7 +11,7 @@ import types
 from collections.abc import Iterator
 from functools import lru_cache, partial
 from typing import Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from torch import nn
 
@@ -21,15 +21,16 @@ from trainmover_executor.program.values.plain import MUTABLE
 __all__ = ["attributes_of"]
 
 _INTERNAL: Final = frozenset(vars(nn.Module()))
-_Places = list[tuple[str, nn.Module, str]]
+_Places = list[tuple[str, ref[nn.Module], str]]
 _known: WeakKeyDictionary[nn.Module, tuple[int, _Places]] = WeakKeyDictionary()
 
 
 def attributes_of(module: nn.Module) -> Iterator[Part]:
     """(path, value, how to set it) of what ``module`` and those in it may change of themselves."""
-    for path, holder, name in _places(module):
-        value = getattr(holder, name, None)
-        yield path, value, partial(setattr, holder, name)
+    for path, place, name in _places(module):
+        holder = place()
+        if holder is not None and hasattr(holder, name):
+            yield path, getattr(holder, name), partial(setattr, holder, name)
 
 
 def _places(module: nn.Module) -> _Places:
@@ -37,7 +38,9 @@ def _places(module: nn.Module) -> _Places:
     size = len(module._modules)  # noqa: SLF001 - children() makes up names, each time
     known = _known.get(module)
     if known is None or known[0] != size:
-        known = _known[module] = (size, list(_find(module)))
+        # Weak places: a program that copies its model each epoch lets go of the copies, too.
+        places = [(path, ref(holder), name) for path, holder, name in _find(module)]
+        known = _known[module] = (size, places)
     return known[1]
 
 
