@@ -123,7 +123,7 @@ def test_the_joiner_is_current_at_the_switch(pair):
     following = pair.follow()
     pair.lead.start()
     pair.steps_until(pair.current.is_set)
-    pair.lead.finish({"committed": 7})
+    pair.lead.finish({"committed": 7}, large={})
     message, _ = following.result(timeout=WAIT_S)
     assert message["committed"] == 7
     assert not pair.follower.copied
@@ -173,7 +173,7 @@ class TestAnOptimizerThatRaises:
         self.fail(pair)
         pair.within(lambda: pair.steps_until(pair.current.is_set))
         assert "raised an error" in pair.lead.obstacle
-        pair.within(lambda: pair.lead.finish({}))
+        pair.within(lambda: pair.lead.finish({}, large={}))
         following.result(timeout=WAIT_S)
         assert pair.follower.copied
         assert pair.joiner.state.digest() == pair.leaver.state.digest()
@@ -211,7 +211,7 @@ class TestOnTheWay:
         pair.lead.after_optimizer()
         met.result(timeout=WAIT_S)
         pair.lead.obstacle = "this test"
-        pair.lead.finish({})
+        pair.lead.finish({}, large={})
         following.result(timeout=WAIT_S)
         assert pair.joiner.state.digest() == pair.leaver.state.digest()
 
@@ -236,7 +236,7 @@ class TestOnTheWay:
         assert not pair.lead.is_met
         following = pair.follow()
         pair.lead.meet(MOMENT)
-        pair.lead.finish({})
+        pair.lead.finish({}, large={})
         following.result(timeout=WAIT_S)
         assert pair.follower.copied
         assert pair.joiner.state.digest() == pair.leaver.state.digest()
@@ -264,7 +264,7 @@ class TestOnTheWay:
         say_arrived(pair.link, epoch=EPOCH)
         following = pair._pool.submit(pair.follower.follow, meanwhile=lambda: None)
         pair.steps_until(pair.current.is_set)
-        pair.lead.finish({})
+        pair.lead.finish({}, large={})
         following.result(timeout=WAIT_S)
         assert not pair.follower.copied
         assert pair.joiner.state.digest() == pair.leaver.state.digest()

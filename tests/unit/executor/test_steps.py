@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainmover.errors import ConfigError
+from trainmover_executor.checks.determinism import NotDeterministicError
 from trainmover_executor.collectives.finite import nonfinite_in
 from trainmover_executor.collectives.latch import Latch
 from trainmover_executor.decisions.shell import RankDecisions
@@ -97,6 +98,11 @@ class TestStep:
     def test_what_a_sound_body_raises_is_the_users(self):
         with pytest.raises(ValueError, match="a bug"), step():
             raise ValueError("a bug")
+
+    @pytest.mark.parametrize("error", [ConfigError, NotDeterministicError])
+    def test_a_verdict_on_the_program_is_no_consequence_of_a_peer_that_had_it_first(self, error):
+        with pytest.raises(error, match="of this kind"), step(broken=True):
+            raise error("of this kind")
 
     @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
     def test_leaving_the_program_is_never_swallowed(self, error):

@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import structlog
+import torch
 
 from trainmover.job.plan import Plan
 from trainmover_executor.links.link import Link
 from trainmover_executor.moves.predict import is_computed, predicted
 from trainmover_executor.position.course import place_of_vote, still_open
 from trainmover_executor.position.position import Place, Position
+from trainmover_executor.program.values.large import is_whole
 from trainmover_executor.program.values.plain import is_plain
 from trainmover_executor.state.handing_over.follow import StateFollower
 from trainmover_executor.state.redo import StepStart
@@ -50,6 +52,7 @@ class Coming:
         rest: What a replica handed over beside the state.
         arrived: The state that was handed over, kept while the program runs one more step.
         nbytes: Bytes of state that came.
+        large: What has come of the giver's variables that is large, by its prints.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -68,6 +71,7 @@ class Coming:
         self.rest: dict[str, Any] = {}
         self.arrived: StepStart | None = None
         self.nbytes = 0
+        self.large: dict[str, torch.Tensor] = {}
 
     @property
     def is_planned(self) -> bool:
@@ -170,6 +174,11 @@ class Coming:
         told = self.told
         certain, unknown = predicted(voted.variables, then=told["then"], now=told["now"])
         unsure = [path for path in unknown if self._is_hidden(path)]
+        unsure += [
+            path
+            for path, tree in voted.variables.items()
+            if path not in certain and not is_whole(tree, self.large)
+        ]
         if unsure:
             log.warning(
                 "variables that differ from rank to rank are as this standby had them",

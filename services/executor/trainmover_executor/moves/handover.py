@@ -65,6 +65,7 @@ class Handover:
         is_joiner: True until the first commit after this rank joined.
         leaver: This rank's part when it is the one to leave.
         joiner: Its part while it is a standby.
+        private_state: What this rank keeps for others.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Handover:
         self._runtime = runtime
         self._checkpoint = checkpoint
         self._state = state
-        self._private_state = private_state
+        self.private_state = private_state
         self._following = following
         self._decisions = runtime.decisions
         self._reports = Reports(runtime)
@@ -158,7 +159,7 @@ class Handover:
                     **moment.common(),
                     "voted": moment.voted.to_tree(),
                     "gradients": self._state.gradients() if moment.accumulates else None,
-                    "private_state": self._private_state.kept(step=state.committed),
+                    "private_state": self.private_state.kept(step=state.committed),
                     "followed": self._following.units_held(),
                 }
                 self.leaver.leave(plan, rest, moment=moment, step=state.committed)
@@ -252,7 +253,7 @@ class Handover:
                 link = runtime.table.link(
                     PRIVATE_STATE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S
                 )
-                tree = self._private_state.held(joiner, step=self.committed)
+                tree = self.private_state.held(joiner, step=self.committed)
                 send_tree(link, tree, epoch=plan.epoch)
         for joiner in mine:
             link = runtime.table.link(STATE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S)
@@ -268,7 +269,7 @@ class Handover:
         """What a joiner has to know before it can take over."""
         state = self._decisions.state
         counts = {"committed": state.committed, "between": state.between, "begun": self.has_begun}
-        then = self._private_state.own_variables(step=self.committed)
+        then = self.private_state.own_variables(step=self.committed)
         return {
             **counts,
             **moment.common(),
@@ -287,7 +288,12 @@ class Handover:
             except ProtocolError as error:
                 self._reports.refuse(plan, f"the state of rank {joiner} is not here: {error}")
         gradients = self._state.gradients() if moment.accumulates else None
-        return {"state": tree, "followed": followed, "gradients": gradients}
+        return {
+            "state": tree,
+            "followed": followed,
+            "gradients": gradients,
+            "large": moment.large,
+        }
 
     def _private_state_holder(self, plan: Plan, joiner: int) -> int | None:
         """Who hands ``joiner`` its private state; None before the first step, or if none is due."""

@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NoReturn, Protocol
 
 import structlog
+import torch
 
 from trainmover.errors import StaleEpochError
 from trainmover.job.plan import Plan
@@ -136,6 +138,11 @@ class Joiner:
     def variables_now(self) -> dict[str, Any]:
         """The program's variables where the job stands, of the rank that gives the state."""
         return {} if self._coming is None else self._coming.variables_now()
+
+    @property
+    def large(self) -> dict[str, torch.Tensor]:
+        """What has come of the job's variables that is large, by its prints."""
+        return {} if self._coming is None else self._coming.large
 
     @property
     def replaces_the_dead(self) -> bool:
@@ -289,6 +296,8 @@ class Joiner:
             coming.told = message
             if message["kind"] != "place":
                 coming.message = message
+            else:
+                coming.large |= message["large"]
 
     def _keep_up(self, coming: Coming, data: Data) -> None:
         """Load what the leaver will need next, as far as it has shown where it is."""
@@ -342,7 +351,9 @@ class Joiner:
             follower.begin_proof()
             self._follower = follower
         voted = Position.from_tree(message["voted"])
-        return Moment.from_trees(message, message["position"], voted=voted)
+        coming.large |= message["large"]
+        moment = Moment.from_trees(message, message["position"], voted=voted)
+        return replace(moment, large=coming.large)
 
     def _keep(self, coming: Coming) -> None:
         coming.arrived = StepStart(self._state)
@@ -364,6 +375,7 @@ class Joiner:
             steps = take_again(self._state, tree["state"]["since"])
             log.info("took the steps since a snapshot again", steps=steps)
         coming.rest = {name: tree[name] for name in ("followed", "gradients")}
+        coming.large = tree["large"]
         coming.nbytes += received.nbytes
 
     def _inherit(self, coming: Coming) -> Moment:
@@ -380,7 +392,8 @@ class Joiner:
             if coming.voted is not None and self._state.gradient_print() != coming.voted.gradients:
                 self._refuse(coming, _GRADIENTS_LOST.format(rank=self._runtime.rank))
         position = coming.position(issued=self._runtime.latch.issued).to_tree()
-        return Moment.from_trees(told, position, voted=coming.voted or NOWHERE)
+        moment = Moment.from_trees(told, position, voted=coming.voted or NOWHERE)
+        return replace(moment, large=coming.large)
 
     def _refuse(self, coming: Coming, reason: str) -> NoReturn:
         self._reports.refuse(coming.plan, reason)

@@ -179,7 +179,7 @@ class Leaver:
         # Another leaver may be released, hence end, before this one: that is no death.
         runtime.unwatch(plan.joining_ranks)
         try:
-            sent = lead.finish(rest)
+            sent = lead.finish(rest, large=moment.large)
         except (LinkBrokenError, StateCorruptError) as error:
             self.end()
             runtime.latch.trip(f"state hand-over to the joiner broke: {error}")

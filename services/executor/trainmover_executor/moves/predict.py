@@ -14,6 +14,8 @@ from typing import Any, Final
 import torch
 
 from trainmover_executor.program.values.compare import equal
+from trainmover_executor.program.values.large import LARGE
+from trainmover_executor.program.values.trees import TAG
 
 __all__ = ["is_computed", "predicted"]
 
@@ -59,5 +61,7 @@ def is_computed(tree: Any) -> bool:
             map(is_computed, tree.reshape(-1)[:_LOOKED_AT].tolist())
         )
     if isinstance(tree, Mapping):
+        if tree.get(TAG) == LARGE:  # what it was at the vote came only if it still is that
+            return True
         return any(map(is_computed, tree.values()))
     return isinstance(tree, list | tuple) and any(map(is_computed, tree))

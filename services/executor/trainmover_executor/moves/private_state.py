@@ -100,6 +100,13 @@ class PrivateStateKeeper:
         """The program's variables in this rank's own private state after ``step`` steps."""
         return self._own.get(step, {})
 
+    def neighbours_variables(self, *, step: int) -> dict[str, Any]:
+        """The same of some rank whose private state is kept here; empty where there is none."""
+        for data in self._kept.get(step, {}).values():
+            theirs: dict[str, Any] = open_private_state(data)["variables"]
+            return theirs
+        return {}
+
     def held(self, rank: int, *, step: int) -> dict[str, Any]:
         """The kept private state of ``rank`` after ``step`` steps, as a portable tree.
 

@@ -25,6 +25,7 @@ class Moment:
         voted: The same at the last vote, from where a joiner runs the code behind it.
         passed: What ``between_steps`` has returned since in front of the body of the next step. A
             joiner that comes here is told that, and does not do it again.
+        large: What is large of the program's variables, by its prints: live tensors.
     """
 
     position: Position
@@ -34,6 +35,7 @@ class Moment:
     accumulates: bool
     voted: Position
     passed: list[Any] = field(default_factory=list)
+    large: dict[str, Any] = field(default_factory=dict)
 
     def common(self) -> dict[str, Any]:
         """What is the same at all ranks, as a portable tree."""

@@ -9,6 +9,8 @@ since a joiner set it for itself: the name of its host, a path, a process id.
 
 The small state of what the session was given by name is looked at, too: a replica hands over its
 own, and a normalizer or a replay memory may be each rank's.
+
+Large tensors, the best weights so far say, are told of by a print (see ``values.large``).
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from functools import partial
 from types import FrameType, MappingProxyType, ModuleType
 from typing import Any, Final
 
+import torch
 from torch import nn
 
+from trainmover.errors import ProtocolError
 from trainmover_executor.program.frames import (
     is_of_script,
     modules_of_program,
@@ -38,8 +42,17 @@ from trainmover_executor.program.parts import (
     parts_of,
 )
 from trainmover_executor.program.values.compare import equal
+from trainmover_executor.program.values.large import is_whole
+from trainmover_executor.program.values.lasting import LastingValues
 from trainmover_executor.program.values.named import CODE, is_named
-from trainmover_executor.program.values.plain import CONTAINERS, MUTABLE, in_two_places, is_plain
+from trainmover_executor.program.values.plain import (
+    CONTAINERS,
+    MUTABLE,
+    NOWHERE,
+    Shared,
+    in_two_places,
+    is_plain,
+)
 from trainmover_executor.program.values.restored import reserve, restored
 from trainmover_executor.program.values.trees import portable
 from trainmover_executor.state.training import Stateful
@@ -73,10 +86,16 @@ class _Variable:
 class LoopVariables:
     """Looks at the variables of the program.
 
+    Attributes:
+        lasting: Looks at what is large.
+        contents: The large tensors of the last ``changed`` from a place where the program asked for
+            a step or for work, by their prints.
+
     Args:
         known: Objects that the session carries already.
         extras: Those among them whose small state may differ from rank to rank, by name.
         models: The session's; what they change of themselves besides tensors is looked at.
+        lasting: Looks at what is large.
     """
 
     def __init__(
@@ -85,16 +104,25 @@ class LoopVariables:
         *,
         extras: Mapping[str, Stateful] = MappingProxyType({}),
         models: Sequence[nn.Module] = (),
+        lasting: LastingValues | None = None,
     ) -> None:
+        self.lasting = lasting or LastingValues()
         self._known = {id(each) for each in known}
+        self._data: list[object] = []
         self._extras = extras
         self._models = models
         self._first: dict[str, Any] | None = None
         self._changing: set[str] = set()
         self._kept: dict[str, Any] = {}
         self._holders: dict[str, Any] = {}
+        self.contents: dict[str, torch.Tensor] = {}
         self._passed_over: list[tuple[str, Any]] | None = None
         self._outgrown: set[str] = set()
+
+    def ignore(self, data: object) -> None:
+        """Steps are made of ``data``: what is large in it is no result of theirs."""
+        self._data.append(data)
+        self._known.add(id(data))
 
     def passed_over(self, frame: FrameType | None) -> list[tuple[str, Any]]:
         """(path, value) of what is needed on from ``frame`` and cannot be carried as a value."""
@@ -116,47 +144,81 @@ class LoopVariables:
             path = path[: max(path.rfind("["), path.rfind("."), 0)]
         return bool(path)
 
-    def changed(self, frame: FrameType | None) -> dict[str, Any]:
+    def changed(
+        self, frame: FrameType | None, *, asks: bool = False, votes: bool = False
+    ) -> dict[str, Any]:
         """What changed since the first call, as a portable tree by path.
 
         Args:
             frame: The innermost frame to look at.
+            asks: The program asks for a step.
+            votes: The program is in a body, in front of what cannot be taken back.
         """
-        now, _ = self._told(frame)
+        now, _ = self._told(frame, asks=asks)
+        if votes:
+            self.lasting.note_changes(self._kept)
         if self._first is None:
             self._first = now
         for path, value in now.items():
             first = self._first.get(path, _UNSEEN)
             if path not in self._changing and (first is _UNSEEN or not equal(first, value)):
                 self._changing.add(path)
-        return {path: value for path, value in now.items() if path in self._changing}
+                self._first[path] = None  # it may be large, and was all that it was kept for
+        if not votes:
+            self.contents = self.lasting.contents(self._changing)
+        exported = self.lasting.exported
+        return {path: exported(path, now[path]) for path in now if path in self._changing}
 
     def roots(self, frame: FrameType | None) -> frozenset[str]:
         """How the paths begin of all variables that can be seen from ``frame``."""
         return frozenset(root for root, _, _ in self._roots(frame, live=False))
 
-    def load(self, values: Mapping[str, Any], frame: FrameType | None) -> list[str]:
+    def load(
+        self,
+        values: Mapping[str, Any],
+        frame: FrameType | None,
+        *,
+        contents: Mapping[str, torch.Tensor] = MappingProxyType({}),
+    ) -> list[str]:
         """Take over what ``changed`` returned at another process.
 
         Args:
             values: By path.
             frame: The innermost frame, at the same place of the program.
+            contents: That process's, as far as they came.
 
         Returns:
-            Paths that do not exist here.
+            Paths that do not exist here, or that hold what did not come.
         """
         self._changing.update(values)
-        return self._put(values, frame)
+        return self._put(values, frame, contents=contents)
 
-    def keep(self, frame: FrameType | None) -> None:
-        """Remember all values, for a step that may be done again."""
-        self._kept, self._holders = self._told(frame)
+    def keep(self, frame: FrameType | None, *, whole: bool = False) -> None:
+        """Remember all values, for a step that may be done again.
 
-    def _told(self, frame: FrameType | None) -> tuple[dict[str, Any], dict[str, Any]]:
+        Args:
+            frame: The innermost frame to look at.
+            whole: Copy all that is large; else what bodies were seen to change in place.
+        """
+        self._kept, self._holders = self._told(frame, everything=whole)
+        self.lasting.keep(self._kept, whole=whole)
+
+    def note_changes(self) -> None:
+        """What was changed in place since the last ``keep`` is copied by the next ones."""
+        self.lasting.note_changes(self._kept)
+
+    def _told(
+        self, frame: FrameType | None, *, asks: bool = False, everything: bool = False
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """All variables as portable trees, and as they are, by path."""
-        held = {one.path: one.value for one in self._all(frame)}
+        held = {one.path: one.value for one in self._all(frame, everything=asks or everything)}
+        self.lasting.end(asks=asks)
         shared = in_two_places(held.items())
-        return {path: portable(value, shared) for path, value in held.items()}, held
+        return {path: self._tree(path, value, shared) for path, value in held.items()}, held
+
+    def _tree(self, path: str, value: Any, shared: Shared) -> Any:
+        large = self.lasting.tree(path, value)
+        return portable(value, shared) if large is None else large
 
     def put_back(self, frame: FrameType | None) -> None:
         """Have all variables hold what they held at the last ``keep``.
@@ -180,13 +242,15 @@ class LoopVariables:
         frame: FrameType | None,
         *,
         holders: Mapping[str, Any] | None = None,
+        contents: Mapping[str, torch.Tensor] = MappingProxyType({}),
     ) -> list[str]:
-        missing = dict(values)
+        missing = {path: tree for path, tree in values.items() if is_whole(tree, contents)}
+        not_here = values.keys() - missing.keys()
         held = {} if holders is None else holders
         found: list[tuple[_Variable, Any, Any]] = []
-        shared: dict[str, Any] = {}
+        shared: dict[str, Any] = {**contents}
         taken: set[int] = set()
-        for one in self._all(frame, live=False):
+        for one in self._all(frame, live=False, everything=True):
             if one.path in missing:
                 like, tree = held.get(one.path, one.value), missing.pop(one.path)
                 if type(like) in MUTABLE and id(like) in taken:
@@ -195,19 +259,32 @@ class LoopVariables:
                 reserve(tree, like, shared)
                 found.append((one, like, tree))
         for one, like, tree in found:
-            if not equal(portable(like), tree):
-                one.put(restored(tree, like, shared))
+            if not equal(self._tree(one.path, like, NOWHERE), tree):
+                one.put(self._restored(one.path, tree, like, shared))
             elif like is not one.value:
                 one.put(like)
         for root, _, put in self._roots(frame, live=False):
             for path in [path for path in missing if path.rpartition(".")[0] == root]:
                 put(path.rpartition(".")[2], restored(missing.pop(path), held.get(path), shared))
-        return sorted(missing)
+        return sorted({*missing, *not_here})
+
+    @staticmethod
+    def _restored(path: str, tree: Any, like: Any, shared: dict[str, Any]) -> Any:
+        try:
+            return restored(tree, like, shared)
+        except ProtocolError as error:
+            raise ProtocolError(
+                f"a step has to be done again, and the variable {path!r} cannot be put back: "
+                f"{error}. It is kept in steps from now on; session.track() keeps it from the first"
+            ) from error
 
     # -- where they are --------------------------------------------------------------------------
 
-    def _all(self, frame: FrameType | None, *, live: bool = True) -> Iterator[_Variable]:
+    def _all(
+        self, frame: FrameType | None, *, live: bool = True, everything: bool = False
+    ) -> Iterator[_Variable]:
         """Every variable that holds a plain value; only those still needed, with ``live``."""
+        self.lasting.begin(everything=everything)
         seen = set(self._known)
         for root, holder, put in self._roots(frame, live=live):
             for name, value in list(holder.items()):
@@ -256,10 +333,11 @@ class LoopVariables:
             if isinstance(value, nn.Module):
                 yield from self._visit_module(value, path, seen)
             return
-        if kind in SCALARS or is_plain(value):
+        over = depth >= _DEPTH or len(seen) > _MOST_OBJECTS or id(value) in seen
+        if kind in SCALARS or is_plain(value) or (not over and self.lasting.admits(path, value)):
             yield _Variable(path, value, put)
             return
-        if depth >= _DEPTH or len(seen) > _MOST_OBJECTS or id(value) in seen:
+        if over:
             return
         seen.add(id(value))
         if kind in CONTAINERS and len(value) <= _MEMBERS:

@@ -69,6 +69,7 @@ class BetweenSteps:
         finally:
             restore_rng(start.rng)
         if self._is_whole():
+            self._variables.note_changes()
             return True, result
         # A consequence of the broken communication: all is as it was when the work began.
         start.restore()

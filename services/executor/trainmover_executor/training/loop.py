@@ -18,6 +18,7 @@ from trainmover.errors import ConfigError
 from trainmover.telemetry.records import Phase
 from trainmover_executor.checks.determinism import DeterminismCheck
 from trainmover_executor.checks.lookout import Lookout
+from trainmover_executor.checks.rank_own import RankOwn
 from trainmover_executor.decisions.effects import FirstVote, Starts
 from trainmover_executor.moves.handover import Handover
 from trainmover_executor.position.course import Course
@@ -105,6 +106,7 @@ class TrainingLoop:
         self.variables = variables
         self._determinism = DeterminismCheck(runtime, state)
         self._lookout = Lookout(state, variables)
+        self._rank_own = RankOwn(handover.private_state, variables)
         self.costs = Costs(runtime)
         self.course = Course()
         self.calls: list[Call] = []
@@ -202,6 +204,7 @@ class TrainingLoop:
         self._runtime.reach("step.next")
         self._look(frame, between=False)
         self._lookout.look(frame, committed=self._handover.committed)
+        self._rank_own.look(self._handover.committed)
         self._settle()
         if call.max_steps is not None and self._handover.committed >= call.max_steps:
             self._end(call, frame)
@@ -299,12 +302,13 @@ class TrainingLoop:
         if between and self._holds_a_step:
             return  # a joiner begins in front of that step, too
         self._moment = Moment(
-            position=self.here(frame),
+            position=self.here(frame, asks=not between),
             place=self.course.place(committed=self._handover.committed, between=between),
             placement=self.attempt.placement,
             votes_at_end=self.attempt.keeps_all,
             accumulates=self.attempt.accumulates,
             voted=self._voted,
+            large=self.variables.contents,
         )
         self._show()
 
@@ -313,13 +317,19 @@ class TrainingLoop:
         if places.listeners and self._moment is not None:
             places.show(self._moment.to_tree())
 
-    def here(self, frame: FrameType) -> Position:
-        """Where this rank is in its data, random numbers and variables."""
+    def here(self, frame: FrameType, *, asks: bool = False, votes: bool = False) -> Position:
+        """Where this rank is in its data, random numbers and variables.
+
+        Args:
+            frame: The program's frame.
+            asks: The program asks for a step.
+            votes: It is in a body, in front of the vote.
+        """
         return Position(
             feeds=[call.feed.position() for call in self.calls if call.feed is not None],
             rng=capture_rng(),
             buffers=self._start.private_buffers(),
-            variables=self.variables.changed(frame),
+            variables=self.variables.changed(frame, asks=asks, votes=votes),
             gradients=self._state.gradient_print() if self.attempt.accumulating else None,
         )
 
@@ -411,7 +421,7 @@ class TrainingLoop:
         )
 
     def _here_at_vote(self, frame: FrameType) -> Position:
-        here = self.here(frame)
+        here = self.here(frame, votes=True)
         self._voted = replace(
             here,
             given=differing(self._given, here.variables),

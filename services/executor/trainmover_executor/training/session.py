@@ -21,6 +21,7 @@ from trainmover_executor.moves.checkpoint import CheckpointHook, CheckpointKeepe
 from trainmover_executor.moves.handover import Handover
 from trainmover_executor.moves.private_state import PrivateStateKeeper
 from trainmover_executor.program.tracked import Tracked, TrackedValues
+from trainmover_executor.program.values.lasting import LastingValues
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.report.journal import Journal
@@ -116,6 +117,7 @@ class Session:
             [self, *self._state.others.values()],
             extras={**self._state.extras, _TRACKED: self._tracked},
             models=self._state.models,
+            lasting=LastingValues(self._state),
         )
         self._handover, self._loop = self._assemble(checkpoint)
         self._shadow = Shadow(
@@ -280,6 +282,7 @@ class Session:
         if source is None:
             raise ConfigError("session.steps() has no data: pass a loader, or Session(loader=...)")
         self._tracked.sealed = True
+        self._variables.ignore(source)
         replay = SHADOW_ITERATIONS if self._runtime.sandboxed else 0
 
         def open_feed() -> Feed:

@@ -139,7 +139,7 @@ class Shadow:
         """A call begins: what shadow iterations do to its data and to variables does not count."""
         assert call.feed is not None  # noqa: S101 - begun
         call.beginning = call.feed.position()
-        self._loop.variables.keep(frame)
+        self._loop.variables.keep(frame, whole=True)
         self._before_site = self._loop.variables.kept
         if self._began_s is None:
             self._began_s = time.monotonic()
@@ -182,11 +182,12 @@ class Shadow:
 
     def _set_variables(self, values: dict[str, Any], frame: FrameType) -> None:
         """For the code in front of the body of one more step; the vote's come at its vote."""
-        self._loop.variables.load(copy.deepcopy(values), frame)
+        large = self._joiner.large
+        self._loop.variables.load(copy.deepcopy(values), frame, contents=large)
 
     def _end(self, call: Call, *, variables: dict[str, Any] | None, frame: FrameType) -> None:
         if variables is not None:
-            self._loop.variables.load(variables, frame)
+            self._loop.variables.load(variables, frame, contents=self._joiner.large)
         self._loop.close_shadow(call)
 
     def _announce(self) -> None:
@@ -233,7 +234,7 @@ class Shadow:
         """Every step is committed here; on its way, the program gets the job's variables."""
         del step
         if self._load is not None:
-            self._loop.variables.load(self._load, frame)
+            self._loop.variables.load(self._load, frame, contents=self._joiner.large)
             self._load = None
         if self._voted is not None:
             self._seek(self._voted)  # which may draw random numbers, as loading does
@@ -287,7 +288,7 @@ class Shadow:
             iterator.bring_wrappers_along(by=place.open[-1][1] - mine)
         if not position.feeds and place.open and self._beginning is not None:
             position = self._beginning
-        loop.variables.load(position.variables, frame)
+        loop.variables.load(position.variables, frame, contents=moment.large)
         loop.course.adopt(place)
         self._state.forget_passes()
         self._seek(position)

@@ -6,11 +6,12 @@ import inspect
 import sys
 from collections.abc import Iterator
 from types import FrameType, TracebackType
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
 from trainmover.errors import ConfigError, TrainMoverError
+from trainmover_executor.checks.determinism import NotDeterministicError
 from trainmover_executor.feed.microbatches import split
 from trainmover_executor.program.frames import place_in
 from trainmover_executor.program.jump import go_back
@@ -107,7 +108,7 @@ class Step:
         if kind is not None:
             # Whatever the body raises after communication broke is a consequence, not a bug.
             broken = self._attempts.is_broken() and not self.committed
-            return broken and issubclass(kind, Exception)
+            return broken and issubclass(kind, Exception) and not issubclass(kind, _VERDICTS)
         self.cast_vote()
         return True
 
@@ -156,6 +157,10 @@ class Step:
                     f"in place (a tensor of shape {tuple(tensor.shape)}). Use an out-of-place "
                     "operation on the batch."
                 )
+
+
+_VERDICTS: Final = (ConfigError, NotDeterministicError)
+"""Of this package on the program: another rank may have ended for the same reason already."""
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -9,11 +9,15 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from trainmover_executor.program.values.large import Large
+
 __all__ = ["differing", "equal"]
 
 
 def equal(one: Any, other: Any) -> bool:
     """Whether two portable trees are the same, bit for bit; NaN equals itself."""
+    if one is other:
+        return True
     if type(one) is not type(other):
         return False
     compare = _COMPARISONS.get(type(one))
@@ -62,4 +66,5 @@ _COMPARISONS: Final[Mapping[type, Callable[[Any, Any], bool]]] = {
     tuple: _equal_items,
     dict: _equal_entries,
     float: _equal_floats,
+    Large: Large.is_same,
 }

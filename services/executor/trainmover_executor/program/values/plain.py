@@ -28,6 +28,7 @@ __all__ = [
     "in_two_places",
     "is_nameable",
     "is_plain",
+    "is_tensor_of_program",
     "size_of",
 ]
 
@@ -134,14 +135,19 @@ def in_two_places(values: Iterable[tuple[str, Any]]) -> Shared:
     return shared
 
 
+def is_tensor_of_program(value: torch.Tensor) -> bool:
+    """Whether ``value`` is a plain tensor, and no parameter."""
+    return (
+        type(value) is torch.Tensor
+        and value.layout is torch.strided
+        and not (value.is_leaf and value.requires_grad)
+    )
+
+
 def _is_small_array(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
-        return (
-            type(value) is torch.Tensor
-            and value.layout is torch.strided
-            and not (value.is_leaf and value.requires_grad)
-            and value.numel() * value.element_size() <= _LIMIT_BYTES
-        )
+        is_small = value.numel() * value.element_size() <= _LIMIT_BYTES
+        return is_small and is_tensor_of_program(value)
     if isinstance(value, np.ndarray):
         return value.nbytes <= _LIMIT_BYTES and value.dtype.kind in "biufc"
     return isinstance(value, np.generic) and value.dtype.kind in "biufc"

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from trainmover_executor.program.values.large import LARGE, Large
 from trainmover_executor.program.values.named import of_name, rebuilt
 from trainmover_executor.program.values.plain import BUILTINS
 from trainmover_executor.program.values.trees import TAG
@@ -28,11 +29,16 @@ def restored(tree: Any, like: Any, shared: dict[str, Any] | None = None) -> Any:
         tree: What ``portable`` returned, here or elsewhere.
         like: The variable's present value.
         shared: What stands here for values that are held in several places, by their names; those
-            that are not in it are added.
+            that are not in it are added. Also the tensors that are large, by their prints.
+
+    Raises:
+        ProtocolError: A tensor was changed in place, and no copy of it was kept.
     """
     shared = {} if shared is None else shared
     reserve(tree, like, shared)
     value = _rebuilt(tree, shared)
+    if value is like:
+        return like
     is_shared = isinstance(tree, dict) and tree[TAG] == "shared"
     return like if not is_shared and overwrite(like, value) else value
 
@@ -107,6 +113,8 @@ class _Generator:
 
 
 def _rebuilt(tree: Any, shared: dict[str, Any]) -> Any:
+    if isinstance(tree, Large):
+        return tree.again()
     if isinstance(tree, dict):
         make = _MAKERS.get(tree[TAG])
         return make(tree, shared) if make is not None else _Generator(tree[TAG], tree["state"])
@@ -125,6 +133,11 @@ def _shared(tree: dict[str, Any], shared: dict[str, Any]) -> Any:
     elif name not in shared:
         shared[name] = _rebuilt(tree["value"], shared)
     return shared[name]
+
+
+def _large(tree: dict[str, Any], shared: dict[str, Any]) -> Any:
+    """A copy: two tensors may hold the same, and are two."""
+    return shared[tree["print"]].clone()
 
 
 class _Reserved:
@@ -152,6 +165,7 @@ def _dict(tree: dict[str, Any], shared: dict[str, Any]) -> Any:
 _DICTS: Final = {"Counter": collections.Counter, "OrderedDict": collections.OrderedDict}
 _MAKERS: Final[Mapping[str, Callable[[dict[str, Any], dict[str, Any]], Any]]] = {
     "shared": _shared,
+    LARGE: _large,
     "dict": _dict,
     "deque": lambda tree, shared: collections.deque(
         (_rebuilt(each, shared) for each in tree["items"]), tree["most"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import structlog
@@ -85,6 +85,7 @@ class StateLead:
         self._current = current
         self._lost = lost
         self._sent: set[str] = set()
+        self._told: set[str] = set()
         self._apart: int | None = None
         self._changed = threading.Condition()
         self._stepping = False
@@ -122,11 +123,12 @@ class StateLead:
             self._stepping = False
             self._changed.notify_all()
 
-    def finish(self, tree: dict[str, Any]) -> Transferred:
+    def finish(self, tree: dict[str, Any], *, large: Mapping[str, Any]) -> Transferred:
         """Hand over what is left at the switch: everything where following did not work.
 
         Args:
             tree: Position and committed steps.
+            large: See ``Moment.large``.
 
         Raises:
             LinkBrokenError: The joiner is gone.
@@ -135,6 +137,9 @@ class StateLead:
         self._await_thread()
         if not self.obstacle and self._apart not in (None, self._count_apart()):
             self.obstacle = "a model that no optimizer trains was changed"
+        # What has not changed since the joiner was met is there already.
+        new = {name: each for name, each in large.items() if name not in self._told}
+        tree = {**tree, "large": new}
         if self.obstacle:
             content = {"kind": "copy", "state": self._state.tree(), **tree}
         else:
@@ -185,7 +190,15 @@ class StateLead:
             LinkBrokenError: It is gone.
         """
         told = {**moment.common(), "voted": moment.voted.to_tree(), "feeds": moment.position.feeds}
-        self._send({"kind": "place", **told, "structure": self._state.structure.tree()})
+        self._send(
+            {
+                "kind": "place",
+                **told,
+                "structure": self._state.structure.tree(),
+                "large": moment.large,
+            }
+        )
+        self._told.update(moment.large)
         await_arrival(self._link, epoch=self._epoch)
         with self._changed:
             self._changed.wait_for(lambda: not self._stepping or self._over.is_set())

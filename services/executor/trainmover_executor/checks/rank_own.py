@@ -1,0 +1,71 @@
+"""Large variables that differ from rank to rank: no replica has them, so a neighbour keeps them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+
+from trainmover_executor.moves.private_state import PrivateStateKeeper
+from trainmover_executor.program.values.compare import equal
+from trainmover_executor.program.values.large import holds_prints
+from trainmover_executor.program.variables import LoopVariables
+
+__all__ = ["RankOwn"]
+
+log = structlog.get_logger(__name__)
+
+_EARLY_STEPS: Final = 8
+_EVERY: Final = 64
+
+
+class RankOwn:
+    """Compares prints of large variables with those of a rank whose private state is kept here.
+
+    A hidden state, a memory of what this rank has seen: small ones of these are told whole from
+    then on, and survive a crash. Of what is too large for that a warning says what to do.
+
+    Args:
+        private_state: What is kept of other ranks, and was told by this one.
+        variables: The program's own.
+    """
+
+    def __init__(self, private_state: PrivateStateKeeper, variables: LoopVariables) -> None:
+        self._private_state = private_state
+        self._variables = variables
+        self._since: dict[str, int] = {}
+        self._done: set[str] = set()
+
+    def look(self, committed: int) -> None:
+        """Compare what was told with the last vote, where it is time to.
+
+        Args:
+            committed: Steps completed by the job.
+        """
+        mine = self._private_state.own_variables(step=committed)
+        large = [path for path, tree in mine.items() if self._is_due(path, tree, committed)]
+        if not large:
+            return
+        theirs = self._private_state.neighbours_variables(step=committed)
+        for path in large:
+            if path in theirs and not equal(mine[path], theirs[path]):
+                self._done.add(path)
+                self._say(path, is_kept=self._variables.lasting.tell_whole(path))
+
+    def _is_due(self, path: str, tree: object, committed: int) -> bool:
+        if path in self._done or not holds_prints(tree):
+            return False
+        since = committed - self._since.setdefault(path, committed)
+        return since < _EARLY_STEPS or not since % _EVERY
+
+    @staticmethod
+    def _say(path: str, *, is_kept: bool) -> None:
+        if is_kept:
+            log.info("a large variable differs from rank to rank: neighbours keep it", path=path)
+            return
+        log.warning(
+            "a variable differs from rank to rank and is too large for a neighbour to keep: a "
+            "planned move carries it, but after a crash the joiner has its own",
+            variable=path,
+            cure="compute it from what all ranks have, or keep it in a buffer of the model",
+        )

@@ -1,0 +1,212 @@
+"""Which variables hold large tensors from step to step, and what these hold.
+
+Looked at again and again, most of them have not changed: what was made of them is kept as long as
+no tensor is another one, and none was written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from trainmover_executor.program.values.large import (
+    Large,
+    exported,
+    held_in,
+    marked,
+    signature_of,
+)
+from trainmover_executor.program.values.trees import portable
+from trainmover_executor.state.packing.shards import local_of
+from trainmover_executor.state.training import TrainingState
+
+__all__ = ["LastingValues"]
+
+_LIMIT_BYTES: Final = 64 * 1024 * 1024
+_TIMES_THE_STATE: Final = 2
+_OWN_BYTES: Final = 1024 * 1024
+"""Goes to other machines with each vote."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """What was seen of one variable.
+
+    Attributes:
+        value: What it holds.
+        signature: See ``signature_of``.
+        tree: Its portable tree for this process.
+        nbytes: How large it is.
+        exported: The same for others, once somebody asked.
+    """
+
+    value: Any
+    signature: tuple[Any, ...]
+    tree: Any
+    nbytes: int
+    exported: Any = None
+
+
+class LastingValues:
+    """Asked for each variable that is not small, at each look.
+
+    What a step makes and the next one makes anew, a batch or its logits, is left alone: only what
+    the program still holds when it asks for the next step is carried.
+
+    Args:
+        state: The session's: its own memory is not looked at here, and no more is carried than
+            twice as much, and 64 MiB.
+    """
+
+    def __init__(self, state: TrainingState | None = None) -> None:
+        self._state = state
+        self._entries: dict[str, _Entry] = {}
+        self._before: dict[str, _Entry] = {}
+        self._refused: dict[str, tuple[Any, ...]] = {}
+        self._lasting: frozenset[str] = frozenset()
+        self._own: dict[str, int] = {}
+        self._in_place: set[str] = set()
+        self._copies: dict[int, torch.Tensor] = {}
+        self._all = False
+        self._spent = 0
+
+    # -- a look ----------------------------------------------------------------------------------
+
+    def begin(self, *, everything: bool) -> None:
+        """A look begins.
+
+        Args:
+            everything: Also what was not there when the program asked for a step.
+        """
+        self._before, self._entries = self._entries, {}
+        self._all = everything
+        self._spent = 0
+
+    def end(self, *, asks: bool) -> None:
+        """A look ends.
+
+        Args:
+            asks: The program asked for a step: what is there, lasts.
+        """
+        self._before = {}
+        if asks:
+            self._lasting = frozenset(self._entries)
+
+    def admits(self, path: str, value: Any) -> bool:
+        """Whether a variable that is not small can be carried."""
+        if not (self._all or path in self._lasting):
+            return False
+        signature = signature_of(value)
+        if signature is None or self._refused.get(path) == signature:
+            return False
+        entry = self._before.get(path)
+        if entry is None or entry.value is not value or entry.signature != signature:
+            known = {} if entry is None else {id(one.tensor): one for one in held_in(entry.tree)}
+            tree = portable(marked(value, known))
+            if not self._is_apart(one for one in held_in(tree) if id(one.tensor) not in known):
+                self._refused[path] = signature
+                return False
+            nbytes = sum(one.tensor.nbytes for one in held_in(tree))
+            entry = _Entry(value, signature, tree, nbytes)
+        self._spent += entry.nbytes
+        if self._spent > self._limit:
+            return False
+        self._entries[path] = entry
+        return True
+
+    @cached_property
+    def _limit(self) -> int:
+        held = [] if self._state is None else [*self._state.parameters(), *self._state.buffers()]
+        total = sum(local_of(each).nbytes for each in held if not is_lazy(each))
+        return _TIMES_THE_STATE * total + _LIMIT_BYTES
+
+    def _is_apart(self, held: Iterable[Large]) -> bool:
+        """Whether none of ``held`` is a view of what the session carries anyway."""
+        addresses = {each.tensor.untyped_storage().data_ptr() for each in held} - {0}
+        if self._state is None or not addresses:
+            return True
+        return addresses.isdisjoint(_addresses(self._state))
+
+    # -- what was seen ---------------------------------------------------------------------------
+
+    def tree(self, path: str, value: Any) -> Any:
+        """The portable tree of a variable that was admitted; None for others."""
+        entry = self._entries.get(path)
+        return None if entry is None or entry.value is not value else entry.tree
+
+    def exported(self, path: str, tree: Any) -> Any:
+        """``tree``, which a variable has, for other processes."""
+        entry = self._entries.get(path)
+        if entry is None or entry.tree is not tree:
+            return tree
+        if entry.exported is None:
+            entry.exported = exported(tree, whole=path in self._own)
+        return entry.exported
+
+    def tell_whole(self, path: str) -> bool:
+        """From now on, tell others what a variable holds: each rank has its own.
+
+        Returns:
+            Whether it is small enough for that.
+        """
+        entry = self._entries.get(path)
+        held = sum(self._own.values())
+        if entry is None or held + entry.nbytes > _OWN_BYTES:
+            return False
+        self._own[path] = entry.nbytes
+        entry.exported = None
+        return True
+
+    def contents(self, paths: Collection[str]) -> dict[str, torch.Tensor]:
+        """The tensors of variables, by their prints."""
+        return {
+            each.print(): each.tensor
+            for path, entry in self._entries.items()
+            if path in paths
+            for each in held_in(entry.tree)
+        }
+
+    # -- steps that may be done again ------------------------------------------------------------
+
+    def keep(self, kept: Mapping[str, Any], *, whole: bool) -> None:
+        """Copy what bodies change in place.
+
+        Args:
+            kept: Portable trees by path.
+            whole: Copy everything.
+        """
+        paths = self._entries.keys() if whole else self._in_place & self._entries.keys()
+        copies = {
+            id(each.tensor): each.keep(self._copies.get(id(each.tensor)))
+            for path in paths
+            if path in kept
+            for each in held_in(kept[path])
+        }
+        if not whole:
+            self._copies = copies
+
+    def note_changes(self, kept: Mapping[str, Any]) -> None:
+        """Before a step is committed: what of ``kept`` was changed in place is copied from now."""
+        for path in self._entries.keys() & kept.keys():
+            if not all(each.is_current for each in held_in(kept[path])):
+                self._in_place.add(path)
+
+
+def _addresses(state: TrainingState) -> Iterator[int]:
+    yield from map(_address_of, (*state.parameters(), *state.buffers()))
+    yield from map(_address_of, state.gradients())
+    for optimizer in state.optimizers:
+        for held in optimizer.state.values():
+            yield from map(_address_of, held.values())
+
+
+def _address_of(held: Any) -> int:
+    """Where a tensor's memory is; zero for what has none."""
+    if not isinstance(held, torch.Tensor) or is_lazy(held) or held.layout is not torch.strided:
+        return 0
+    return local_of(held).untyped_storage().data_ptr()

@@ -1,0 +1,272 @@
+"""Large tensors in the program's variables: told of by prints, carried, kept where it is needed."""
+
+from __future__ import annotations
+
+import copy
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from trainmover.errors import ProtocolError
+from trainmover_executor.checks.rank_own import RankOwn
+from trainmover_executor.moves.predict import predicted
+from trainmover_executor.program.values.large import holds_prints, print_of
+from trainmover_executor.program.values.lasting import LastingValues
+from trainmover_executor.program.variables import LoopVariables
+from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
+from trainmover_executor.state.training import TrainingState
+
+LARGE = 6000
+
+
+def state_of(width: int = 128) -> TrainingState:
+    return TrainingState(models=[nn.Linear(width, width)], optimizers=[], others={})
+
+
+def the(tree, name):
+    """The one variable whose path ends so."""
+    (path,) = [path for path in tree if path.endswith(f".{name}")]
+    return tree[path]
+
+
+def names(tree):
+    """Without those of pytest's own."""
+    return {path.rpartition(".")[2] for path in tree if "@py" not in path}
+
+
+class TestPrints:
+    @given(
+        st.integers(0, 700),
+        st.sampled_from([torch.float32, torch.int64, torch.uint8, torch.bfloat16]),
+    )
+    def test_equal_tensors_have_equal_prints(self, size, dtype):
+        tensor = torch.arange(size).to(dtype)
+        assert print_of(tensor) == print_of(tensor.clone())
+
+    @given(st.integers(2, 700), st.data())
+    def test_one_element_or_the_order_of_two_shows(self, size, data):
+        tensor = torch.randperm(size, generator=torch.Generator().manual_seed(size))
+        one, other = data.draw(st.lists(st.integers(0, size - 1), min_size=2, max_size=2))
+        swapped = tensor.clone()
+        swapped[[one, other]] = tensor[[other, one]]
+        assert (print_of(tensor) == print_of(swapped)) == (one == other)
+        changed = tensor.clone()
+        changed[one] += 1
+        assert print_of(tensor) != print_of(changed)
+
+    def test_a_view_has_the_print_of_its_copy(self):
+        tensor = torch.randn(90, 90)
+        assert print_of(tensor.t()) == print_of(tensor.t().contiguous())
+
+
+def best_so_far(steps, *, variables, take=None, contents=None):
+    """A program that keeps its best weights."""
+    weights = torch.zeros(LARGE)
+    best = None
+    for index in range(steps):
+        variables.changed(sys._getframe(), asks=True)
+        weights = weights + 1.0
+        if index == 1:
+            best = {"weights": {"w": weights.clone()}, "at": index}
+    if take is not None:
+        missing = variables.load(take, sys._getframe(), contents=contents)
+        return missing, best, weights
+    return variables.changed(sys._getframe(), asks=True), best, weights
+
+
+class TestCarried:
+    def test_the_best_weights_go_to_a_joiner(self):
+        giver = LoopVariables([])
+        tree, best, weights = best_so_far(4, variables=giver)
+        assert holds_prints(the(tree, "best"))
+        told = unpack_tree(pack_tree(tree))
+        contents = {name: each.clone() for name, each in giver.contents.items()}
+        missing, taken, theirs = best_so_far(
+            1, variables=LoopVariables([]), take=told, contents=contents
+        )
+        assert missing == []
+        assert taken["at"] == best["at"]
+        assert torch.equal(taken["weights"]["w"], best["weights"]["w"])
+        assert torch.equal(theirs, weights)
+
+    def test_what_did_not_come_is_left_alone_and_named(self):
+        giver = LoopVariables([])
+        tree, _, _ = best_so_far(4, variables=giver)
+        missing, taken, _ = best_so_far(1, variables=LoopVariables([]), take=tree, contents={})
+        assert names(missing) == {"best", "weights"}
+        assert taken is None
+
+    def test_two_tensors_that_hold_the_same_stay_two(self):
+        def program(take=None, contents=None):
+            first = second = None
+            variables.changed(sys._getframe(), asks=True)
+            first, second = torch.zeros(LARGE), torch.zeros(LARGE)
+            if take is not None:
+                variables.load(take, sys._getframe(), contents=contents)
+                first += 1
+                return first, second
+            return variables.changed(sys._getframe(), asks=True), first, second
+
+        variables = LoopVariables([])
+        tree, *_ = program()
+        contents = variables.contents
+        variables = LoopVariables([])
+        first, second = program(tree, contents)
+        assert first.sum() == LARGE
+        assert second.sum() == 0
+
+    def test_a_replica_that_has_the_same_is_certain_and_another_one_is_not(self):
+        tree, *_ = best_so_far(4, variables=LoopVariables([]))
+        certain, _ = predicted(tree, then=tree, now=tree)
+        assert certain.keys() == tree.keys()
+        other = {path: {**value} for path, value in tree.items() if path.endswith(".weights")}
+        (path,) = other
+        other[path]["print"] = "another"
+        certain, _ = predicted(tree, then={**tree, **other}, now={**tree, **other})
+        assert path not in certain
+
+
+class TestWhatLasts:
+    def test_what_a_step_makes_for_itself_is_left_alone(self):
+        variables = LoopVariables([])
+        variables.keep(sys._getframe())
+
+        def program():
+            kept = torch.zeros(LARGE)
+            for _ in range(3):
+                variables.changed(sys._getframe(), asks=True)
+                variables.keep(sys._getframe())
+                logits = torch.randn(LARGE)
+                kept = kept + logits
+                seen = variables.changed(sys._getframe(), votes=True)
+                kept = kept + logits.sum()
+            return seen
+
+        assert names(program()) == {"kept"}
+
+    def test_what_the_session_carries_anyway_is_left_alone(self):
+        state = state_of()
+        variables = LoopVariables([], lasting=LastingValues(state))
+
+        def program():
+            held = None
+            variables.changed(sys._getframe(), asks=True)
+            held = state.models[0].state_dict()
+            copied = copy.deepcopy(held)
+            assert names(variables.changed(sys._getframe(), asks=True)) == {"copied"}
+            return held, copied
+
+        program()
+
+    def test_what_is_beyond_all_measure_is_left_alone(self):
+        variables = LoopVariables([], lasting=LastingValues(state_of()))
+
+        def program():
+            history = None
+            variables.changed(sys._getframe(), asks=True)
+            history = torch.zeros(64 * 1024 * 1024)
+            assert not names(variables.changed(sys._getframe(), asks=True))
+            found = variables.passed_over(sys._getframe())
+            assert any(path.endswith(".history") for path, _ in found)
+            return history
+
+        program()
+
+    def test_the_data_of_the_steps_is_left_alone(self):
+        variables = LoopVariables([])
+
+        def program():
+            batches = None
+            variables.changed(sys._getframe(), asks=True)
+            batches = [torch.zeros(LARGE) for _ in range(3)]
+            variables.ignore(batches)
+            assert not names(variables.changed(sys._getframe(), asks=True))
+            return batches
+
+        program()
+
+
+class TestPutBack:
+    def program(self, variables, *, body, steps=1):
+        center, best = torch.zeros(LARGE), {"w": torch.zeros(LARGE)}
+        first = center
+        for index in range(steps):
+            variables.changed(sys._getframe(), asks=True)
+            variables.keep(sys._getframe())
+            if body == "in place":
+                center += 1
+            else:
+                center, best = center + 1, {"w": torch.ones(LARGE)}
+            variables.changed(sys._getframe(), votes=True)
+            if index < steps - 1:
+                continue
+            variables.put_back(sys._getframe())
+        return center, best, first
+
+    def test_another_tensor_of_the_same_name(self):
+        center, best, first = self.program(LoopVariables([]), body="another")
+        assert center is first
+        assert not best["w"].any()
+
+    def test_a_tensor_that_bodies_were_seen_to_change_in_place(self):
+        center, _, first = self.program(LoopVariables([]), body="in place", steps=3)
+        assert center is first
+        assert torch.equal(center, torch.full((LARGE,), 2.0))
+
+    def test_the_first_change_in_place_is_not_kept_and_said(self):
+        with pytest.raises(ProtocolError, match=r"center.*cannot be put back.*session\.track"):
+            self.program(LoopVariables([]), body="in place")
+
+
+class Keeper:
+    """Tells what two ranks said with their votes."""
+
+    def __init__(self, own, theirs):
+        self.own, self.theirs = own, theirs
+
+    def own_variables(self, *, step):
+        return self.own
+
+    def neighbours_variables(self, *, step):
+        return self.theirs
+
+
+class TestRankOwn:
+    def tree(self, variables, *, rank, size=LARGE):
+        def program():
+            state = None
+            variables.changed(sys._getframe(), asks=True)
+            state = torch.full((size,), float(rank))
+            tree = variables.changed(sys._getframe(), asks=True)
+            yield tree
+            yield variables.changed(sys._getframe(), asks=True), state
+
+        return program()
+
+    def test_what_differs_is_told_whole_from_then_on(self):
+        variables = LoopVariables([])
+        mine, theirs = self.tree(variables, rank=0), self.tree(LoopVariables([]), rank=1)
+        RankOwn(Keeper(next(mine), next(theirs)), variables).look(3)
+        tree, state = next(mine)
+        assert torch.equal(the(tree, "state"), state)
+
+    def test_what_is_alike_is_not(self):
+        variables = LoopVariables([])
+        mine, theirs = self.tree(variables, rank=1), self.tree(LoopVariables([]), rank=1)
+        RankOwn(Keeper(next(mine), next(theirs)), variables).look(3)
+        tree, _ = next(mine)
+        assert holds_prints(the(tree, "state"))
+
+    def test_what_is_too_large_is_warned_of(self, capsys):
+        variables = LoopVariables([])
+        size = 1024 * 1024
+        mine = self.tree(variables, rank=0, size=size)
+        theirs = self.tree(LoopVariables([]), rank=1, size=size)
+        RankOwn(Keeper(next(mine), next(theirs)), variables).look(3)
+        tree, _ = next(mine)
+        assert holds_prints(the(tree, "state"))
+        assert "differs from rank to rank and is too large" in capsys.readouterr().out
