@@ -24,7 +24,7 @@ LARGE = 6000
 
 
 def state_of(width: int = 128) -> TrainingState:
-    return TrainingState(models=[nn.Linear(width, width)], optimizers=[], others={})
+    return TrainingState(models=[nn.Linear(width, width, bias=False)], optimizers=[], others={})
 
 
 def the(tree, name):
