@@ -72,6 +72,8 @@ CATALOGUE = {
     "best_weights": Program(100, between=True),
     "ema_dict": Program(100, between=True),
     "feature_mean": Program(100),
+    "two_loaders": Program(120, ends=(60,)),
+    "streams": Program(100),
     "hidden_state": Program(100, ends=(50,)),
     "plateau": Program(120, ends=(30, 90), between=True),
     "enumerate_lr": Program(110),

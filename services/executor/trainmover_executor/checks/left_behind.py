@@ -35,6 +35,7 @@ _ITERATORS: Final = (itertools.cycle, itertools.chain, itertools.islice, zip, ma
 _TRACK: Final = (
     "give it to session.track(...), compute it from step.index, or note numbers with session.log()"
 )
+_CYCLE: Final = "draw from session.cycle(loader): a step that is done again draws the same batch"
 _MODEL: Final = "model."
 _BUFFER: Final = "register_buffer() makes a tensor of it that is carried, session.track() a value"
 
@@ -90,7 +91,7 @@ class LeftBehind:
             variable=path,
             holds=_holds(value),
             loop=place_in(frame),
-            cure=_BUFFER if path.startswith(_MODEL) else _TRACK,
+            cure=_cure_of(path, value),
         )
 
 
@@ -177,6 +178,13 @@ def _print_of_members(value: Any) -> Any:
     else:
         return None
     return repr([member for member in members if type(member) in PLAIN])
+
+
+def _cure_of(path: str, value: Any) -> str:
+    if path.startswith(_MODEL):
+        return _BUFFER
+    is_data = isinstance(value, _BaseDataLoaderIter | itertools.cycle)
+    return _CYCLE if is_data else _TRACK
 
 
 def _holds(value: Any) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from trainmover.errors import ConfigError
 from trainmover_executor.feed.same_data import print_of, require_same
 from trainmover_executor.feed.sources.drawn import DrawnSource
 from trainmover_executor.feed.sources.map_style import MapSource, is_map_style
@@ -15,7 +17,10 @@ from trainmover_executor.feed.sources.source import DataEndedError, How, Source
 from trainmover_executor.feed.sources.stateful import StatefulSource, resumes_itself
 from trainmover_executor.state.rng import capture_rng, restore_rng
 
-__all__ = ["Feed"]
+__all__ = ["ENDLESS", "Feed"]
+
+ENDLESS: Final = sys.maxsize
+"""So many passes."""
 
 _NO_LIMIT: Final = float("inf")
 _PRELOAD_DROPS: Final = 64.0
@@ -77,7 +82,11 @@ class Feed:
         return type(self._loader).__name__ + over
 
     def draw(self) -> tuple[bool, Any]:
-        """(True, next batch), or (False, None) when the data is used up."""
+        """(True, next batch), or (False, None) when the data is used up.
+
+        Raises:
+            ConfigError: Of endless passes one gave no batch.
+        """
         while self._epoch < self._epochs:
             if not self._begun:
                 self._set_epoch()
@@ -87,6 +96,8 @@ class Feed:
             try:
                 batch = self._source.draw()
             except StopIteration:
+                if self._epochs == ENDLESS and not self._consumed:
+                    raise ConfigError(f"{self.loader} gave no batch in a whole pass") from None
                 self._end_pass()
                 continue
             self._consumed += 1

@@ -20,6 +20,7 @@ from trainmover_executor.checks.determinism import DeterminismCheck
 from trainmover_executor.checks.lookout import Lookout
 from trainmover_executor.checks.rank_own import RankOwn
 from trainmover_executor.decisions.effects import FirstVote, Starts
+from trainmover_executor.feed.cycle import Cycle
 from trainmover_executor.moves.handover import Handover
 from trainmover_executor.position.course import Course
 from trainmover_executor.position.moment import Moment
@@ -77,6 +78,7 @@ class TrainingLoop:
         calls: The calls of ``session.steps`` that have begun and not ended, outermost first.
         step: The step that was given last.
         attempt: Where in its body the running step is.
+        cycles: What the program draws from besides.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class TrainingLoop:
         self.course = Course()
         self.calls: list[Call] = []
         self.step: Step | None = None
+        self.cycles: list[Cycle] = []
         self._sites: dict[Any, int] = {}
         self._site: Any = None
         self._voted = Position([], {}, [], {})
@@ -363,6 +366,7 @@ class TrainingLoop:
             if self._determinism.rehearses:
                 self._start.restore()  # the second attempt begins with what this leaves
             self.variables.keep(frame)
+            self._forget_drawn()
             self._runtime.clock.step = self._handover.committed
             self._runtime.begin_step()
         done = self._sites.get(self._site, 0)
@@ -370,6 +374,10 @@ class TrainingLoop:
         self.attempt.begin(step, catches_up=catches_up)
         self._runtime.reach("step.begin")
         self._timing.attempt()
+
+    def _forget_drawn(self) -> None:
+        for cycle in self.cycles:
+            cycle.forget()
 
     def _take_back(self, step: Step, frame: FrameType) -> None:
         self._start.restore()
@@ -475,6 +483,7 @@ class TrainingLoop:
             self._settle()
             complete, result = self._between.attempt(work, frame)
             if complete:
+                self._forget_drawn()
                 self._note_passed(told_of(result))
                 return result  # type: ignore[no-any-return]
 

@@ -17,6 +17,7 @@ from trainmover_executor.checks.portable import check_state, register
 from trainmover_executor.checks.strangers import refuse_strange_steps
 from trainmover_executor.collectives.process_group import BACKEND
 from trainmover_executor.feed import Feed
+from trainmover_executor.feed.cycle import Cycle
 from trainmover_executor.moves.checkpoint import CheckpointHook, CheckpointKeeper
 from trainmover_executor.moves.handover import Handover
 from trainmover_executor.moves.private_state import PrivateStateKeeper
@@ -249,6 +250,31 @@ class Session:
     def digest(self) -> str:
         """SHA-256 of parameters, buffers, optimizer and other state of this rank."""
         return self._state.digest()
+
+    def cycle(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Batches of one more loader, without end, to draw from with ``next``.
+
+        For programs that read several loaders in a step. Its place in the data is part of the
+        state: an aborted step draws the same batches again, and a joiner goes on where the rank
+        that it replaces was. Each pass is begun with ``set_epoch``, where the loader's sampler has
+        it. An iterator of the loader itself, ``iter(loader)``, has none of this.
+
+        Example:
+            >>> unlabelled = session.cycle(unlabelled_loader)
+            >>> for step in session.steps(loader):
+            ...     with step as (x, y):
+            ...         z = next(unlabelled)
+
+        Args:
+            loader: As for ``steps``.
+
+        Returns:
+            An iterator that the program keeps in a variable or an attribute of its own.
+        """
+        self._variables.ignore(loader)
+        cycle = Cycle(loader, replay=SHADOW_ITERATIONS if self._runtime.sandboxed else 0)
+        self._loop.cycles.append(cycle)
+        return cycle
 
     # -- the loop --------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ have a name (``named``).
 
 from __future__ import annotations
 
+import abc
 import collections
 import enum
 import random
@@ -24,6 +25,7 @@ __all__ = [
     "MUTABLE",
     "NOWHERE",
     "PLAIN",
+    "Positioned",
     "Shared",
     "in_two_places",
     "is_nameable",
@@ -31,6 +33,19 @@ __all__ = [
     "is_tensor_of_program",
     "size_of",
 ]
+
+
+class Positioned(abc.ABC):
+    """Something with a place that can be told and gone to, here or in another process."""
+
+    @abc.abstractmethod
+    def position(self) -> dict[str, Any]:
+        """Where it is, as a portable tree that nobody changes."""
+
+    @abc.abstractmethod
+    def seek(self, position: dict[str, Any]) -> None:
+        """Go to where ``position`` was taken; process-wide generators stay as they are."""
+
 
 PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
 CONTAINERS: Final = frozenset(
@@ -154,7 +169,11 @@ def _is_small_array(value: Any) -> bool:
 
 
 def _is_generator(value: Any) -> bool:
-    kinds = torch.Generator | random.Random | np.random.Generator | np.random.RandomState
+    """Whether it cannot be made anew, only set."""
+    kinds = (
+        *(torch.Generator, random.Random, np.random.Generator, np.random.RandomState),
+        Positioned,
+    )
     return isinstance(value, kinds) and not isinstance(value, random.SystemRandom)
 
 

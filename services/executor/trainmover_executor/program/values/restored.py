@@ -16,7 +16,7 @@ import torch
 
 from trainmover_executor.program.values.large import LARGE, Large
 from trainmover_executor.program.values.named import of_name, rebuilt
-from trainmover_executor.program.values.plain import BUILTINS
+from trainmover_executor.program.values.plain import BUILTINS, Positioned
 from trainmover_executor.program.values.trees import TAG
 
 __all__ = ["overwrite", "reserve", "restored"]
@@ -90,7 +90,7 @@ _OVERWRITES: Final[tuple[tuple[Any, Any, Callable[[Any, Any], bool]], ...]] = (
 
 
 class _Generator:
-    """The state of a random generator, to be put into one of its kind."""
+    """The state of a random generator, or a place in data, to be put into one of its kind."""
 
     def __init__(self, kind: str, state: Any) -> None:
         self._kind = kind
@@ -98,7 +98,9 @@ class _Generator:
 
     def put_into(self, live: Any) -> bool:
         """Set the state of ``live``; False when it is no such generator."""
-        if self._kind == "torch" and isinstance(live, torch.Generator):
+        if self._kind == "position" and isinstance(live, Positioned):
+            live.seek(self._state)
+        elif self._kind == "torch" and isinstance(live, torch.Generator):
             live.set_state(self._state)
         elif self._kind == "python" and isinstance(live, random.Random):
             version, words, gauss = self._state

@@ -14,7 +14,13 @@ import numpy as np
 import torch
 
 from trainmover_executor.program.values.named import fields_of, tree_of_name
-from trainmover_executor.program.values.plain import NOWHERE, PLAIN, Shared, is_nameable
+from trainmover_executor.program.values.plain import (
+    NOWHERE,
+    PLAIN,
+    Positioned,
+    Shared,
+    is_nameable,
+)
 
 __all__ = ["TAG", "portable"]
 
@@ -111,6 +117,12 @@ def _(value: tuple[Any, ...], shared: Shared) -> Any:
 def _(value: Any, shared: Shared) -> Any:
     del shared
     return {TAG: type(value).__name__, "items": [portable(each) for each in value]}
+
+
+@_tree.register
+def _(value: Positioned, shared: Shared) -> Any:
+    del shared
+    return {TAG: "position", "state": value.position()}
 
 
 @_tree.register
