@@ -79,6 +79,7 @@ class Shadow:
         self._asked: frozenset[str] = frozenset()
         self._leaving: EndedCall | None = None
         self._one_more = False
+        self._batches: dict[Any, Any] = {}
         self.completed = 0
         self.votes_at_end = False
 
@@ -149,10 +150,7 @@ class Shadow:
     def _step(self, call: Call, iterator: StepIterator, *, drawn: int, index: int) -> Step | None:
         """A step of the sandbox, as the ``drawn``-th of its call; None where there is no data."""
         assert call.level is not None and call.feed is not None  # noqa: S101, PT018 - begun
-        more, batch = call.feed.draw()
-        if not more:
-            call.feed.rewind()
-            more, batch = call.feed.draw()
+        more, batch = self._draw(call.feed)
         if not more:
             return None
         iterator.bring_wrappers_along(by=drawn - 1 - call.level.drawn)
@@ -161,6 +159,18 @@ class Shadow:
         step = Step(index=index, epoch=call.feed.epoch, batch=batch, attempts=self._loop, loop=None)
         self._loop.gave(call, step)
         return step
+
+    def _draw(self, feed: Feed) -> tuple[bool, Any]:
+        """A batch for the sandbox; of one more step the last one: the job waits for that."""
+        if self._one_more and self._site in self._batches:
+            return True, self._batches[self._site]
+        more, batch = feed.draw()
+        if not more:
+            feed.rewind()
+            more, batch = feed.draw()
+        if more:
+            self._batches[self._site] = batch
+        return more, batch
 
     def _leave(
         self, call: Call, iterator: StepIterator, ended: EndedCall, frame: FrameType
@@ -294,6 +304,7 @@ class Shadow:
         self._seek(position)
         restore_rng(position.rng)
         self._state.load_buffers(position.buffers)
+        self._batches.clear()
         self._handover.is_joiner = True
         loop.joined(moment, sites=self._sites)
 
