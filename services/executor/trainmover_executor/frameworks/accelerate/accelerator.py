@@ -176,9 +176,7 @@ class TrainMoverAccelerator(Accelerator):  # type: ignore[misc] # Accelerate has
         prepared = super().prepare_data_loader(data_loader, *args, **options)
         known = prepared is data_loader
         if not known and prepared.device is not None and prepared.device.type != "cpu":
-            place_batches(
-                prepared.base_dataloader, prepared.device, non_blocking=self.non_blocking
-            )
+            place_batches(prepared.base_dataloader, prepared.device, non_blocking=self.non_blocking)
         return prepared
 
     def save_state(self, output_dir: str | None = None, **options: Any) -> Any:
