@@ -59,7 +59,7 @@ def main():
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()
-                accelerator.session.log(loss=loss)  # for the comparison of two runs; (*)
+                accelerator.session.log(loss=loss)  # (*) to compare two runs
         accuracy = accelerator.between_steps(evaluate)  # (*)
         if accelerator.is_main_process:
             print(f"epoch {epoch}  accuracy {accuracy:.3f}", flush=True)

@@ -12,6 +12,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.data_loader import DataLoaderShard
 from accelerate.utils import DataLoaderConfiguration, DistributedType, GradientAccumulationPlugin
+from torch import nn
 
 from trainmover.errors import ConfigError
 from trainmover_executor.frameworks.accelerate.counters import Counters
@@ -61,6 +62,7 @@ class TrainMoverAccelerator(Accelerator):  # type: ignore[misc] # Accelerate has
         self._runtime = current_runtime()
         self._session: Session | None = None
         self._reading = Reading()
+        self._wrapped: list[nn.Module] = []
         if not torch.distributed.is_initialized():
             Session.init()
         if options.get("gradient_accumulation_plugin") is None:
@@ -105,7 +107,7 @@ class TrainMoverAccelerator(Accelerator):  # type: ignore[misc] # Accelerate has
             ConfigError: Nothing was prepared.
         """
         if self._session is None:
-            if not self._models or not self._optimizers:
+            if not self._wrapped or not self._optimizers:
                 raise ConfigError(
                     "call accelerator.prepare(model, optimizer, loader) before accelerator.steps() "
                     "and accelerator.session"
@@ -113,7 +115,7 @@ class TrainMoverAccelerator(Accelerator):  # type: ignore[misc] # Accelerate has
             schedulers = {f"scheduler{i}": one.scheduler for i, one in enumerate(self._schedulers)}
             registered = {f"registered{i}": one for i, one in enumerate(self._custom_objects)}
             self._session = Session(
-                model=self._models,
+                model=self._wrapped,
                 optimizer=[each.optimizer for each in self._optimizers],
                 scaler=self.scaler,
                 accelerator=Counters(self, self._reading),
@@ -170,6 +172,17 @@ class TrainMoverAccelerator(Accelerator):  # type: ignore[misc] # Accelerate has
     def is_last_process(self) -> bool:
         """Whether this is the last process, and no shadow of it."""
         return bool(super().is_last_process) and not self.is_shadow
+
+    def prepare_model(
+        self, model: nn.Module, *args: Any, evaluation_mode: bool = False, **options: Any
+    ) -> nn.Module:
+        """See ``Accelerator.prepare_model``; Accelerate itself remembers the model unwrapped."""
+        prepared: nn.Module = super().prepare_model(
+            model, *args, evaluation_mode=evaluation_mode, **options
+        )
+        if not evaluation_mode and not any(prepared is each for each in self._wrapped):
+            self._wrapped.append(prepared)
+        return prepared
 
     def prepare_data_loader(self, data_loader: Any, *args: Any, **options: Any) -> Any:
         """See ``Accelerator.prepare_data_loader``."""
