@@ -66,6 +66,11 @@ class StepIterator(Iterator[Step]):
             raise StopIteration
         return step
 
+    @property
+    def drawn(self) -> int:
+        """Steps that this call has given to the program, those before a joiner came included."""
+        return 0 if self._call.level is None else self._call.level.drawn
+
     def bring_wrappers_along(self, *, by: int) -> None:
         """Have ``enumerate`` and the like count ``by`` steps more; negative for fewer.
 

@@ -8,6 +8,7 @@ Called by the training thread at step boundaries only.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -37,6 +38,7 @@ from trainmover_executor.decisions.shell import RankDecisions
 from trainmover_executor.decisions.state import WorkerState
 from trainmover_executor.messages.worker import Done, WorkerSpec
 from trainmover_executor.worker.control_thread import ControlThread
+from trainmover_executor.worker.launched import advice, command_of
 from trainmover_executor.worker.prepare_links import STATE_GROUP
 from trainmover_executor.worker.to_standbys.places import Places
 
@@ -57,10 +59,9 @@ def current_runtime() -> Runtime:
         ConfigError: The process was not started by a machine agent.
     """
     if _runtime is None:
-        raise ConfigError(
-            "this program was not started by TrainMover, so nobody could replace its machine. "
-            "Start it with: trainmover run --slots 4 --standbys 1 your_program.py"
-        )
+        spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+        command = command_of(sys.argv, module=None if spec is None else spec.name)
+        raise ConfigError(advice(os.environ, command))
     return _runtime
 
 

@@ -1,0 +1,1 @@
+"""Adapters for training frameworks; each is imported by the program that uses the framework."""
