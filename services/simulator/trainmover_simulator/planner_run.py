@@ -43,14 +43,16 @@ class Decisions:
         recoveries: Recoveries that were committed.
         moves: Planned moves that were committed.
         standbys_used: Standbys that took a slot.
-        held: Times that no machine was there, and the job waited for one.
+        fetched: Machines that the scheduler gave to a job that waited for them.
+        restarts: Times that the planner gave the job up, and it started again.
         still_s: How long all ranks stood still, in seconds.
     """
 
     recoveries: int = 0
     moves: int = 0
     standbys_used: int = 0
-    held: int = 0
+    fetched: int = 0
+    restarts: int = 0
     still_s: float = 0.0
 
 
@@ -64,7 +66,7 @@ def decide(system: System, scenario: Scenario, job: Job, failures: Sequence[Fail
         failures: What happens to its machines.
     """
     run = _Run(system, scenario, job)
-    run.form()
+    run.form(warm=True)
     for failure in failures:
         run.at(_BEGINS_S + failure.at_s, run.fail, failure)
     run.play(_BEGINS_S + job.days * DAY_S)
@@ -76,7 +78,7 @@ class _Run:
         self.system, self.scenario, self.job = system, scenario, job
         self.decisions = Decisions()
         self.now_s = 0.0
-        self.state: State = core.initial("simulated", Settings())
+        self.state: State = core.initial("simulated", Settings(form_quiet_s=0.0))
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._serial = itertools.count()
         self._stepped_s = 0.0
@@ -84,6 +86,7 @@ class _Run:
         self._down_since_s: float | None = None
         self._generations: dict[str, int] = {}
         self._warm: set[str] = set()
+        self._awaited: set[int] = set()
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -123,14 +126,15 @@ class _Run:
         assert self.state.membership is not None  # noqa: S101 - the job formed
         return self.state.membership if self._newest is None else self._newest.membership
 
-    def form(self) -> None:
-        """All machines register, and standbys become warm."""
+    def form(self, *, warm: bool) -> None:
+        """All machines register; standbys are warm, or will be."""
         slots, spare = self.job.machines, self.job.standbys
         for number in range(slots + spare):
             self._register(f"node-{number}")
         for number in range(slots, slots + spare):
-            self._is_warm(f"node-{number}", 0)
-        self.now_s = 10.0
+            name = f"node-{number}"
+            ready_s = self.now_s + (0.0 if warm else self.scenario.warm_s)
+            self.at(ready_s, self._is_warm, name, self._generations[name])
         self._do(Tick())
         for rank in range(slots):
             alike = executor.Span.of(range(slots))
@@ -184,6 +188,7 @@ class _Run:
 
     def _fetched(self, name: str) -> None:
         """A machine of the scheduler, for a job that waits: it takes a slot as it is."""
+        self.decisions.fetched += 1
         self._register(name)
         self._warming(name)
 
@@ -196,6 +201,8 @@ class _Run:
 
     def fail(self, failure: Failure) -> None:
         """Machines of a job leave."""
+        if self.state.over:
+            return  # it is being started again already
         names = [self.membership.members[slot].machine for slot in failure.slots]
         if failure.kind == "planned":
             if not self._warm:
@@ -237,12 +244,28 @@ class _Run:
             case migration.MigrationCommitted():
                 self.at(self.now_s, self._committed, self._newest)
             case migration.JobHeld(slots=slots):
-                self.decisions.held += 1
-                for _ in slots:
+                for slot in set(slots) - self._awaited:
+                    self._awaited.add(slot)
                     name = f"fetched-{next(self._serial)}"
                     self.at(self.now_s + self.scenario.infra_s, self._fetched, name)
+            case migration.JobFailed():
+                scenario = self.scenario
+                self.decisions.restarts += 1
+                # Whatever was on its way belongs to the job that ended.
+                self._queue = [one for one in self._queue if one[2] == self.fail]
+                heapq.heapify(self._queue)
+                self.at(self.now_s + scenario.infra_s + self.system.restart_s, self._again)
             case _:
                 pass
+
+    def _again(self) -> None:
+        """The job begins anew, from a checkpoint, with machines that are well."""
+        self.state = core.initial("simulated", Settings(form_quiet_s=0.0))
+        self._newest = None
+        self._warm.clear()
+        self._awaited.clear()
+        self.form(warm=False)
+        self._trains()
 
     def _begin(self, plan: Plan) -> None:
         """The machines take a plan; how long they need is the system's."""
@@ -277,6 +300,10 @@ class _Run:
         if self._newest is not plan:
             return
         self._newest = None
+        self._awaited.clear()
+        self._trains()
+
+    def _trains(self) -> None:
         if self._down_since_s is not None:
             self.decisions.still_s += self.now_s - self._down_since_s
             self._down_since_s = None

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from trainmover.job.topology import Layout
+from trainmover.protocol.private_state import holder_of
 from trainmover_simulator.failures import (
     DAY_S,
     GPUS_PER_MACHINE,
@@ -17,7 +19,7 @@ from trainmover_simulator.failures import (
 from trainmover_simulator.scenario import Scenario
 from trainmover_simulator.systems import System
 
-__all__ = ["Job", "Outcome", "histories", "replay"]
+__all__ = ["Job", "Outcome", "ends_job", "histories", "replay"]
 
 _POINTS: Final = 200
 
@@ -54,6 +56,7 @@ class Outcome:
         interruptions: Times that all ranks stood still.
         standbys_used: Standbys that took a failed machine's slot.
         standbys_short: Failures that more standbys would have helped.
+        restarts: Failures after which the job started again from a checkpoint.
         days: Length of the history.
         curve: (day, GPU-hours wasted until then), for a plot.
     """
@@ -65,6 +68,7 @@ class Outcome:
     interruptions: int
     standbys_used: int
     standbys_short: int
+    restarts: int
     days: float
     curve: tuple[tuple[float, float], ...] = ()
 
@@ -91,6 +95,18 @@ def histories(
         draw(mixed, machines=job.machines, days=job.days, seed=f"{seed}:members"),
         draw(alone, machines=job.standbys, days=job.days, seed=f"{seed}:standbys"),
     )
+
+
+def ends_job(slots: Sequence[int], machines: int) -> bool:
+    """Whether a rank's private state is lost with these slots: its keepers are all among them.
+
+    The planner's own rule, asked with one rank for each machine.
+    """
+    if len(slots) < 2 or machines < 2:
+        return False
+    layout = Layout(slots=machines, ranks_per_slot=1)
+    lost = set(slots)
+    return any(holder_of(slot, layout, joining=lost) is None for slot in slots)
 
 
 def replay(
@@ -148,6 +164,7 @@ class _Run:
     interruptions: int = 0
     used: int = 0
     short: int = 0
+    restarts: int = 0
     warm: int = 0
     coming: list[float] = field(default_factory=list)
     """When further standbys will be warm."""
@@ -166,9 +183,11 @@ class _Run:
         planned = failure.kind == "planned"
         if planned:
             self._take(failure)
-            self._stop(failure.at_s, self._planned_s(), loses=False)
+            self._stop(failure.at_s, self._planned_s(), rolls_back=None)
+        elif self.system.restart_s and ends_job(failure.slots, self.job.machines):
+            self._restart(failure.at_s)
         else:
-            self._stop(failure.at_s, self._crash_s(failure), loses=True)
+            self._stop(failure.at_s, self._crash_s(failure), rolls_back=self.system.restarts)
         self._successors(failure)
         if not self.curve or failure.at_s - self.curve[-1][0] * DAY_S > self.end_s / _POINTS:
             self.curve.append((failure.at_s / DAY_S, self._wasted_gpu_s(failure.at_s) / 3_600))
@@ -185,7 +204,7 @@ class _Run:
             heapq.heappop(self.coming)
             self.warm += 1
         while self.growing and self.growing[0] <= now_s:
-            self._stop(heapq.heappop(self.growing), self.system.grow_s, loses=False)
+            self._stop(heapq.heappop(self.growing), self.system.grow_s, rolls_back=None)
 
     def finish(self) -> Outcome:
         """What came of it."""
@@ -204,6 +223,7 @@ class _Run:
             interruptions=self.interruptions,
             standbys_used=self.used,
             standbys_short=self.short,
+            restarts=self.restarts,
             days=self.job.days,
             curve=tuple(self.curve),
         )
@@ -240,16 +260,32 @@ class _Run:
             self._order(failure.at_s)
         return taken == len(failure.slots)
 
-    def _stop(self, at_s: float, for_s: float, *, loses: bool) -> None:
+    def _restart(self, at_s: float) -> None:
+        """The job begins anew, and its standbys warm up anew."""
+        scenario = self.scenario
+        for_s = scenario.detect_s + scenario.infra_s + self.system.restart_s
+        self._stop(at_s, for_s, rolls_back=True)
+        if self.system.standby_s is not None:
+            self.warm = 0
+            self.coming = [self.up_s + scenario.warm_s] * self.job.standbys
+
+    def _stop(self, at_s: float, for_s: float, *, rolls_back: bool | None) -> None:
+        """All ranks stand still.
+
+        Args:
+            at_s: From when on.
+            for_s: How long.
+            rolls_back: To a checkpoint, or to the step before; None: nothing is done again.
+        """
         if for_s <= 0:
             return
         self.interruptions += 1
+        self.restarts += bool(rolls_back)
         ran_s = max(at_s - self.up_s, 0.0)
-        if loses and ran_s:
-            if self.system.restarts and self.scenario.checkpoint_s:
-                self.lost_s += (at_s - self.saved_s) % self.scenario.checkpoint_s
-            elif not self.system.restarts:
-                self.lost_s += min(ran_s, self.scenario.step_s)
+        if rolls_back and ran_s and self.scenario.checkpoint_s:
+            self.lost_s += (at_s - self.saved_s) % self.scenario.checkpoint_s
+        elif rolls_back is False:
+            self.lost_s += min(ran_s, self.scenario.step_s)
         if at_s >= self.up_s:
             self.up_s, began_s = at_s, at_s
         else:

@@ -27,6 +27,8 @@ class System:
         group: GPUs that stand still, while all others train, until a machine's successor
             takes part; 0: those of the machine alone.
         group_s: How long the group then needs to take part.
+        restart_s: A restart from a checkpoint, for when neighbouring slots are lost that keep each
+            other's private state; 0: it does not matter which are lost.
     """
 
     name: str
@@ -41,8 +43,14 @@ class System:
     restarts: bool = False
     group: int = 0
     group_s: float = 0.0
+    restart_s: float = 0.0
 
 
+_RESTART_S: Final = (0.52 + 4.45) * 60
+_NEIGHBOURS: Final = (
+    "five or more neighbouring slots that are lost at once end the job, as our planner decides "
+    "(ADR 2): it starts again from a checkpoint"
+)
 _CONSTANT: Final = "its times are constant at all sizes (as in TrainMover 8.2)"
 
 SYSTEMS: Final = {
@@ -57,8 +65,8 @@ SYSTEMS: Final = {
                 "an announced departure saves first: nothing is lost",
                 "writing checkpoints costs nothing",
             ),
-            crash_s=(0.52 + 4.45) * 60,
-            planned_s=(0.52 + 4.45) * 60,
+            crash_s=_RESTART_S,
+            planned_s=_RESTART_S,
             restarts=True,
         ),
         System(
@@ -115,10 +123,12 @@ SYSTEMS: Final = {
             assumes=(
                 _CONSTANT,
                 "the state has a copy on another machine",
+                _NEIGHBOURS,
                 "a planned move has its machine ahead of time",
             ),
             crash_s=80.0 / 1.6,
             planned_s=16.6,
+            restart_s=_RESTART_S,
         ),
         System(
             name="trainmover",
@@ -127,6 +137,7 @@ SYSTEMS: Final = {
             assumes=(
                 _CONSTANT,
                 "the state has a copy on another machine",
+                _NEIGHBOURS,
                 "each standby is warm for every slot",
                 "a planned move takes a standby, as our planner does; without one it gets "
                 "a machine ahead of time",
@@ -134,6 +145,7 @@ SYSTEMS: Final = {
             ),
             crash_s=80.0 / 1.6,
             planned_s=16.6,
+            restart_s=_RESTART_S,
             standby_s=21.1,
         ),
     )

@@ -49,8 +49,9 @@ _COLUMNS: Final = {
     "ettr": "ETTR",
     "wasted_gpu_hours_per_week": "wasted GPU-hours a week",
     "interruptions": "interruptions",
+    "restarts": "roll-backs to a checkpoint",
     "standbys_used": "standbys used",
-    "standbys_short": "too few standbys",
+    "standbys_short": "times too few",
     "wasted_cost": "cost of waste, $",
     "standby_cost": "of standbys, $",
 }

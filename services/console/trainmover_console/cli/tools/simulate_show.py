@@ -30,8 +30,8 @@ _COLUMNS = (
     "ETTR",
     "wasted GPU-h a week",
     "times stopped",
+    "roll-backs",
     "standbys used",
-    "too few",
     "cost of waste",
     "of standbys",
 )
@@ -60,7 +60,7 @@ def compare(asked: Asked, *, html: Path | None, format: output.Format) -> ExitCo
         "assumptions": {
             "surroundings": question.scenario.about,
             "changed": asked.changes,
-            **{one.title: (one.source, *one.assumes) for one in question.systems},
+            **{one.name: (one.title, one.source, *one.assumes) for one in question.systems},
         },
     }
     if swept:
@@ -72,7 +72,7 @@ def compare(asked: Asked, *, html: Path | None, format: output.Format) -> ExitCo
     data["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if html is not None:
         _write(html, page.render(data, outcomes, swept))
-    output.emit(data, format=format, render=lambda: _tables(data, outcomes, swept))
+    output.emit(data, format=format, render=lambda: _tables(data))
     return ExitCode.OK
 
 
@@ -136,13 +136,15 @@ def _decided(question: Question, progress: Progress) -> dict[str, Any]:
     system = _with_standbys(question)
     decisions = decide(system, question.scenario, question.job, members)
     # The core knows nothing of steps that are done again.
-    model = replay(system, replace(question.scenario, step_s=0.0), question.job, members)
+    scenario = replace(question.scenario, step_s=0.0, checkpoint_s=0.0)
+    model = replay(system, scenario, question.job, members)
     progress.remove_task(bar)
     return {
         **asdict(decisions),
         "model": {
             "interruptions": model.interruptions,
             "standbys_used": model.standbys_used,
+            "restarts": model.restarts,
             "still_s": (1 - model.ettr) * model.days * 86_400,
         },
     }
@@ -162,6 +164,7 @@ def _row(outcome: Outcome, price: float) -> dict[str, Any]:
         "interruptions": outcome.interruptions,
         "standbys_used": outcome.standbys_used,
         "standbys_short": outcome.standbys_short,
+        "restarts": outcome.restarts,
         "wasted_cost": round(outcome.wasted_gpu_hours * price),
         "standby_cost": round(outcome.standby_gpu_hours * price),
     }
@@ -173,27 +176,22 @@ def _cells(row: dict[str, Any], name: str) -> tuple[object, ...]:
         f"{row['ettr']:.2%}",
         f"{row['wasted_gpu_hours_per_week']:,.0f}",
         row["interruptions"],
+        row["restarts"],
         row["standbys_used"],
-        row["standbys_short"],
         f"{row['wasted_cost'] / 1e6:,.2f} M$",
         f"{row['standby_cost'] / 1e6:,.2f} M$",
     )
 
 
-def _tables(
-    data: dict[str, Any], outcomes: list[Outcome], swept: list[tuple[int, Outcome]]
-) -> RenderableType:
-    rows = [
-        _cells(row, SYSTEMS[one.system].title)
-        for row, one in zip(data["rows"], outcomes, strict=True)
-    ]
+def _tables(data: dict[str, Any]) -> RenderableType:
+    rows = [_cells(row, row["system"]) for row in data["rows"]]
     title = (
         f"{data['gpus']:,} GPUs for {data['days']:g} days, {data['standbys']} standbys, "
         f"seed {data['seed']}"
     )
     parts: list[RenderableType] = [output.table(_COLUMNS, rows, title=title)]
-    if swept:
-        apart = -(-len(swept) // _SHOWN)
+    if "sweep" in data:
+        apart = -(-len(data["sweep"]) // _SHOWN)
         lines = [
             _cells(row, str(row["standbys"]))
             for row in data["sweep"]
@@ -214,9 +212,10 @@ def _planner_words(found: dict[str, Any]) -> str:
     model = found["model"]
     return (
         f"The planner's real core: {found['recoveries']} recoveries, {found['moves']} planned "
-        f"moves, {found['standbys_used']} standbys used, {found['still_s']:,.0f} s of standstill. "
-        f"The model: {model['interruptions']} interruptions, {model['standbys_used']} standbys "
-        f"used, {model['still_s']:,.0f} s."
+        f"moves, {found['restarts']} restarts, {found['standbys_used']} standbys used, "
+        f"{found['still_s']:,.0f} s of standstill. "
+        f"The model: {model['interruptions']} interruptions, {model['restarts']} of them "
+        f"restarts, {model['standbys_used']} standbys used, {model['still_s']:,.0f} s."
     )
 
 
