@@ -28,12 +28,12 @@ _SHOWN = 12
 _COLUMNS = (
     "system",
     "ETTR",
-    "wasted GPU-h a week",
-    "times stopped",
-    "roll-backs",
-    "standbys used",
-    "cost of waste",
-    "of standbys",
+    "wasted\nGPU-h a\nweek",
+    "times\nstopped",
+    "roll-\nbacks",
+    "standbys\nused",
+    "waste\nM$",
+    "standbys\nM$",
 )
 
 
@@ -178,8 +178,8 @@ def _cells(row: dict[str, Any], name: str) -> tuple[object, ...]:
         row["interruptions"],
         row["restarts"],
         row["standbys_used"],
-        f"{row['wasted_cost'] / 1e6:,.2f} M$",
-        f"{row['standby_cost'] / 1e6:,.2f} M$",
+        f"{row['wasted_cost'] / 1e6:,.2f}",
+        f"{row['standby_cost'] / 1e6:,.2f}",
     )
 
 
