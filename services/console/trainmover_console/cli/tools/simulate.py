@@ -18,7 +18,7 @@ def simulate(
     *,
     gpus: Annotated[int, typer.Option(help="GPUs that train, 8 in a machine.", min=8)] = 65_536,
     days: Annotated[float, typer.Option(help="Length of the history.", min=0.01)] = 7.0,
-    standbys: Annotated[int, typer.Option(help="Standby machines.", min=0)] = 32,
+    standbys: Annotated[int, typer.Option(help="Standby machines.", min=0, max=100_000)] = 32,
     compare: Annotated[
         str, typer.Option(help="Systems, with commas between; or all.", metavar="NAMES")
     ] = "all",

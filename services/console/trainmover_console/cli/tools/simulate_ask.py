@@ -43,21 +43,27 @@ class Asked:
         Raises:
             ConfigError: A name or a value is not known.
         """
+        if not math.isfinite(self.days):
+            raise ConfigError("--days is no number of days: write one such as 7.")
+        names = list(SYSTEMS) if self.systems == "all" else self.systems.split(",")
+        chosen = [_named(name.strip(), SYSTEMS, "system") for name in names]
+        owners = ["", *(one.name for one in chosen)]
         known = {
             name: [one.split("=", 1) for one in self.changes if _owner(one) == name]
-            for name in ("", *SYSTEMS)
+            for name in owners
         }
         strangers = [one for one in self.changes if _owner(one) not in known or "=" not in one]
         if strangers:
             raise ConfigError(
                 f"--set {strangers[0]} changes nothing: write NAME=VALUE or SYSTEM.NAME=VALUE, "
-                f"SYSTEM one of {', '.join(SYSTEMS)}."
+                f"SYSTEM one of those compared: {', '.join(owners[1:])}."
             )
-        names = list(SYSTEMS) if self.systems == "all" else self.systems.split(",")
-        chosen = [_named(name.strip(), SYSTEMS, "system") for name in names]
+        scenario = _changed(_named(self.scenario, SCENARIOS, "scenario"), known[""])
+        if scenario.racks + scenario.switches > 1:
+            raise ConfigError("racks and switches are shares of all failures: at most 1 together.")
         return Question(
             job=Job(self.gpus, self.days, self.standbys),
-            scenario=_changed(_named(self.scenario, SCENARIOS, "scenario"), known[""]),
+            scenario=scenario,
             systems=tuple(_changed(one, known[one.name]) for one in chosen),
             failures=self.failures,
             seed=self.seed,
