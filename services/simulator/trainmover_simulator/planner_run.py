@@ -205,9 +205,12 @@ class _Run:
             return  # it is being started again already
         names = [self.membership.members[slot].machine for slot in failure.slots]
         if failure.kind == "planned":
-            if not self._warm:
+            for _ in range(len(names) - len(self._warm)):
                 self._ahead(f"fetched-{next(self._serial)}")
-            body = MigrateRequest(machine=names[0], reason="maintenance").model_dump_json()
+            request = MigrateRequest(
+                machine=names[0], others=tuple(names[1:]), reason="maintenance"
+            )
+            body = request.model_dump_json()
             self._do(Request(f"r-{next(self._serial)}", "migrate", body.encode()))
             return
         if self._down_since_s is None:

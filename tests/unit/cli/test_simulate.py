@@ -118,7 +118,7 @@ def test_the_papers_figures_have_their_deviation() -> None:
         (("--set", "detect_s=-1"), "take a number from 0 on"),
         (("--set", "nobody.crash_s=1"), "changes nothing"),
         (("--days", "9000000"), "too many"),
-        (("--days", "nan"), "no number of days"),
+        (("--days", "inf"), "no number of days"),
         (("--set", "racks=0.9", "--set", "switches=0.2"), "at most 1 together"),
         (("--compare", "restart", "--set", "trainmover.crash_s=1"), "changes nothing"),
     ],

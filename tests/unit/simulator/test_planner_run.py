@@ -67,6 +67,14 @@ def test_failures_at_any_distance_are_decided_nearly_alike(standbys: int, seed: 
     assert decisions.still_s == pytest.approx(still_s(outcome), rel=0.1)
 
 
+@pytest.mark.parametrize("standbys", [0, 1, 3])
+def test_several_machines_are_announced_together(standbys: int) -> None:
+    decisions, outcome = both([Failure(1_000.0, (3, 4, 9), "planned")], standbys=standbys)
+    assert (decisions.moves, outcome.interruptions) == (1, 1)
+    assert decisions.standbys_used == outcome.standbys_used == standbys
+    assert decisions.still_s == pytest.approx(16.6, abs=0.01)
+
+
 def test_machines_that_die_together_are_one_recovery() -> None:
     rack = [Failure(1_000.0, (0, 1, 2, 3), "rack")]
     decisions, outcome = both(rack, standbys=8)

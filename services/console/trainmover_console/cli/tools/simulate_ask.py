@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -115,9 +116,9 @@ class Question:
                 )
             return histories(model, self.scenario, job, seed=self.seed)
         try:
-            with Path(self.failures).open(encoding="utf-8", newline="") as lines:
+            with Path(self.failures).open(encoding="utf-8-sig", newline="") as lines:
                 return read_csv(lines, machines=job.machines), ()
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise ConfigError(
                 f"--failures {self.failures} is no model ({', '.join(MODELS)}) "
                 f"and no file that can be read: {error}."

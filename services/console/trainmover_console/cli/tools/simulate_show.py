@@ -45,7 +45,7 @@ def compare(asked: Asked, *, html: Path | None, format: output.Format) -> ExitCo
     """
     began = time.monotonic()
     question = asked.question()
-    with Progress(console=output.messages(), transient=True) as progress:
+    with _progress() as progress:
         outcomes = _outcomes(question, progress)
         swept = _swept(question, asked, progress) if asked.sweep else []
         decided = _decided(question, progress) if asked.planner else None
@@ -78,7 +78,7 @@ def compare(asked: Asked, *, html: Path | None, format: output.Format) -> ExitCo
 
 def paper(*, format: output.Format) -> ExitCode:  # noqa: A002
     """Show the papers' figures beside ours."""
-    with Progress(console=output.messages(), transient=True) as progress:
+    with _progress() as progress:
         bar = progress.add_task("a year for each figure", total=None)
         found = figures(passed=lambda name: progress.update(bar, advance=1, description=name))
     data = {
@@ -94,6 +94,12 @@ def paper(*, format: output.Format) -> ExitCode:  # noqa: A002
     }
     output.emit(data, format=format, render=lambda: _paper_table(found))
     return ExitCode.OK
+
+
+def _progress() -> Progress:
+    """Bars on a terminal's stderr, gone when it is done; nothing where nobody looks."""
+    console = output.messages()
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
 
 
 def _outcomes(question: Question, progress: Progress) -> list[Outcome]:
