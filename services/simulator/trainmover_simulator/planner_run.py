@@ -87,6 +87,7 @@ class _Run:
         self._generations: dict[str, int] = {}
         self._warm: set[str] = set()
         self._awaited: set[int] = set()
+        self._incidents: list[str] = []
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -219,10 +220,11 @@ class _Run:
             self.at(self.now_s + self.scenario.detect_s, self._found_dead, name, self.now_s)
 
     def _found_dead(self, name: str, since_s: float) -> None:
-        number = next(self._serial)
+        id = f"i-{next(self._serial)}"
+        self._incidents.append(id)
         self._say(
             incident.IncidentOpened(
-                id=f"i-{number}",
+                id=id,
                 kind="machine_failed",
                 machine=name,
                 epoch=self.membership.epoch,
@@ -267,6 +269,7 @@ class _Run:
         self._newest = None
         self._warm.clear()
         self._awaited.clear()
+        self._incidents.clear()
         self.form(warm=False)
         self._trains()
 
@@ -304,6 +307,9 @@ class _Run:
             return
         self._newest = None
         self._awaited.clear()
+        for id in self._incidents:
+            self._say(incident.IncidentClosed(id=id, reason="the machine left"), "/detector")
+        self._incidents.clear()
         self._trains()
 
     def _trains(self) -> None:
