@@ -70,6 +70,21 @@ ELSEWHERE = {
     ),
     r"trainmover run --slots 2 --check-determinism train.py": "tests/e2e/test_determinism.py::"
     "test_a_job_whose_bits_differ_ends_and_says_where",
+    r"trainmover simulate --gpus 65536 .*": "tests/unit/cli/test_simulate.py::"
+    "test_a_week_of_64k_gpus_is_small_and_quick",
+    r"trainmover simulate --gpus 2048 .*": "tests/unit/cli/test_simulate.py::"
+    "test_the_planners_core_is_asked_as_well",
+    r"trainmover simulate --gpus 8192 --days .*": "tests/unit/cli/test_simulate.py::"
+    "test_people_get_tables_sources_and_a_page",
+    r"trainmover simulate --gpus 1024 --days 30 --failures failures.csv": (
+        "tests/unit/cli/test_simulate.py::test_failures_come_from_a_file"
+    ),
+    r"trainmover simulate --gpus 8192 --set .*": (
+        "tests/unit/cli/test_simulate.py::test_assumptions_can_be_changed"
+    ),
+    r"trainmover simulate --paper": (
+        "tests/unit/cli/test_simulate.py::test_the_papers_figures_have_their_deviation"
+    ),
     r"make walk": "tests/docs/test_walk.py::test_a_reader_gets_all_that_the_pages_promise",
     r"make demo": "tests/e2e/test_demo_cli.py::test_the_demo_passes_and_leaves_nothing_behind",
     r"docker compose up --build -d|docker compose run --rm cli status": TRAIN_ON,

@@ -67,9 +67,15 @@ def run(installed: Path, *command: str, home: Path) -> str:
 
 def test_it_is_the_wheel_that_runs(installed: Path, tmp_path: Path) -> None:
     where = "import trainmover, trainmover_detector as d, trainmover_planner as p"
-    where += "; print(trainmover.__file__, d.__file__, p.__file__)"
+    where += ", trainmover_simulator as s"
+    where += "; print(trainmover.__file__, d.__file__, p.__file__, s.__file__)"
     for path in run(installed, "python", "-c", where, home=tmp_path).split():
         assert Path(path).is_relative_to(installed.parent)
+
+
+def test_it_simulates(installed: Path, tmp_path: Path) -> None:
+    said = run(installed, "trainmover", "simulate", "--gpus", "8192", "--json", home=tmp_path)
+    assert len(json.loads(said)["rows"]) == 6
 
 
 def test_it_trains_with_a_standby(installed: Path, tmp_path: Path) -> None:

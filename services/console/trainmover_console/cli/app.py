@@ -33,6 +33,7 @@ from trainmover_console.cli.services.up import up
 from trainmover_console.cli.tools.bus import bus_app
 from trainmover_console.cli.tools.context import context_app
 from trainmover_console.cli.tools.detector import detector_app
+from trainmover_console.cli.tools.simulate import simulate
 
 __all__ = ["app", "run"]
 
@@ -113,6 +114,7 @@ app.add_typer(bus_app, name="bus", rich_help_panel=_TOOLS)
 app.add_typer(context_app, name="context", rich_help_panel=_TOOLS)
 app.add_typer(detector_app, name="detector", rich_help_panel=_TOOLS)
 detector_app.command("run")(detector_run)
+app.command(rich_help_panel=_TOOLS)(simulate)
 
 app.command(rich_help_panel=_SERVICES)(agent)
 app.add_typer(planner_app, name="planner", rich_help_panel=_SERVICES)

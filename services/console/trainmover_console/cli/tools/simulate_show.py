@@ -1,0 +1,253 @@
+"""``trainmover simulate``: runs the simulator and shows what came of it."""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.progress import Progress
+from rich.text import Text
+
+from trainmover.errors import ConfigError
+from trainmover_console.cli import output
+from trainmover_console.cli.exits import ExitCode
+from trainmover_console.cli.tools.simulate_ask import Asked, Question
+from trainmover_console.report import simulation as page
+from trainmover_simulator.figures import NOT_GIVEN, Figure, figures
+from trainmover_simulator.planner_run import decide
+from trainmover_simulator.replay import Outcome, replay
+from trainmover_simulator.systems import SYSTEMS, System
+
+__all__ = ["Asked", "compare", "paper"]
+
+_SHOWN = 12
+_COLUMNS = (
+    "system",
+    "ETTR",
+    "wasted\nGPU-h a\nweek",
+    "times\nstopped",
+    "roll-\nbacks",
+    "standbys\nused",
+    "waste\nM$",
+    "standbys\nM$",
+)
+
+
+def compare(asked: Asked, *, html: Path | None, format: output.Format) -> ExitCode:  # noqa: A002
+    """Let all systems go through the same failures.
+
+    Raises:
+        ConfigError: Something that was asked is not known, or a file cannot be read or written.
+    """
+    began = time.monotonic()
+    question = asked.question()
+    with _progress() as progress:
+        outcomes = _outcomes(question, progress)
+        swept = _swept(question, asked, progress) if asked.sweep else []
+        decided = _decided(question, progress) if asked.planner else None
+    data: dict[str, Any] = {
+        "rows": [_row(one, asked.price) for one in outcomes],
+        "seed": asked.seed,
+        "gpus": asked.gpus,
+        "days": asked.days,
+        "standbys": asked.standbys,
+        "scenario": question.scenario.name,
+        "failures": question.source,
+        "assumptions": {
+            "surroundings": question.scenario.about,
+            "changed": asked.changes,
+            **{one.name: (one.title, one.source, *one.assumes) for one in question.systems},
+        },
+    }
+    if swept:
+        data["sweep"] = [{"standbys": n, **_row(one, asked.price)} for n, one in swept]
+        data["least_waste"] = min(swept, key=lambda item: item[1].wasted_gpu_hours)[0]
+    if decided is not None:
+        data["planner"] = decided
+    data["wall_s"] = round(time.monotonic() - began, 3)
+    data["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if html is not None:
+        _write(html, page.render(data, outcomes, swept))
+    output.emit(data, format=format, render=lambda: _tables(data))
+    return ExitCode.OK
+
+
+def paper(*, format: output.Format) -> ExitCode:  # noqa: A002
+    """Show the papers' figures beside ours."""
+    with _progress() as progress:
+        bar = progress.add_task("a year for each figure", total=None)
+        found = figures(passed=lambda name: progress.update(bar, advance=1, description=name))
+    data = {
+        "figures": [
+            {
+                **asdict(one),
+                "deviation": round(one.deviation, 5),
+                "within": abs(one.deviation) <= 0.05,
+            }
+            for one in found
+        ],
+        "not_given": [{"name": name, "because": because} for name, because in NOT_GIVEN],
+    }
+    output.emit(data, format=format, render=lambda: _paper_table(found))
+    return ExitCode.OK
+
+
+def _progress() -> Progress:
+    """Bars on a terminal's stderr, gone when it is done; nothing where nobody looks."""
+    console = output.messages()
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
+
+
+def _outcomes(question: Question, progress: Progress) -> list[Outcome]:
+    members, standbys = question.histories(question.job)
+    found = []
+    for system in question.systems:
+        bar = progress.add_task(system.title, total=1.0)
+        found.append(
+            replay(
+                system,
+                question.scenario,
+                question.job,
+                members,
+                of_standbys=standbys,
+                passed=lambda share, bar=bar: progress.update(bar, completed=share),  # type: ignore[misc]
+            )
+        )
+        progress.update(bar, completed=1.0)
+    return found
+
+
+def _swept(question: Question, asked: Asked, progress: Progress) -> list[tuple[int, Outcome]]:
+    counts = asked.standby_counts()
+    system = _with_standbys(question)
+    bar = progress.add_task("standbys", total=len(counts))
+    found = []
+    for count in counts:
+        job = replace(question.job, standbys=count)
+        members, standbys = question.histories(job)
+        outcome = replay(system, question.scenario, job, members, of_standbys=standbys)
+        found.append((count, outcome))
+        progress.advance(bar)
+    return found
+
+
+def _decided(question: Question, progress: Progress) -> dict[str, Any]:
+    """What the planner's real core does with the same failures, beside the model's counts."""
+    bar = progress.add_task("the planner's core", total=None)
+    members, _ = question.histories(question.job)
+    system = _with_standbys(question)
+    decisions = decide(system, question.scenario, question.job, members)
+    # The core knows nothing of steps that are done again.
+    scenario = replace(question.scenario, step_s=0.0, checkpoint_s=0.0)
+    model = replay(system, scenario, question.job, members)
+    progress.remove_task(bar)
+    return {
+        **asdict(decisions),
+        "model": {
+            "interruptions": model.interruptions,
+            "standbys_used": model.standbys_used,
+            "restarts": model.restarts,
+            "still_s": (1 - model.ettr) * model.days * 86_400,
+        },
+    }
+
+
+def _with_standbys(question: Question) -> System:
+    return next(
+        (one for one in question.systems if one.standby_s is not None), SYSTEMS["trainmover"]
+    )
+
+
+def _row(outcome: Outcome, price: float) -> dict[str, Any]:
+    return {
+        "system": outcome.system,
+        "ettr": round(outcome.ettr, 5),
+        "wasted_gpu_hours_per_week": round(outcome.wasted_gpu_hours_per_week, 1),
+        "interruptions": outcome.interruptions,
+        "standbys_used": outcome.standbys_used,
+        "standbys_short": outcome.standbys_short,
+        "restarts": outcome.restarts,
+        "wasted_cost": round(outcome.wasted_gpu_hours * price),
+        "standby_cost": round(outcome.standby_gpu_hours * price),
+    }
+
+
+def _cells(row: dict[str, Any], name: str) -> tuple[object, ...]:
+    return (
+        name,
+        f"{row['ettr']:.2%}",
+        f"{row['wasted_gpu_hours_per_week']:,.0f}",
+        row["interruptions"],
+        row["restarts"],
+        row["standbys_used"],
+        f"{row['wasted_cost'] / 1e6:,.2f}",
+        f"{row['standby_cost'] / 1e6:,.2f}",
+    )
+
+
+def _tables(data: dict[str, Any]) -> RenderableType:
+    rows = [_cells(row, row["system"]) for row in data["rows"]]
+    title = (
+        f"{data['gpus']:,} GPUs for {data['days']:g} days, {data['standbys']} standbys, "
+        f"seed {data['seed']}"
+    )
+    parts: list[RenderableType] = [output.table(_COLUMNS, rows, title=title)]
+    if "sweep" in data:
+        apart = -(-len(data["sweep"]) // _SHOWN)
+        lines = [
+            _cells(row, str(row["standbys"]))
+            for row in data["sweep"]
+            if row["standbys"] % apart == 0 or row["standbys"] == data["least_waste"]
+        ]
+        parts += [Text(), output.table(("standbys", *_COLUMNS[1:]), lines)]
+        parts.append(Text(f"least waste with {data['least_waste']} standbys"))
+    if "planner" in data:
+        parts += [Text(), Text(_planner_words(data["planner"]))]
+    parts += [Text(), Text(f"failures: {data['failures']}")]
+    for who, sentences in data["assumptions"].items():
+        if sentences:
+            parts += [Text(f"{who}:"), *(Text(f"  {sentence}") for sentence in sentences)]
+    return Group(*parts)
+
+
+def _planner_words(found: dict[str, Any]) -> str:
+    model = found["model"]
+    return (
+        f"The planner's real core: {found['recoveries']} recoveries, {found['moves']} planned "
+        f"moves, {found['restarts']} restarts, {found['standbys_used']} standbys used, "
+        f"{found['still_s']:,.0f} s of standstill. "
+        f"The model: {model['interruptions']} interruptions, {model['restarts']} of them "
+        f"restarts, {model['standbys_used']} standbys used, {model['still_s']:,.0f} s."
+    )
+
+
+def _paper_table(found: tuple[Figure, ...]) -> RenderableType:
+    rows = [
+        (
+            one.name,
+            f"{one.paper:,.4g}",
+            f"{one.ours:,.4g}",
+            f"{one.deviation:+.1%}" + ("" if abs(one.deviation) <= 0.05 else " !"),
+            None if one.measured is None else f"{one.measured:,.4g}",
+        )
+        for one in found
+    ]
+    columns = ("figure", "paper", "ours", "deviation", "ours, as measured")
+    return Group(
+        output.table(columns, rows),
+        Text("\n! further off than 5 %. Sources and readings: -o json.\nNo model gives:"),
+        *(Text(f"  {name}: {because}") for name, because in NOT_GIVEN),
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"the page {path} cannot be written: {error}.") from error
+    output.note(f"page: {path}")

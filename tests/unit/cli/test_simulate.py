@@ -1,0 +1,130 @@
+"""``trainmover simulate``, as it is used."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from trainmover_console.cli.app import app
+from trainmover_simulator.systems import SYSTEMS
+
+
+def ask(*words: str) -> tuple[int, str, str]:
+    found = CliRunner().invoke(app, ["simulate", *words])
+    return found.exit_code, found.stdout, found.stderr
+
+
+def data(*words: str) -> dict[str, Any]:
+    code, text, errors = ask(*words, "--json")
+    assert code == 0, errors
+    answer: dict[str, Any] = json.loads(text)
+    return answer
+
+
+def test_a_week_of_64k_gpus_is_small_and_quick() -> None:
+    found = data("--gpus", "65536", "--days", "7", "--compare", "all")
+    assert [row["system"] for row in found["rows"]] == list(SYSTEMS)
+    assert all(
+        {"ettr", "wasted_gpu_hours_per_week", "interruptions", "standbys_used"} <= row.keys()
+        for row in found["rows"]
+    )
+    assert found["wall_s"] < 60
+    assert found["peak_bytes"] < 2 * 1024**3
+    rows = {row["system"]: row["wasted_gpu_hours_per_week"] for row in found["rows"]}
+    assert rows["trainmover"] < rows["trainmover-cold"] < rows["restart"]
+
+
+def test_the_same_seed_gives_the_same_rows() -> None:
+    words = ("--gpus", "16384", "--seed", "7")
+    assert data(*words)["rows"] == data(*words)["rows"]
+    assert data(*words)["rows"] != data("--gpus", "16384", "--seed", "8")["rows"]
+
+
+def test_a_million_gpus_can_be_asked_for() -> None:
+    found = data("--gpus", "1000000", "--compare", "trainmover,restart", "--standbys", "200")
+    assert found["wall_s"] < 60
+    assert all(0 <= row["ettr"] <= 1 for row in found["rows"])
+
+
+def test_people_get_tables_sources_and_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "out" / "page.html"
+    code, text, errors = ask("--gpus", "8192", "--sweep", "standbys", "0..4", "--html", str(page))
+    assert code == 0
+    assert re.search(r"^restart +\d+\.\d+%", text, re.MULTILINE)
+    assert re.search(r"least waste with \d standbys", text)
+    assert "TrainMover 8.2" in text.replace("\n", " ")
+    assert str(page) in errors.replace("\n", "")
+    html = page.read_text(encoding="utf-8")
+    assert html.count("<svg") == 2
+    assert html.count("<polyline") == len(SYSTEMS) + 1
+    assert not re.search(r"(src|href)=|https?://|<script", html)
+
+
+def test_a_sweep_has_each_number_of_standbys() -> None:
+    found = data("--gpus", "8192", "--compare", "trainmover", "--sweep", "standbys", "0..8")
+    assert [row["standbys"] for row in found["sweep"]] == list(range(9))
+    waste = [row["wasted_gpu_hours_per_week"] for row in found["sweep"]]
+    assert waste.index(min(waste)) == found["least_waste"]
+
+
+def test_the_planners_core_is_asked_as_well() -> None:
+    found = data("--gpus", "1024", "--days", "30", "--standbys", "3", "--planner")["planner"]
+    model = found["model"]
+    assert found["recoveries"] + found["moves"] + found["restarts"] == model["interruptions"]
+    assert found["standbys_used"] == model["standbys_used"] > 0
+
+
+def test_assumptions_can_be_changed() -> None:
+    words = ("--gpus", "8192", "--compare", "trainmover", "--days", "70")
+    before = data(*words)["rows"][0]["ettr"]
+    for change in ("detect_s=600", "trainmover.standby_s=600"):
+        found = data(*words, "--set", change)
+        assert found["rows"][0]["ettr"] < before - 0.01
+        assert found["assumptions"]["changed"] == [change]
+
+
+def test_failures_come_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "failures.csv"
+    path.write_text("at_s,slots,kind\n60,3,\n7200,8-15,rack\n", encoding="utf-8")
+    found = data("--gpus", "1024", "--days", "1", "--failures", str(path))
+    assert {row["interruptions"] for row in found["rows"]} == {2, 4}
+    assert str(path) in found["failures"]
+
+
+def test_the_papers_figures_have_their_deviation() -> None:
+    found = data("--paper")["figures"]
+    assert len(found) > 30
+    for one in found:
+        assert {"name", "source", "paper", "ours", "deviation"} <= one.keys()
+        assert one["deviation"] == pytest.approx(one["ours"] / one["paper"] - 1, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--compare", "nobody"), "there is no system 'nobody'"),
+        (("--scenario", "sunny"), "there is no scenario 'sunny'"),
+        (("--failures", "nowhere.csv"), "no file that can be read"),
+        (("--sweep", "gpus", "0..4"), "--sweep standbys 0..64"),
+        (("--sweep", "standbys", "4..0"), "is empty"),
+        (("--set", "detect_s"), "NAME=VALUE"),
+        (("--set", "luck_s=3"), "there is no 'luck_s' to set"),
+        (("--set", "detect_s=soon"), "is no number"),
+        (("--set", "detect_s=-1"), "take a number from 0 on"),
+        (("--set", "nobody.crash_s=1"), "changes nothing"),
+        (("--days", "9000000"), "too many"),
+        (("--days", "inf"), "no number of days"),
+        (("--set", "racks=0.9", "--set", "switches=0.2"), "at most 1 together"),
+        (("--compare", "restart", "--set", "trainmover.crash_s=1"), "changes nothing"),
+    ],
+)
+def test_what_is_not_known_is_named(words: tuple[str, ...], says: str) -> None:
+    code, text, errors = ask(*words)
+    assert code == 2
+    assert not text
+    assert says in " ".join(errors.split())
