@@ -70,6 +70,9 @@ ELSEWHERE = {
     ),
     r"trainmover run --slots 2 --check-determinism train.py": "tests/e2e/test_determinism.py::"
     "test_a_job_whose_bits_differ_ends_and_says_where",
+    r"trainmover run --slots 2 --standbys 1 examples/train_accelerate.py --epochs 20": (
+        "tests/e2e/test_accelerate.py::test_the_example_is_moved_and_no_bit_changes"
+    ),
     r"trainmover simulate --gpus 65536 .*": "tests/unit/cli/test_simulate.py::"
     "test_a_week_of_64k_gpus_is_small_and_quick",
     r"trainmover simulate --gpus 2048 .*": "tests/unit/cli/test_simulate.py::"
