@@ -135,6 +135,8 @@ CATALOGUE = {
     "attributes": Program(90),
     "local_head": Program(90),
     "evaluates_first": Program(90, ends=(10, 30, 60), between=True),
+    "pops": Program(100),
+    "adversarial": Program(90, ends=(30, 60)),
 }
 
 GAPS = {

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from trainmover_executor.feed.microbatches import BatchNotSplitError, split
+from trainmover_executor.feed.batches.microbatches import BatchNotSplitError, split
 
 Pair = namedtuple("Pair", "x y")
 

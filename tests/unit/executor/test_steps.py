@@ -20,11 +20,12 @@ from trainmover_executor.collectives.finite import nonfinite_in
 from trainmover_executor.collectives.latch import Latch
 from trainmover_executor.decisions.shell import RankDecisions
 from trainmover_executor.feed import Feed
+from trainmover_executor.feed.batches.kept import KeptBatch
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.report.metrics import StepLog
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.training import TrainingState
-from trainmover_executor.training.step import BatchChangedError, Step, StepAborted
+from trainmover_executor.training.step import Step, StepAborted
 
 
 class Attempts:
@@ -51,7 +52,8 @@ class Attempts:
 
 def step(*votes: bool, broken: bool = False, batch=None) -> Step:
     attempts = Attempts(list(votes or (True,)), broken=broken)
-    return Step(index=4, epoch=0, batch=batch, attempts=attempts)
+    kept = KeptBatch(batch, copies=False)
+    return Step(index=4, epoch=0, batch=kept, attempts=attempts)
 
 
 class TestStep:
@@ -157,14 +159,6 @@ class TestStep:
         parts = list(step(batch=(x, y)).microbatches(2))
         assert [part[1].tolist() for part in parts] == [[0, 1], [2, 3]]
         assert torch.equal(torch.cat([part[0] for part in parts]), x)
-
-    def test_a_batch_changed_in_place_cannot_be_redone(self):
-        batch = {"x": [torch.ones(3)]}
-        one = step(batch=batch)
-        one.check_batch()
-        batch["x"][0].mul_(2)
-        with pytest.raises(BatchChangedError, match=r"step 4 broke .* shape \(3,\)"):
-            one.check_batch()
 
 
 class TestStepStart:

@@ -22,7 +22,7 @@ _HEAD: Final = """<!-- Made by trainmover_executor.programs.reference; a test co
 `from trainmover import Session`. How to use it: [adopt](../howto/adopt.md).
 """
 _SECTIONS: Final = ("Args", "Attributes", "Example", "Raises", "Returns")
-_INSIDE: Final = frozenset({"before_optimizer", "cast_vote", "check_batch", "check_body"})
+_INSIDE: Final = frozenset({"before_optimizer", "cast_vote", "check_body", "put_batch_back"})
 """Methods of a step that the session itself calls."""
 
 

@@ -1,18 +1,20 @@
-"""Calls of ``session.steps``: what each is about, and the iterator that the program gets."""
+"""Calls of ``session.steps``: what each is about, its iterator, and which of them are open."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any, Protocol
 
+from trainmover.errors import ConfigError
 from trainmover_executor.feed import Feed
-from trainmover_executor.position.course import Level
+from trainmover_executor.position.course import Course, Level
+from trainmover_executor.position.position import Position
 from trainmover_executor.program.wrappers import bring_along
 from trainmover_executor.training.step import Step
 
-__all__ = ["Call", "StepIterator", "Steps"]
+__all__ = ["Call", "OpenCalls", "StepIterator", "Steps"]
 
 
 class Steps(Protocol):
@@ -48,6 +50,100 @@ class Call:
         self.feed: Feed | None = None
         self.beginning: dict[str, Any] = {}
         self.over = False
+
+
+class OpenCalls:
+    """The calls that have begun and not ended, outermost first.
+
+    Attributes:
+        course: Where this process is in its program.
+        step: The step that was given last.
+    """
+
+    def __init__(self) -> None:
+        self.course = Course()
+        self.step: Step | None = None
+        self._open: list[Call] = []
+        self._owner: Call | None = None
+
+    @property
+    def feeds(self) -> list[Feed]:
+        """Their data."""
+        return [call.feed for call in self._open if call.feed is not None]
+
+    @property
+    def beginnings(self) -> list[dict[str, Any]]:
+        """Where their data began, at a standby."""
+        return [call.beginning for call in self._open]
+
+    @property
+    def max_steps(self) -> int | None:
+        """Of the call that gave the last step."""
+        return None if self._owner is None else self._owner.max_steps
+
+    @property
+    def holds_a_step(self) -> bool:
+        """Whether the program was given a step whose body has not begun."""
+        step = self.step
+        innermost = bool(self._open) and self._owner is self._open[-1]
+        return step is not None and innermost and not (step.entered or step.committed)
+
+    def begin(self, call: Call) -> None:
+        """The program asks ``call`` for its first step."""
+        call.level = self.course.begin()
+        call.feed = call.open_feed()
+        self._open.append(call)
+        self._owner = None
+
+    def gave(self, call: Call, step: Step) -> None:
+        """``step`` goes to the program."""
+        self._owner, self.step = call, step
+
+    def unfinished(self, call: Call) -> Step | None:
+        """The step that ``call`` gave last, where it is not committed.
+
+        Raises:
+            ConfigError: The program did not enter it.
+        """
+        step = self.step
+        if step is None or step.committed or call not in self._open or self._owner is not call:
+            return None
+        if not step.entered:
+            raise ConfigError(
+                "the body of the loop did not enter the step: use 'with step as batch:'"
+            )
+        return step
+
+    def aborted(self, call: Call) -> Step | None:
+        """The step that ``call`` gave last, where it has to be done again."""
+        step = self.step
+        if step is None or self._owner is not call or not step.entered or step.committed:
+            return None
+        return step
+
+    def close(
+        self,
+        call: Call,
+        *,
+        committed: int,
+        variables: Mapping[str, Any],
+        left_at: Position | None,
+    ) -> None:
+        """``call`` is over, with those inside of it.
+
+        Args:
+            call: Which call.
+            committed: Steps that are committed.
+            variables: What the program's were, where the data is used up.
+            left_at: Where the job stood, where the program left the loop.
+        """
+        assert call.level is not None  # noqa: S101 - it has begun
+        call.over = True
+        self.course.end(call.level, committed=committed, variables=dict(variables), left_at=left_at)
+        if call in self._open:
+            del self._open[self._open.index(call) :]
+        if self._owner is call:
+            self.step = self._owner = None
 
 
 class StepIterator(Iterator[Step]):

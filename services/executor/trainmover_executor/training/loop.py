@@ -20,9 +20,9 @@ from trainmover_executor.checks.determinism import DeterminismCheck
 from trainmover_executor.checks.lookout import Lookout
 from trainmover_executor.checks.rank_own import RankOwn
 from trainmover_executor.decisions.effects import FirstVote, Starts
+from trainmover_executor.feed.batches.kept import Batches
 from trainmover_executor.feed.cycle import Cycle
 from trainmover_executor.moves.handover import Handover
-from trainmover_executor.position.course import Course
 from trainmover_executor.position.moment import Moment
 from trainmover_executor.position.placement import Placement
 from trainmover_executor.position.position import Position
@@ -39,7 +39,7 @@ from trainmover_executor.state.rng import capture_rng
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.training.attempt import Attempt
 from trainmover_executor.training.between import BetweenSteps, told_of
-from trainmover_executor.training.calls import Call, StepIterator
+from trainmover_executor.training.calls import Call, OpenCalls, StepIterator
 from trainmover_executor.training.step import Step
 from trainmover_executor.training.vote import Voting
 from trainmover_executor.worker.runtime import Runtime
@@ -74,9 +74,7 @@ class TrainingLoop:
         at_end: Whether the program asked for votes at the end of bodies.
 
     Attributes:
-        course: Where this process is in its program.
-        calls: The calls of ``session.steps`` that have begun and not ended, outermost first.
-        step: The step that was given last.
+        calls: The calls of ``session.steps`` that have begun and not ended.
         attempt: Where in its body the running step is.
         cycles: What the program draws from besides.
     """
@@ -110,12 +108,11 @@ class TrainingLoop:
         self._lookout = Lookout(state, variables)
         self._rank_own = RankOwn(handover.private_state, variables)
         self.costs = Costs(runtime)
-        self.course = Course()
-        self.calls: list[Call] = []
-        self.step: Step | None = None
+        self.calls = OpenCalls()
         self.cycles: list[Cycle] = []
         self._sites: dict[Any, int] = {}
         self._site: Any = None
+        self._batches: dict[Any, Batches] = {}
         self._voted = Position([], {}, [], {})
         self._given: dict[str, Any] = {}
         self._passed: list[Any] = []
@@ -130,7 +127,6 @@ class TrainingLoop:
         self._shadow: Shadow
         self._between = BetweenSteps(runtime, state, handover=handover, variables=variables)
         self._started = False
-        self._owner: Call | None = None
 
     def shadowed_by(self, shadow: Shadow) -> None:
         """The standby's part."""
@@ -165,16 +161,8 @@ class TrainingLoop:
 
     def _unfinished(self, call: Call, iterator: StepIterator) -> Step | None:
         """The step given last, where it has to be done again and no jump led back to it."""
-        step = self.step
-        if step is None or step.committed or call not in self.calls:
-            return None
-        if self._owner is not call:
-            return None
-        if not step.entered:
-            raise ConfigError(
-                "the body of the loop did not enter the step: use 'with step as batch:'"
-            )
-        if self._runtime.sandboxed:
+        step = self.calls.unfinished(call)
+        if step is None or self._runtime.sandboxed:
             return None
         log.warning("the code behind the body of an aborted step ran", step=step.index)
         try:
@@ -186,14 +174,11 @@ class TrainingLoop:
     def _begin(self, call: Call) -> None:
         if call.start_step:
             self._start_from(call.start_step)
-        call.level = self.course.begin()
-        call.feed = call.open_feed()
-        self.calls.append(call)
-        self._owner = None
+        self.calls.begin(call)
 
     def _start_from(self, step: int) -> None:
         """The program has loaded a checkpoint of ``step`` steps."""
-        if self.course.levels[0].ended or len(self.course.levels) > 1:
+        if self.calls.course.levels[0].ended or len(self.calls.course.levels) > 1:
             raise ConfigError(
                 f"session.steps(start_step={step}) comes after an earlier call of session.steps(): "
                 "start_step belongs to the first"
@@ -219,17 +204,17 @@ class TrainingLoop:
             self._settle()
             self._end(call, frame)
             return None
-        self.course.draw(call.level)
+        self.calls.course.draw(call.level)
         self._given = self._moment.position.variables
-        self._owner = call
-        self.step = Step(
+        step = Step(
             index=self._handover.committed,
             epoch=call.feed.epoch,
-            batch=batch,
+            batch=self.batches.keep(batch),
             attempts=self,
             loop=frame,
         )
-        return self.step
+        self.calls.gave(call, step)
+        return step
 
     def _end(self, call: Call, frame: FrameType) -> None:
         """The data of ``call`` is used up."""
@@ -243,11 +228,10 @@ class TrainingLoop:
         if self._runtime.sandboxed:
             self._close(call, left_at=Position([], {}, [], {}))
             return
-        step = self.step
-        aborted = self._owner is call and step is not None and step.entered and not step.committed
-        if aborted and step is not None and sys.exc_info()[0] is None and not step.running:
+        step, aborted = self.calls.step, self.calls.aborted(call)
+        if aborted is not None and sys.exc_info()[0] is None and not aborted.running:
             self._runtime.fatal = (
-                f"step {step.index} has to be done again because communication broke, but the "
+                f"step {aborted.index} has to be done again because communication broke, but the "
                 "program left the loop inside of its body. Put 'break' and 'return' behind "
                 "'with step'."
             )
@@ -262,23 +246,13 @@ class TrainingLoop:
         variables: Mapping[str, Any] = MappingProxyType({}),
         left_at: Position | None = None,
     ) -> None:
-        assert call.level is not None  # noqa: S101 - it has begun
-        call.over = True
         committed = self._handover.committed
-        self.course.end(call.level, committed=committed, variables=dict(variables), left_at=left_at)
-        if call in self.calls:
-            del self.calls[self.calls.index(call) :]
-        if self._owner is call:
-            self.step = self._owner = None
+        self.calls.close(call, committed=committed, variables=variables, left_at=left_at)
         self._handover.leaver.pause()
 
     def close_shadow(self, call: Call) -> None:
         """At a standby: ``call`` is over."""
         self._close(call)
-
-    def gave(self, call: Call, step: Step) -> None:
-        """At a standby: ``step`` goes to the program."""
-        self._owner, self.step = call, step
 
     def _write_final(self) -> None:
         if self._log.wanted:
@@ -294,19 +268,17 @@ class TrainingLoop:
         self._journal.begin()
 
     @property
-    def _holds_a_step(self) -> bool:
-        """Whether the program was given a step whose body has not begun."""
-        step = self.step
-        innermost = bool(self.calls) and self._owner is self.calls[-1]
-        return step is not None and innermost and not (step.entered or step.committed)
+    def batches(self) -> Batches:
+        """Of the place from which the program asks for steps."""
+        return self._batches.setdefault(self._site, Batches())
 
     def _look(self, frame: FrameType, *, between: bool) -> None:
         """Note where the job stands, before anything is drawn."""
-        if between and self._holds_a_step:
+        if between and self.calls.holds_a_step:
             return  # a joiner begins in front of that step, too
         self._moment = Moment(
             position=self.here(frame, asks=not between),
-            place=self.course.place(committed=self._handover.committed, between=between),
+            place=self.calls.course.place(committed=self._handover.committed, between=between),
             placement=self.attempt.placement,
             votes_at_end=self.attempt.keeps_all,
             accumulates=self.attempt.accumulates,
@@ -329,7 +301,7 @@ class TrainingLoop:
             votes: It is in a body, in front of the vote.
         """
         return Position(
-            feeds=[call.feed.position() for call in self.calls if call.feed is not None],
+            feeds=[feed.position() for feed in self.calls.feeds],
             rng=capture_rng(),
             buffers=self._start.private_buffers(),
             variables=self.variables.changed(frame, asks=asks, votes=votes),
@@ -382,7 +354,7 @@ class TrainingLoop:
     def _take_back(self, step: Step, frame: FrameType) -> None:
         self._start.restore()
         self.variables.put_back(frame)
-        step.check_batch()
+        step.put_batch_back()
         if self.attempt.was_in_sandbox:
             return
         self._following.abort()
@@ -397,7 +369,7 @@ class TrainingLoop:
 
     def before_optimizer(self) -> None:
         """In front of an optimizer's step: vote if this is the place; leave an aborted body."""
-        step = self.step
+        step = self.calls.step
         if step is None or not step.running:
             return
         step.check_body()
@@ -416,8 +388,7 @@ class TrainingLoop:
             self._determinism.keep()
             return False
         self._determinism.compare()
-        call = self._owner
-        limit = None if call is None else call.max_steps
+        limit = self.calls.max_steps
         last = limit is not None and self._handover.committed + 1 >= limit
         warm = self._sites.get(self._site, 0) + 1 >= SHADOW_ITERATIONS
         frame = sys._getframe(1)  # noqa: SLF001 - the documented way
@@ -435,12 +406,13 @@ class TrainingLoop:
             given=differing(self._given, here.variables),
             at_end=self.attempt.votes_at_end,
             settings=self._state.settings(),
-            open=self.course.open,
+            open=self.calls.course.open,
         )
         return self._voted
 
     def end(self, step: Step) -> bool:
         """See ``Attempts.end``."""
+        self.batches.look(step.kept)
         if self._runtime.sandboxed:
             return self._shadow.end(step)
         self._sites[self._site] = self._sites.get(self._site, 0) + 1
@@ -448,8 +420,7 @@ class TrainingLoop:
         if not step.committed:
             return True
         self._journal.committed(epoch=step.epoch)
-        feeds = [call.feed for call in self.calls if call.feed is not None]
-        attempt = self.attempt
+        attempt, feeds = self.attempt, self.calls.feeds
         self.costs.committed(self._start, feeds, at_end=attempt.keeps_all, because=attempt.because)
         self._timing.left()
         return False
@@ -468,7 +439,7 @@ class TrainingLoop:
     def between(self, work: Callable[[], _Result], frame: FrameType) -> _Result | None:
         """See ``Session.between_steps``."""
         self._runtime.raise_fatal()
-        if self.step is not None and self.step.running:
+        if self.calls.step is not None and self.calls.step.running:
             raise ConfigError("session.between_steps() was called inside 'with step'")
         if self._runtime.sandboxed:
             result = self._shadow.between(work, frame)
@@ -488,7 +459,7 @@ class TrainingLoop:
                 return result  # type: ignore[no-any-return]
 
     def _note_passed(self, result: Any) -> None:
-        self.course.results.append(result)
-        if self._holds_a_step and self._moment is not None:
+        self.calls.course.results.append(result)
+        if self.calls.holds_a_step and self._moment is not None:
             self._moment = replace(self._moment, passed=[*self._moment.passed, result])
             self._show()

@@ -12,6 +12,7 @@ import structlog
 
 from trainmover_executor.decisions.effects import Warm
 from trainmover_executor.feed import Feed
+from trainmover_executor.feed.batches.kept import KeptBatch
 from trainmover_executor.messages.worker import Warmed
 from trainmover_executor.moves.handover import Handover
 from trainmover_executor.position.course import EndCall, OneMoreStep, Stay, TakeOver
@@ -79,7 +80,8 @@ class Shadow:
         self._asked: frozenset[str] = frozenset()
         self._leaving: EndedCall | None = None
         self._one_more = False
-        self._batches: dict[Any, Any] = {}
+        self._batches: dict[Any, KeptBatch] = {}
+        self._given: Step | None = None
         self.completed = 0
         self.votes_at_end = False
 
@@ -112,7 +114,7 @@ class Shadow:
 
     def _go(self, call: Call, iterator: StepIterator, frame: FrameType) -> Step | None:
         """Where the job is, or nearer to it."""
-        way, moment = self._joiner.way(self._loop.course, between=False, data=self)
+        way, moment = self._joiner.way(self._loop.calls.course, between=False, data=self)
         match way:
             case EndCall(ended=ended):
                 return self._leave(call, iterator, ended, frame)
@@ -124,7 +126,7 @@ class Shadow:
                     self._load, self.votes_at_end = voted.variables, voted.at_end
                 self._one_more = True
                 self._asked = self._loop.variables.roots(frame)
-                *outer, (ordinal, _) = self._loop.course.open
+                *outer, (ordinal, _) = self._loop.calls.course.open
                 given = self._joiner.variables_when_given([*outer, [ordinal, drawn]])
                 self._set_variables(given, frame)
                 committed = self._joiner.committed
@@ -150,27 +152,36 @@ class Shadow:
     def _step(self, call: Call, iterator: StepIterator, *, drawn: int, index: int) -> Step | None:
         """A step of the sandbox, as the ``drawn``-th of its call; None where there is no data."""
         assert call.level is not None and call.feed is not None  # noqa: S101, PT018 - begun
-        more, batch = self._draw(call.feed)
-        if not more:
+        self._put_batch_back()
+        batch = self._draw(call.feed)
+        if batch is None:
             return None
         iterator.bring_wrappers_along(by=drawn - 1 - call.level.drawn)
-        self._loop.course.draw(call.level)
+        self._loop.calls.course.draw(call.level)
         call.level.drawn = drawn
         step = Step(index=index, epoch=call.feed.epoch, batch=batch, attempts=self._loop, loop=None)
-        self._loop.gave(call, step)
+        self._loop.calls.gave(call, step)
+        self._given = step
         return step
 
-    def _draw(self, feed: Feed) -> tuple[bool, Any]:
+    def _draw(self, feed: Feed) -> KeptBatch | None:
         """A batch for the sandbox; of one more step the last one: the job waits for that."""
         if self._one_more and self._site in self._batches:
-            return True, self._batches[self._site]
+            return self._batches[self._site]
         more, batch = feed.draw()
         if not more:
             feed.rewind()
             more, batch = feed.draw()
-        if more:
-            self._batches[self._site] = batch
-        return more, batch
+        if not more:
+            return None
+        self._batches[self._site] = kept = self._loop.batches.keep(batch, copies=True)
+        return kept
+
+    def _put_batch_back(self) -> None:
+        """The program is done with the step that was given last; its data may be used again."""
+        if self._given is not None:
+            self._given.put_batch_back()
+            self._given = None
 
     def _leave(
         self, call: Call, iterator: StepIterator, ended: EndedCall, frame: FrameType
@@ -227,16 +238,15 @@ class Shadow:
             feed.preload(position)
 
     def _with(self, feeds: Sequence[dict[str, Any] | None]) -> list[tuple[Feed, dict[str, Any]]]:
-        pairs = zip(self._loop.calls, feeds, strict=False)
-        return [
-            (call.feed, feed) for call, feed in pairs if call.feed is not None and feed is not None
-        ]
+        pairs = zip(self._loop.calls.feeds, feeds, strict=False)
+        return [(feed, position) for feed, position in pairs if position is not None]
 
     # -- attempts ----------------------------------------------------------------------------------
 
     def begin(self, step: Step, frame: FrameType) -> None:
         """The body of a step begins in the sandbox."""
-        del step, frame
+        del frame
+        step.put_batch_back()  # where the body has run before
         self._runtime.begin_step()
         self._state.forget_passes()
 
@@ -274,7 +284,7 @@ class Shadow:
 
     def between(self, work: Callable[[], Any], frame: FrameType) -> Any:
         """Work between steps in the sandbox, or what it returned in the job."""
-        course = self._loop.course
+        course = self._loop.calls.course
         if not self._is_warm or not self._joiner.knows_the_place:
             result = None if self._is_warm else work()
             course.results.append(None)
@@ -294,22 +304,25 @@ class Shadow:
         """Stand where the job stands, with the position of the rank that is replaced."""
         loop, place, position = self._loop, moment.place, moment.position
         if iterator is not None and place.open:
-            mine = loop.course.levels[-1].drawn
+            mine = loop.calls.course.levels[-1].drawn
             iterator.bring_wrappers_along(by=place.open[-1][1] - mine)
         if not position.feeds and place.open and self._beginning is not None:
             position = self._beginning
         loop.variables.load(position.variables, frame, contents=moment.large)
-        loop.course.adopt(place)
+        loop.calls.course.adopt(place)
         self._state.forget_passes()
         self._seek(position)
         restore_rng(position.rng)
         self._state.load_buffers(position.buffers)
+        self._put_batch_back()
         self._batches.clear()
         self._handover.is_joiner = True
         loop.joined(moment, sites=self._sites)
 
     def _seek(self, position: Position) -> None:
         """Have the data of all open calls stand as in ``position``."""
-        for call, feed in zip(self._loop.calls, position.feeds, strict=True):
-            assert call.feed is not None  # noqa: S101 - it has begun
-            call.feed.seek(call.beginning if feed is None else feed)
+        calls = self._loop.calls
+        for feed, beginning, there in zip(
+            calls.feeds, calls.beginnings, position.feeds, strict=True
+        ):
+            feed.seek(beginning if there is None else there)

@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any, Final, Protocol
 
-import torch
-
-from trainmover.errors import ConfigError, TrainMoverError
+from trainmover.errors import ConfigError
 from trainmover_executor.checks.determinism import NotDeterministicError
-from trainmover_executor.feed.microbatches import split
+from trainmover_executor.feed.batches.kept import KeptBatch
+from trainmover_executor.feed.batches.microbatches import split
 from trainmover_executor.program.frames import place_in
 from trainmover_executor.program.jump import go_back
 
-__all__ = ["Attempts", "BatchChangedError", "Step", "StepAborted"]
+__all__ = ["Attempts", "Step", "StepAborted"]
 
 
 class StepAborted(BaseException):
@@ -24,10 +23,6 @@ class StepAborted(BaseException):
 
     A BaseException, so that no ``except Exception`` in user code can catch it.
     """
-
-
-class BatchChangedError(TrainMoverError):
-    """An aborted step cannot be redone because its batch was modified in place."""
 
 
 class Attempts(Protocol):
@@ -59,14 +54,13 @@ class Step:
         *,
         index: int,
         epoch: int,
-        batch: Any,
+        batch: KeptBatch,
         attempts: Attempts,
         loop: FrameType | None = None,
     ) -> None:
         self.index = index
         self.epoch = epoch
-        self._batch = batch
-        self._versions = [(t, t._version) for t in _tensors(batch)]  # noqa: SLF001 - no public name
+        self.kept = batch
         self._attempts = attempts
         self._loop = loop
         self._frame: FrameType | None = None
@@ -84,7 +78,7 @@ class Step:
         self.voted = False
         self._attempts.begin(self, self._frame)
         self.entered = self.running = True
-        return self._batch
+        return self.kept.batch
 
     def __exit__(
         self,
@@ -142,32 +136,16 @@ class Step:
 
         See ``microbatches.split`` for what is cut and what is passed whole.
         """
-        return split(self._batch, count)
+        return split(self.kept.batch, count)
 
-    def check_batch(self) -> None:
-        """Make sure that the batch is what it was before the aborted attempt.
+    def put_batch_back(self) -> None:
+        """Have the batch be what it was before the body ran.
 
         Raises:
-            BatchChangedError: The body changed it in place.
+            BatchChangedError: The body changed it in place, for the first time.
         """
-        for tensor, version in self._versions:
-            if tensor._version != version:  # noqa: SLF001 - no public name
-                raise BatchChangedError(
-                    f"step {self.index} broke and must be redone, but its body changed the batch "
-                    f"in place (a tensor of shape {tuple(tensor.shape)}). Use an out-of-place "
-                    "operation on the batch."
-                )
+        self.kept.put_back(of=f"step {self.index}")
 
 
 _VERDICTS: Final = (ConfigError, NotDeterministicError)
 """Of this package on the program: another rank may have ended for the same reason already."""
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        return [tensor for item in value.values() for tensor in _tensors(item)]
-    if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in _tensors(item)]
-    return []

@@ -1,0 +1,1 @@
+"""A batch in the body of a step: in parts (``microbatches``), and as it was drawn (``kept``)."""
