@@ -125,6 +125,28 @@ class TestWhatIsLoaded:
         train(feed, most=100)
         assert loader.dataset.loaded.tolist() == [0] * used + [1] * (SIZE - used)
 
+    def test_a_preload_ends_in_time_and_goes_on_where_it_was(self):
+        class Slow:
+            drawn = 0
+
+            def __iter__(self):
+                for number in range(100):
+                    time.sleep(0.01)
+                    self.drawn += 1
+                    yield number
+
+        leaver, loader = Feed(Slow()), Slow()
+        while leaver.draw()[1] < 19:
+            pass
+        feed, place = Feed(loader), leaver.position()
+        feed.preload(place, budget_s=0.05)
+        assert 1 <= loader.drawn < 20
+        while loader.drawn < 20:
+            feed.preload(place, budget_s=0.05)
+        feed.preload(place)
+        feed.seek(place)
+        assert (feed.draw(), loader.drawn) == ((True, 20), 21)
+
     @pytest.mark.filterwarnings("ignore:'set_vital':UserWarning")
     def test_a_state_that_is_quickly_loaded_saves_loading_the_data(self):
         class Slow(Numbers):

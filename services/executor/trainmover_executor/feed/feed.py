@@ -186,11 +186,15 @@ class Feed:
                 self._set_epoch_of(position)
             return self._source.prepare(position["mark"], position["consumed"], until=until)
 
-    def preload(self, position: dict[str, Any]) -> None:
+    def preload(self, position: dict[str, Any], *, budget_s: float = _NO_LIMIT) -> None:
         """Be at ``position`` and load what follows it, so that a ``seek`` to there finds it loaded.
 
         Later positions may be preloaded in turn. Process-wide generators stay as they are. Nothing
         is done where nobody but the program loads.
+
+        Args:
+            position: Where to be.
+            budget_s: Stop before, after so many seconds.
 
         Raises:
             DataEndedError: The data ends before.
@@ -200,9 +204,9 @@ class Feed:
             return
         if self._is_in(position) and self._consumed > position["consumed"]:
             return  # it was begun beyond that place, and training gets there
-        drops = max(source.drops, _PRELOAD_DROPS)
+        drops, until = max(source.drops, _PRELOAD_DROPS), time.monotonic() + budget_s
         with _generators_kept():
-            self._go(position, until=_NO_LIMIT, drops=drops, leads=True)
+            self._go(position, until=until, drops=drops, leads=True)
 
     def _set_epoch_of(self, position: dict[str, Any]) -> None:
         self._epoch = position["epoch"]

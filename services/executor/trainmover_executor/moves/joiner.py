@@ -9,6 +9,8 @@ it takes over what a leaver or a replica holds, and is a member from then on.
 from __future__ import annotations
 
 import contextlib
+import math
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -64,6 +66,9 @@ log = structlog.get_logger(__name__)
 
 _PATIENCE_S: Final = 86400.0
 _UNBORN: Final = -1
+_CLOSE: Final = 4
+"""Steps of the leaver whose batches are loaded while it trains on, without slowing it."""
+_BUDGET_S: Final = 0.05
 _GRADIENTS_LOST: Final = (
     "the gradients that rank {rank} accumulated by itself, without communication, in the bodies "
     "since the last step of its optimizer are lost with it. Put all micro-batches of one optimizer "
@@ -80,8 +85,10 @@ class Data(Protocol):
     def approach(self, feeds: Sequence[dict[str, Any] | None]) -> bool:
         """Get nearer to where the job is; whether there is nothing left to do."""
 
-    def preload(self, feeds: Sequence[dict[str, Any] | None]) -> None:
-        """Have loaded what follows there."""
+    def preload(
+        self, feeds: Sequence[dict[str, Any] | None], *, budget_s: float = math.inf
+    ) -> None:
+        """Have loaded what follows there, or get nearer to it in so many seconds."""
 
 
 class Joiner:
@@ -279,7 +286,7 @@ class Joiner:
                     self._keep(coming)
                 if coming.message or not isinstance(way, TakeOver):
                     return way
-                data.preload(coming.told["feeds"])
+                self._catch_up(coming, data)
                 self._state.structure.load(coming.told["structure"])
                 say_arrived(coming.link, epoch=coming.plan.epoch)
                 coming.follower = StateFollower(
@@ -299,14 +306,34 @@ class Joiner:
             else:
                 coming.large |= message["large"]
 
+    def _catch_up(self, coming: Coming, data: Data) -> None:
+        """Load what the leaver will need next, before it waits for this joiner.
+
+        Where places in the data are found by drawing, the leaver takes many steps meanwhile.
+        """
+        at, behind = coming.told["place"]["committed"], sys.maxsize
+        data.preload(coming.told["feeds"])
+        while (seen := self._seen_ahead(coming)) is not None:
+            steps = seen["place"]["committed"] - at
+            if steps <= _CLOSE or steps >= behind:
+                return
+            at, behind = seen["place"]["committed"], steps
+            data.preload(seen["position"]["feeds"])
+
     def _keep_up(self, coming: Coming, data: Data) -> None:
-        """Load what the leaver will need next, as far as it has shown where it is."""
+        """The same while the leaver trains on, a little at a time: it waits for what it sends."""
+        seen = self._seen_ahead(coming)
+        if seen is not None:
+            data.preload(seen["position"]["feeds"], budget_s=_BUDGET_S)
+
+    def _seen_ahead(self, coming: Coming) -> dict[str, Any] | None:
+        """Where the leaver has shown itself, if that is ahead in the same calls."""
         seen, place = self._runtime.places.seen(), coming.told["place"]
         if seen is None or seen["place"]["committed"] <= place["committed"]:
-            return
+            return None
         calls = [ordinal for ordinal, _ in place["open"]]
-        if [ordinal for ordinal, _ in seen["place"]["open"]] == calls:
-            data.preload(seen["position"]["feeds"])
+        same = [ordinal for ordinal, _ in seen["place"]["open"]] == calls
+        return seen if same else None
 
     def _take_over(self, coming: Coming) -> Moment:
         plan, runtime = coming.plan, self._runtime

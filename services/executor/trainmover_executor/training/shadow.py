@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -232,10 +233,12 @@ class Shadow:
             self._loop.costs.followed([feed for feed, _ in pairs])
         return all(arrived)
 
-    def preload(self, feeds: Sequence[dict[str, Any] | None]) -> None:
+    def preload(
+        self, feeds: Sequence[dict[str, Any] | None], *, budget_s: float = math.inf
+    ) -> None:
         """See ``Data.preload``."""
         for feed, position in self._with(feeds):
-            feed.preload(position)
+            feed.preload(position, budget_s=budget_s)
 
     def _with(self, feeds: Sequence[dict[str, Any] | None]) -> list[tuple[Feed, dict[str, Any]]]:
         pairs = zip(self._loop.calls.feeds, feeds, strict=False)
