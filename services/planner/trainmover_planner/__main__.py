@@ -37,6 +37,13 @@ def main() -> None:
         help="standbys that automatic moves leave for crashes (default %(default)s)",
     )
     group.add_argument(
+        "--topology",
+        default=",".join(defaults.topology),
+        metavar="LABELS",
+        help="labels that say where a machine is, the nearest level first: a standby near to the "
+        "machines beside a slot is preferred (default %(default)s)",
+    )
+    group.add_argument(
         "--fence-budget",
         type=int,
         default=defaults.fence_budget,
@@ -93,6 +100,7 @@ def main() -> None:
     settings = Settings(
         automation=arguments.automation,
         keep_reserve=arguments.keep_reserve,
+        topology=tuple(level.strip() for level in arguments.topology.split(",") if level.strip()),
         fence_budget=arguments.fence_budget,
         fence_votes=arguments.fence_votes,
         cooldown_s=arguments.cooldown,

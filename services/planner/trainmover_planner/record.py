@@ -18,7 +18,7 @@ from trainmover.job.topology import Frozen, Membership
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import RankReport
 from trainmover_planner.history import remember
-from trainmover_planner.machines import condemn
+from trainmover_planner.machines import choice, condemn
 from trainmover_planner.machines.evidence import nearly_all
 from trainmover_planner.machines.formation import refuse
 from trainmover_planner.migrations.migrations import advance, base_of
@@ -126,8 +126,11 @@ def _of_ranks(transition: Transition, payload: Frozen) -> None:
 
 
 def _of_detectors(transition: Transition, fact: Fact) -> None:
+    known = transition.state.incidents
     match fact.payload:
         case incident.IncidentOpened() as opened:
+            if opened.machine and opened.kind != "notice" and opened.id not in known:
+                choice.note_trouble(transition, opened.machine)
             transition.put("incidents", opened.id, opened)
             if fact.trace and len(transition.state.traces) < _TRACES:
                 transition.put("traces", opened.id, fact.trace)
@@ -327,6 +330,8 @@ def _died(
     transition: Transition, incarnation: Incarnation, *, reason: str, incident: str | None
 ) -> None:
     if incarnation not in transition.state.deaths:
+        if incident is None:
+            choice.note_trouble(transition, incarnation[0])
         transition.set(
             deaths=transition.state.deaths.put(
                 incarnation, Death(transition.now_s, reason[: shapes.LONGEST], incident)

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from trainmover.job.topology import Frozen, Membership
 
-__all__ = ["MigrationKind", "Move", "Plan"]
+__all__ = ["Candidate", "MigrationKind", "Move", "Plan"]
 
 MigrationKind = Literal["planned", "failure"]
 
@@ -29,6 +29,26 @@ class Move(Frozen):
         return f"{self.leaver} -> {self.joiner or '?'} in slot {self.slot}"
 
 
+class Candidate(Frozen):
+    """A machine that could have taken a slot.
+
+    Attributes:
+        chosen: Whether the plan gives it the slot.
+        costs: What speaks against it, in points by term (``cold``, ``leaving``, ``trouble``,
+            ``far``, ``fresh``, ``former``); what is not named is nothing.
+    """
+
+    slot: int = Field(ge=0)
+    machine: str
+    chosen: bool
+    costs: Mapping[str, int] = {}
+
+    @property
+    def cost(self) -> int:
+        """In points, all terms together."""
+        return sum(self.costs.values())
+
+
 class Plan(Frozen):
     """Everything the machines need to know about one migration.
 
@@ -42,6 +62,7 @@ class Plan(Frozen):
         sources: For each joining rank, the rank that hands it the replicated state. In a planned
             move this is the leaver's own rank, that is, the same number. In a failure plan it is
             never another joining rank; the same number says that its process holds it already.
+        candidates: Of each slot that a standby takes, the chosen one and the next best.
     """
 
     id: str
@@ -51,6 +72,7 @@ class Plan(Frozen):
     membership: Membership
     moves: tuple[Move, ...]
     sources: Mapping[int, int]
+    candidates: tuple[Candidate, ...] = ()
 
     @property
     def epoch(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -101,6 +101,7 @@ class World:
         ranks: int | None = None,
         nnodes=None,
         warm_limit: int | None = None,
+        labels: Mapping[str, str] | None = None,
     ):
         count = self.ranks if ranks is None else ranks
         low, high = nnodes or (self.slots, self.slots + self.spare)
@@ -110,6 +111,7 @@ class World:
                     name=name,
                     generation=generation,
                     endpoints=tuple(f"{name}:{generation}{local}" for local in range(count)),
+                    labels=labels or {},
                 ),
                 nnodes_min=low,
                 nnodes_max=high,

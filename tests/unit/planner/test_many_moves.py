@@ -6,11 +6,11 @@ import pytest
 
 from trainmover.errors import RequestRefusedError
 from trainmover.events import executor, migration
-from trainmover.job.topology import Layout, Member
+from trainmover.job.topology import Layout
 from trainmover.protocol.private_state import holder_of, holders_of
 from trainmover.tracing.observe import new_event
 from trainmover_console.view.summary import summarise
-from trainmover_planner.machines.assignment import match, sources
+from trainmover_planner.machines.assignment import sources
 from trainmover_planner.state.inventory import incarnation_of
 
 
@@ -106,14 +106,6 @@ def test_standbys_are_matched_so_that_every_slot_is_ready(world_class):
     world.warming("w-7", slots=[4, 5])  # it is ready for slot 1 no more
     world.ask("migrate", machine="w-4", others=["w-1"])
     assert {m.slot: m.joiner for m in world.last_plan().moves} == {1: "w-6", 4: "w-7"}
-
-
-def test_a_warming_standby_yields_to_a_ready_one():
-    one, other = (Member(machine=n, generation=0, endpoints=("h:1",)) for n in ("a", "b"))
-    ready = {0: [one, other], 1: [one]}
-    assert match([0, 1], ready, {0: [], 1: [other]}) == {0: other, 1: one}
-    assert match([0, 1], {0: [one], 1: []}, {0: [], 1: [one]}) == {0: one}
-    assert match([0, 1], {0: [one], 1: []}, {0: [other], 1: [one]}) == {0: other, 1: one}
 
 
 @pytest.mark.parametrize("dying", [("w-1", "w-2"), ("w-0", "w-5"), ("w-1", "w-4")])

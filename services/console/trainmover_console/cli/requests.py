@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import getpass
 import os
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
+from rich.console import Group
 
 from trainmover.bus.protocol import Bus
 from trainmover.commands import Refusal, RequestAccepted
 from trainmover.errors import BusUnavailableError, ProtocolError, RequestRefusedError
-from trainmover.job.plan import Plan
+from trainmover.job.plan import Candidate, Plan
 from trainmover.job.topology import Frozen
 from trainmover.protocol.replies import parse
 from trainmover.subjects import validate_id
@@ -199,7 +201,26 @@ def plan_table(plan: Plan | None) -> Any:
         (move.slot, move.leaver, move.joiner, f"{plan.from_epoch} -> {plan.epoch}")
         for move in plan.moves
     ]
-    return output.table(("slot", "leaver", "joiner", "epoch"), rows)
+    moves = output.table(("slot", "leaver", "joiner", "epoch"), rows)
+    if not plan.candidates:
+        return moves
+    return Group(moves, "", _candidates_table(plan.candidates))
+
+
+def _candidates_table(candidates: Sequence[Candidate]) -> Any:
+    """Who could take each slot, and what speaks against each, for people."""
+    terms = list(dict.fromkeys(term for one in candidates for term in one.costs))
+    rows = [
+        (
+            one.slot,
+            one.machine,
+            "yes" if one.chosen else "",
+            one.cost,
+            *(one.costs.get(term, "") for term in terms),
+        )
+        for one in candidates
+    ]
+    return output.table(("slot", "candidate", "chosen", "cost", *terms), rows)
 
 
 def _complete(view: JobView, found: MigrationView) -> bool:

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
 from trainmover.errors import RequestRefusedError
 from trainmover.job.spans import Spans, after, covers, some
-from trainmover.job.topology import Layout, Member, Membership
+from trainmover.job.topology import Layout, Membership
 from trainmover.protocol.private_state import holder_of, holders_of
+from trainmover_planner.machines.choice import Choice, Judge, Option, choose
 from trainmover_planner.state.inventory import Host, incarnation_of
 from trainmover_planner.state.state import State, slot_of
 
-__all__ = ["assign", "match", "sources", "standbys"]
+__all__ = ["assign", "sources", "standbys"]
 
 
 def standbys(state: State) -> list[Host]:
     """Machines without a slot that may be given one, in natural order; ready or not."""
     memberships = state.current_memberships
-    free = [
+    return [
         host
         for host in state.inventory.sorted(state.spare)
         if host.incarnation not in state.spent
         and all(slot_of(one, host.incarnation) is None for one in memberships)
         and state.inventory.usable(host, dead=state.deaths)
     ]
-    # One that is about to go itself comes last.
-    leaving = {one.machine for one in state.incidents.values() if one.kind == "notice"}
-    return sorted(free, key=lambda host: host.machine.name in leaving)
 
 
 def assign(
@@ -36,9 +34,10 @@ def assign(
     *,
     keep: Membership,
     fallback: Membership,
+    now_s: float,
     prefer: Mapping[int, str] = MappingProxyType({}),
-) -> dict[int, Member] | None:
-    """A machine for each of ``slots``: as many ready ones as possible, then warming ones.
+) -> Choice | None:
+    """A machine for each of ``slots``; ready ones before those that are warming.
 
     A slot's former machine that still holds its whole state (a leaver that was not released) is
     the last resort.
@@ -48,6 +47,7 @@ def assign(
         slots: Slots to fill.
         keep: The membership whose other machines stay where they are.
         fallback: The latest committed membership, whose leavers may take their slots back.
+        now_s: The time.
         prefer: Slots that only this machine may take.
 
     Returns:
@@ -63,57 +63,19 @@ def assign(
         and slot_of(fallback, host.incarnation) is None
         and state.inventory.usable(host, dead=state.deaths)
     ]
-    ready: dict[int, list[Member]] = {}
-    warming: dict[int, list[Member]] = {}
-    former: dict[int, list[Member]] = {}
+    judge = Judge(state, keep, now_s=now_s)
+    options: dict[int, list[Option]] = {}
     for slot in wanted:
         only = prefer.get(slot)
-        warm = [host for host in pool if slot in host.warming and only in (None, host.machine.name)]
-        # As many as there are slots are enough for each of them to find one.
-        able = [host for host in warm if slot in host.ready][: len(wanted)]
-        late = [host for host in warm if slot not in host.ready][: len(wanted)]
-        ready[slot] = [host.member(slot) for host in able]
-        warming[slot] = [host.member(slot) for host in late]
+        could = [
+            host for host in pool if slot in host.warming and only in (None, host.machine.name)
+        ]
+        options[slot] = [judge.standby(host, slot) for host in could]
         old = fallback.members[slot]
-        back = incarnation_of(old) not in state.deaths and old != keep.members[slot]
-        former[slot] = [old] if back else []
-    chosen = match(wanted, ready, warming, former)
-    return chosen if len(chosen) == len(wanted) else None
-
-
-def match(slots: Iterable[int], *tiers: Mapping[int, Sequence[Member]]) -> dict[int, Member]:
-    """Fill as many of ``slots`` as possible, no machine twice, with the best tiers possible.
-
-    A maximum bipartite matching by augmenting paths (Kuhn 1955), first over the best tier alone,
-    then with each further one: a slot once filled stays filled, though perhaps by another machine.
-
-    Args:
-        slots: Slots to fill, in order.
-        tiers: For each slot the machines that could take it, the most welcome tier first.
-    """
-    wanted = list(slots)
-    placed: dict[str, tuple[int, Member]] = {}
-    choices: dict[int, list[Member]] = {slot: [] for slot in wanted}
-
-    def place(slot: int, tried: set[str]) -> bool:
-        fresh = [member for member in choices[slot] if member.machine not in tried]
-        for member in sorted(
-            fresh, key=lambda one: one.machine in placed
-        ):  # disturb nobody if free
-            tried.add(member.machine)
-            holder = placed.get(member.machine)
-            if holder is None or place(holder[0], tried):
-                placed[member.machine] = (slot, member)
-                return True
-        return False
-
-    for tier in tiers:
-        for slot in wanted:
-            choices[slot] += tier[slot]
-        for slot in wanted:
-            if slot not in {filled for filled, _ in placed.values()}:
-                place(slot, set())
-    return dict(sorted(placed.values(), key=lambda one: one[0]))
+        if incarnation_of(old) not in state.deaths and old != keep.members[slot]:
+            options[slot].append(judge.former(old))
+    chosen = choose(options)
+    return chosen if len(chosen.members) == len(wanted) else None
 
 
 def sources(

@@ -69,6 +69,7 @@ def _forget(transition: Transition, incarnation: Incarnation) -> None:
         said=state.said.drop((f"{name}.{incarnation[1]}", "lost")),
         spare=state.spare.drop(name),
         cold=state.cold.drop(name),
+        troubles=state.troubles.drop(name),
         newcomers=state.newcomers.drop(name),
     )
     if death is not None and death.incident is not None and death.incident not in state.incidents:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from trainmover.errors import RequestRefusedError
 from trainmover.events.incident import IncidentOpened
-from trainmover.job.plan import Move, Plan
+from trainmover.job.plan import Candidate, Move, Plan
 from trainmover.job.topology import Member, Membership
 from trainmover.protocol import migration as protocol
 from trainmover_planner.machines import condemn
-from trainmover_planner.machines.assignment import match, standbys
+from trainmover_planner.machines.assignment import standbys
+from trainmover_planner.machines.choice import Choice, Judge, Option, choose
 from trainmover_planner.migrations.migrations import advance, base_of, propose, start
 from trainmover_planner.state.inventory import incarnation_of
 from trainmover_planner.state.state import State
@@ -39,10 +40,12 @@ class Proposal:
 
     Attributes:
         joiners: The new member of each slot that changes hands.
+        candidates: Who else could have taken them, and what speaks against each.
         membership: The membership that they start from.
     """
 
     joiners: Mapping[int, Member]
+    candidates: tuple[Candidate, ...]
     membership: Membership
 
     @property
@@ -55,12 +58,15 @@ class Proposal:
         )
 
 
-def check_moves(state: State, machines: Sequence[str], *, to: Sequence[str] = ()) -> Proposal:
+def check_moves(
+    state: State, machines: Sequence[str], *, now_s: float, to: Sequence[str] = ()
+) -> Proposal:
     """Whether ``machines`` can leave their slots now, all in one switch.
 
     Args:
         state: The planner's state.
         machines: Who is to leave.
+        now_s: The time.
         to: Standbys for the first of them, in this order; the others are chosen.
 
     Raises:
@@ -83,7 +89,8 @@ def check_moves(state: State, machines: Sequence[str], *, to: Sequence[str] = ()
         raise _refusal(
             "The job is recovering from a failure.", "recovering", "Try again when it has."
         )
-    return Proposal(_joiners(state, slots, to), membership)
+    chosen = _joiners(state, membership, slots, to, now_s=now_s)
+    return Proposal(chosen.members, chosen.candidates, membership)
 
 
 def planned(state: State, proposal: Proposal, *, id: str) -> Plan:
@@ -97,6 +104,7 @@ def planned(state: State, proposal: Proposal, *, id: str) -> Plan:
         membership=before.replace(proposal.joiners, epoch=state.issued + 1),
         moves=proposal.moves,
         sources={rank: rank for slot in proposal.joiners for rank in before.layout.ranks_of(slot)},
+        candidates=proposal.candidates,
     )
 
 
@@ -125,7 +133,7 @@ def automate(transition: Transition) -> None:
         if waiting is not None and mode == "approval":
             continue
         try:
-            proposal = check_moves(transition.state, [incident.machine])
+            proposal = check_moves(transition.state, [incident.machine], now_s=transition.now_s)
             _within_budget(transition, proposal)
         except RequestRefusedError as refusal:
             if waiting is None:
@@ -224,7 +232,14 @@ def _check_count(membership: Membership, machines: Sequence[str], to: Sequence[s
         )
 
 
-def _joiners(state: State, slots: Sequence[int], to: Sequence[str]) -> Mapping[int, Member]:
+def _joiners(
+    state: State,
+    membership: Membership,
+    slots: Sequence[int],
+    to: Sequence[str],
+    *,
+    now_s: float,
+) -> Choice:
     spare = standbys(state)
     names = [host.machine.name for host in spare]
     for name in to:
@@ -245,20 +260,19 @@ def _joiners(state: State, slots: Sequence[int], to: Sequence[str]) -> Mapping[i
             "Add a machine to the job." if missing == 1 else f"Add {missing} machines to the job.",
         )
     named = dict(zip(slots, to, strict=False))
-    ready: dict[int, list[Member]] = {}
-    cold: dict[int, list[Member]] = {}
+    judge = Judge(state, membership, now_s=now_s)
+    options: dict[int, list[Option]] = {}
     for slot in slots:
-        could = [
-            host
+        # Who keeps few slots warm warms up for others in phase 1, beside the training.
+        options[slot] = [
+            judge.standby(host, slot)
             for host in spare
             if slot in host.warming
+            and (slot in host.ready or (host.warm_limit and host.ready))
             and (host.machine.name == named[slot] if slot in named else host.machine.name not in to)
         ]
-        ready[slot] = [host.member(slot) for host in could if slot in host.ready]
-        # Who keeps few slots warm warms up for others in phase 1, beside the training.
-        cold[slot] = [host.member(slot) for host in could if host.warm_limit and host.ready]
-    found = match(slots, ready, cold)
-    lacking = [slot for slot in slots if slot not in found]
+    found = choose(options)
+    lacking = [slot for slot in slots if slot not in found.members]
     if lacking:
         raise _refusal(
             f"No standby is ready for {_slots(lacking)} yet; warming: {', '.join(names)}.",

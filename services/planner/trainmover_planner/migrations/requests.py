@@ -108,7 +108,7 @@ def migration_status(one: Migration) -> MigrationStatus:
 def _migrate(transition: Transition, request: Request) -> Frozen:
     wish = MigrateRequest.model_validate_json(request.body)
     state = transition.state
-    proposal = check_moves(state, wish.machines, to=wish.to)
+    proposal = check_moves(state, wish.machines, now_s=transition.now_s, to=wish.to)
     if wish.dry_run:
         return RequestAccepted(migration=None, plan=planned(state, proposal, id="dry-run"))
     one = propose(

@@ -78,7 +78,8 @@ def approve(transition: Transition, request: Request) -> RequestAccepted:
     """Verb ``approve``."""
     wish = ApproveRequest.model_validate_json(request.body)
     one = _waiting(transition.state, wish.migration)
-    proposal = check_moves(transition.state, [move.leaver for move in one.moves], to=wish.to)
+    leavers = [move.leaver for move in one.moves]
+    proposal = check_moves(transition.state, leavers, now_s=transition.now_s, to=wish.to)
     plan = planned(transition.state, proposal, id=one.id)
     words = ", ".join(map(str, plan.moves))
     if not wish.dry_run:

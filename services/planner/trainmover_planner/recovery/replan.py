@@ -8,7 +8,7 @@ from trainmover.commands import Release
 from trainmover.errors import RequestRefusedError
 from trainmover.events.machine import MachineLost
 from trainmover.events.migration import FailureCode, JobFailed
-from trainmover.job.plan import Move, Plan
+from trainmover.job.plan import Candidate, Move, Plan
 from trainmover.job.topology import Member, Membership
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
@@ -57,8 +57,15 @@ def replan(transition: Transition) -> None:
         )
         return
     prefer = restarts(state, lost, transition.now_s)
-    joiners = assign(state, lost, keep=keep, fallback=state.membership, prefer=prefer)
-    after = keep.replace(joiners or {}, epoch=state.issued + 1)
+    chosen = assign(
+        state,
+        lost,
+        keep=keep,
+        fallback=state.membership,
+        now_s=transition.now_s,
+        prefer=prefer,
+    )
+    after = keep.replace(chosen.members if chosen else {}, epoch=state.issued + 1)
     moving = set(base.changed_slots(after))
     moving |= unproven(state, base) | frozenset(kept) | frozenset(lost)
     own = {s for s in moving if after.members[s] == state.membership.members[s]}
@@ -78,7 +85,7 @@ def replan(transition: Transition) -> None:
     except RequestRefusedError as refusal:
         _reject(transition, base=base, lost=lost, cause=cause, refusal=refusal)
         return
-    if joiners is None:
+    if chosen is None:
         if prefer:
             return  # their machines start over; a standby takes the slot when that takes too long
         exhausted.hold(transition, lost, cause)
@@ -86,7 +93,15 @@ def replan(transition: Transition) -> None:
         if given_up:
             fail_job(transition, reason=given_up, next_step=exhausted.NEXT_STEP, code="exhausted")
         return
-    _publish_plan(transition, base=base, after=after, moving=moving, givers=givers, cause=cause)
+    _publish_plan(
+        transition,
+        base=base,
+        after=after,
+        moving=moving,
+        givers=givers,
+        candidates=chosen.candidates,
+        cause=cause,
+    )
 
 
 def _publish_plan(
@@ -96,6 +111,7 @@ def _publish_plan(
     after: Membership,
     moving: Iterable[int],
     givers: Mapping[int, int],
+    candidates: tuple[Candidate, ...],
     cause: str,
 ) -> None:
     state = transition.state
@@ -119,6 +135,7 @@ def _publish_plan(
         membership=after,
         moves=moves,
         sources=givers,
+        candidates=candidates,
     )
     transition.set(
         phase="running",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from trainmover.events.executor import CheckpointSaved
 from trainmover.events.incident import IncidentOpened
@@ -38,6 +38,10 @@ JobPhase = Literal["forming", "running", "held", "finished", "failed"]
 SOURCE = "/planner"
 
 
+TOPOLOGY: Final = ("rail", "leaf", "rack", "pod", "zone")
+"""Levels that clusters commonly have; those that no machine has a label for do not matter."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What an operator can tune; durations in seconds.
@@ -51,6 +55,7 @@ class Settings:
         form_quiet_s: The job forms when no machine registered for this long.
         cooldown_s: Pause between automatic moves of the same slot.
         keep_reserve: Standbys that an automatic planned move must leave for crashes.
+        topology: Labels that say where a machine is, the nearest level first.
         truth_s: How long a recovery waits to learn whether a planned move had switched.
         regroup_s: How long broken steps without a culprit are left alone.
         max_attempts: Recovery plans in a row before the job is given up.
@@ -69,6 +74,7 @@ class Settings:
     form_quiet_s: float = 2.0
     cooldown_s: float = 30.0
     keep_reserve: int = 0
+    topology: tuple[str, ...] = TOPOLOGY
     truth_s: float = 1.0
     regroup_s: float = 1.5
     max_attempts: int = 8
@@ -206,6 +212,7 @@ class State:
         deaths: Incarnations that were given up, as far as they matter still.
         unsaid: Those among them that nobody was told of yet.
         fenced: When machines were ended on findings that are no evidence of death, within an hour.
+        troubles: When something was wrong with a machine, within a day, in seconds.
         spent: Incarnations that had a slot, or could not take one: they are of no use any more.
         shape: What machines must have been told, before the job formed.
         arrived_s: When the latest machine of that shape registered.
@@ -251,6 +258,7 @@ class State:
     deaths: Table[Incarnation, Death] = field(default_factory=Table)
     unsaid: tuple[Incarnation, ...] = ()
     fenced: tuple[float, ...] = ()
+    troubles: Table[str, tuple[float, ...]] = field(default_factory=Table)
     spent: Table[Incarnation, None] = field(default_factory=Table)
     shape: Shape | None = None
     arrived_s: float = 0.0
