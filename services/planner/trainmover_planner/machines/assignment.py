@@ -63,6 +63,14 @@ def assign(
         and slot_of(fallback, host.incarnation) is None
         and state.inventory.usable(host, dead=state.deaths)
     ]
+    former = {
+        slot: old
+        for slot in wanted
+        if (old := fallback.members[slot]) != keep.members[slot]
+        and incarnation_of(old) not in state.deaths
+    }
+    if len(pool) + len(former) < len(wanted):
+        return None
     judge = Judge(state, keep, now_s=now_s)
     options: dict[int, list[Option]] = {}
     for slot in wanted:
@@ -71,9 +79,8 @@ def assign(
             host for host in pool if slot in host.warming and only in (None, host.machine.name)
         ]
         options[slot] = [judge.standby(host, slot) for host in could]
-        old = fallback.members[slot]
-        if incarnation_of(old) not in state.deaths and old != keep.members[slot]:
-            options[slot].append(judge.former(old))
+        if slot in former:
+            options[slot].append(judge.former(former[slot]))
     chosen = choose(options)
     return chosen if len(chosen.members) == len(wanted) else None
 

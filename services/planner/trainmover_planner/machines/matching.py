@@ -49,7 +49,7 @@ def _assign(table: NDArray[np.int64]) -> list[int]:
     rows, columns = table.shape
     price_of_row = np.zeros(rows, dtype=np.int64)
     price = np.zeros(columns, dtype=np.int64)
-    taken = [-1] * columns
+    taken = np.full(columns, -1)
     for start in range(rows):
         reach = np.full(columns, np.iinfo(np.int64).max)
         before = np.full(columns, -1)
@@ -60,11 +60,14 @@ def _assign(table: NDArray[np.int64]) -> list[int]:
             through = far + table[row] - price_of_row[row] - price
             nearer = ~done & (through < reach)
             reach[nearer], before[nearer] = through[nearer], last
-            last = int(np.where(done, np.iinfo(np.int64).max, reach).argmin())
+            open_reach = np.where(done, np.iinfo(np.int64).max, reach)
+            nearest = np.flatnonzero(open_reach == open_reach.min())
+            free = nearest[taken[nearest] < 0]
+            last = int(free[0] if len(free) else nearest[0])  # move nobody where somebody is free
             far, done[last] = int(reach[last]), True
             if taken[last] < 0:
                 break
-            row = taken[last]
+            row = int(taken[last])
             visited.append((row, last))
         price_of_row[start] += far
         for other, at in visited:
@@ -74,4 +77,4 @@ def _assign(table: NDArray[np.int64]) -> list[int]:
             earlier = int(before[last])
             taken[last] = taken[earlier] if earlier >= 0 else start
             last = earlier
-    return taken
+    return [int(row) for row in taken]
