@@ -137,6 +137,8 @@ CATALOGUE = {
     "evaluates_first": Program(90, ends=(10, 30, 60), between=True),
     "pops": Program(100),
     "adversarial": Program(90, ends=(30, 60)),
+    "checkpointed": Program(90, ends=(30, 60)),
+    "error_feedback": Program(90),
 }
 
 GAPS = {

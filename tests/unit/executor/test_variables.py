@@ -171,6 +171,33 @@ def test_what_modules_change_of_themselves_is_kept_and_told():
     assert (model[0].temperature, model[0].load) == (0.5, [3, 0])
 
 
+class Residuals:
+    def __init__(self) -> None:
+        self.rounds, self.owed = 0, {0: torch.zeros(3)}
+
+
+def test_what_communication_hooks_keep_is_found_though_nothing_else_refers_to_it():
+    def hook(state: Residuals, bucket: Any) -> None:
+        del bucket
+        state.rounds += 1
+        state.owed[0] = state.owed[0] + 1
+
+    model = torch.nn.Linear(2, 2)
+    model._comm_hooks = [(hook, Residuals())]  # as DDP keeps them
+    variables = LoopVariables([], models=[model])
+    variables.changed(None)
+    variables.keep(None)
+    hook(model._comm_hooks[0][1], None)
+    told = unpack_tree(pack_tree(variables.changed(None)))
+    path = "session.model[0]._comm_hooks[0].state"
+    assert told[f"{path}.rounds"] == 1
+    variables.put_back(None)
+    state = model._comm_hooks[0][1]
+    assert (state.rounds, state.owed[0].tolist()) == (0, [0.0, 0.0, 0.0])
+    variables.load({key: value for key, value in told.items() if key.startswith(path)}, None)
+    assert (state.rounds, state.owed[0].tolist()) == (1, [1.0, 1.0, 1.0])
+
+
 def test_modules_that_a_program_lets_go_of_are_not_kept():
     best = torch.nn.Sequential(Gate())
     gone = weakref.ref(best[0])

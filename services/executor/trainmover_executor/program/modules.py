@@ -18,7 +18,7 @@ from torch import nn
 from trainmover_executor.program.parts import Part, is_own
 from trainmover_executor.program.values.plain import MUTABLE
 
-__all__ = ["attributes_of"]
+__all__ = ["attributes_of", "hooks_of"]
 
 _INTERNAL: Final = frozenset(vars(nn.Module()))
 _Places = list[tuple[str, ref[nn.Module], str]]
@@ -31,6 +31,16 @@ def attributes_of(module: nn.Module) -> Iterator[Part]:
         holder = place()
         if holder is not None and hasattr(holder, name):
             yield path, getattr(holder, name), partial(setattr, holder, name)
+
+
+def hooks_of(module: nn.Module) -> Iterator[tuple[str, object]]:
+    """(path, value) of the communication hooks that DDP was given, and of what they keep.
+
+    A hook that compresses gradients keeps what it left out, and nothing but DDP refers to that.
+    """
+    for at, pair in enumerate(vars(module).get("_comm_hooks", ())):
+        for name, value in zip(("hook", "state"), pair, strict=True):
+            yield f"_comm_hooks[{at}].{name}", value
 
 
 def _places(module: nn.Module) -> _Places:

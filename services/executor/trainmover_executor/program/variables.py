@@ -32,7 +32,7 @@ from trainmover_executor.program.frames import (
     write_locals,
 )
 from trainmover_executor.program.liveness import live_names
-from trainmover_executor.program.modules import attributes_of
+from trainmover_executor.program.modules import attributes_of, hooks_of
 from trainmover_executor.program.parts import (
     BAGS,
     SCALARS,
@@ -366,6 +366,8 @@ class LoopVariables:
         for name, value, put in attributes_of(module):
             if is_plain(value):
                 yield _Variable(f"{path}.{name}", value, put)
+        for name, value in hooks_of(module):
+            yield from self._visit(value, f"{path}.{name}", nowhere, seen, 0)
 
     def _pass_over(self, path: str, value: Any) -> None:
         if path not in self._outgrown and self.was_plain(path):
