@@ -103,7 +103,26 @@ class Checks:
         known = self._plans.setdefault(plan.id, plan)
         if known is not plan and known != plan:
             self.fail("INV-EPOCH-MONOTONE", f"{plan.id} means two plans")
+        self._check_choice(plan)
         self._check_epoch(plan.membership)
+
+    def _check_choice(self, plan: Plan) -> None:
+        """Who was chosen joins, once, and nobody who rests was cheaper for the slot."""
+        chosen = {one.slot: one for one in plan.candidates if one.chosen}
+        taken = [one.machine for one in chosen.values()]
+        if len(set(taken)) != len(taken):
+            self.fail("INV-CHOICE", f"{plan.id} gives two slots to one of {taken}")
+        for one in plan.candidates:
+            mine = chosen.get(one.slot)
+            if mine is None or plan.membership.members[one.slot].machine != mine.machine:
+                self.fail(
+                    "INV-CHOICE", f"{plan.id} chose {mine} for slot {one.slot}: another joins"
+                )
+            elif one.machine not in taken and one.cost < mine.cost:
+                self.fail("INV-CHOICE", f"{plan.id} takes {mine}, and {one} costs less")
+        joining = {move.slot for move in plan.moves if plan.kind == "planned"}
+        if joining - chosen.keys():
+            self.fail("INV-CHOICE", f"{plan.id} does not say who else could take {joining}")
 
     def _check_epoch(self, membership: Membership) -> None:
         known = self._memberships.setdefault(membership.epoch, membership)
