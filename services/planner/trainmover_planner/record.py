@@ -126,11 +126,9 @@ def _of_ranks(transition: Transition, payload: Frozen) -> None:
 
 
 def _of_detectors(transition: Transition, fact: Fact) -> None:
-    known = transition.state.incidents
     match fact.payload:
         case incident.IncidentOpened() as opened:
-            if opened.machine and opened.kind != "notice" and opened.id not in known:
-                choice.note_trouble(transition, opened.machine)
+            _troubled(transition, opened)
             transition.put("incidents", opened.id, opened)
             if fact.trace and len(transition.state.traces) < _TRACES:
                 transition.put("traces", opened.id, fact.trace)
@@ -142,6 +140,15 @@ def _of_detectors(transition: Transition, fact: Fact) -> None:
                 transition.drop("traces", id)
         case _:
             pass
+
+
+def _troubled(transition: Transition, opened: incident.IncidentOpened) -> None:
+    """Hold an incident against a machine that is known; a dry run's decides nothing."""
+    state, name = transition.state, opened.machine or ""
+    if opened.mode != "active" or opened.kind == "notice" or opened.id in state.incidents:
+        return
+    if state.inventory.get(name) is not None:
+        choice.note_trouble(transition, name)
 
 
 def _held(transition: Transition, fact: executor.JobLayoutKnown) -> None:

@@ -153,6 +153,16 @@ def test_a_machine_that_had_trouble_lately_is_avoided(world_class):
     assert cluster.joiner() == "y", "it was more than a day ago"
 
 
+def test_a_detector_in_a_dry_run_and_strangers_leave_no_trouble(world_class):
+    cluster = Cluster(world_class, ("y", NEAR), ("z", FAR))
+    opened = notice("y").model_copy(update={"kind": "hang", "mode": "shadow"})
+    cluster.world.say(opened, "/detector")
+    assert cluster.joiner() == "y"
+    active = {"kind": "hang", "id": "i-1", "machine": "nobody"}
+    cluster.world.say(opened.model_copy(update={**active, "mode": "active"}), "/detector")
+    assert dict(cluster.world.state.troubles) == {}, "names that never registered are not kept"
+
+
 def test_a_ready_machine_far_away_comes_before_a_cold_one(world_class):
     cluster = Cluster(world_class, ("y", NEAR), ("z", FAR))
     cluster.world.register("y", 1, labels=NEAR, warm_limit=1)
