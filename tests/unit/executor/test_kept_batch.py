@@ -157,6 +157,20 @@ class TestElements:
         with pytest.raises(BatchChangedError, match=r"step 4 has to be done again.* shape \(3,\)"):
             one.put_back(of="step 4")
 
+    def test_what_cannot_be_written_is_left_alone(self):
+        array = np.frombuffer(b"abcd", dtype=np.uint8)
+        kept({"array": array}).put_back(of="step 1")
+        assert array.tolist() == [97, 98, 99, 100]
+
+    def test_what_shares_its_elements_is_put_back(self):
+        x = torch.ones(3, 1)
+        wide, part = x.expand(3, 4), x[1:]
+        one = kept([wide, part, x])
+        x.mul_(2)
+        one.put_back(of="step 1")
+        assert wide.tolist() == [[1.0] * 4] * 3
+        assert part.tolist() == [[1.0], [1.0]]
+
     def test_tensors_of_other_kinds_are_only_looked_at(self):
         with torch.inference_mode():
             made = torch.ones(2)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from trainmover_executor.program.frames import write_locals
 from trainmover_executor.program.liveness import live_names
@@ -182,8 +183,9 @@ def test_what_communication_hooks_keep_is_found_though_nothing_else_refers_to_it
         state.rounds += 1
         state.owed[0] = state.owed[0] + 1
 
-    model = torch.nn.Linear(2, 2)
-    model._comm_hooks = [(hook, Residuals())]  # as DDP keeps them
+    model = DistributedDataParallel.__new__(DistributedDataParallel)  # without a process group
+    torch.nn.Module.__init__(model)
+    model._comm_hooks = [(hook, Residuals())]
     variables = LoopVariables([], models=[model])
     variables.changed(None)
     variables.keep(None)

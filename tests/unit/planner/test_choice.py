@@ -8,11 +8,10 @@ import random
 import pytest
 
 from trainmover.events import incident
-from trainmover_planner.machines.choice import Weights
+from trainmover_planner.machines.choice import WEIGHTS as W
 from trainmover_planner.machines.matching import cheapest
 
 NEAR, FAR = {"leaf": "l1", "pod": "p1"}, {"leaf": "l9", "pod": "p9"}
-W = Weights()
 
 
 def brute(costs):

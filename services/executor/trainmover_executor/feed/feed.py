@@ -186,7 +186,7 @@ class Feed:
                 self._set_epoch_of(position)
             return self._source.prepare(position["mark"], position["consumed"], until=until)
 
-    def preload(self, position: dict[str, Any], *, budget_s: float = _NO_LIMIT) -> None:
+    def preload(self, position: dict[str, Any], *, budget_s: float = _NO_LIMIT) -> bool:
         """Be at ``position`` and load what follows it, so that a ``seek`` to there finds it loaded.
 
         Later positions may be preloaded in turn. Process-wide generators stay as they are. Nothing
@@ -196,17 +196,20 @@ class Feed:
             position: Where to be.
             budget_s: Stop before, after so many seconds.
 
+        Returns:
+            Whether nothing is left to do.
+
         Raises:
             DataEndedError: The data ends before.
         """
         source = self._source
         if not (position["begun"] and (source.loads_ahead or source.follows)):
-            return
+            return True
         if self._is_in(position) and self._consumed > position["consumed"]:
-            return  # it was begun beyond that place, and training gets there
+            return True  # it was begun beyond that place, and training gets there
         drops, until = max(source.drops, _PRELOAD_DROPS), time.monotonic() + budget_s
         with _generators_kept():
-            self._go(position, until=until, drops=drops, leads=True)
+            return self._go(position, until=until, drops=drops, leads=True)
 
     def _set_epoch_of(self, position: dict[str, Any]) -> None:
         self._epoch = position["epoch"]

@@ -9,13 +9,10 @@ it takes over what a leaver or a replica holds, and is a member from then on.
 from __future__ import annotations
 
 import contextlib
-import math
-import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 import structlog
 import torch
@@ -23,6 +20,7 @@ import torch
 from trainmover.errors import StaleEpochError
 from trainmover.job.plan import Plan
 from trainmover_executor.decisions.effects import CouldNotJoin, Joined, Joins
+from trainmover_executor.feed.catching_up import Data, catch_up, keep_up
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.moves.coming import NOWHERE, Coming
 from trainmover_executor.moves.facts import Reports
@@ -66,29 +64,11 @@ log = structlog.get_logger(__name__)
 
 _PATIENCE_S: Final = 86400.0
 _UNBORN: Final = -1
-_CLOSE: Final = 4
-"""Steps of the leaver whose batches are loaded while it trains on, without slowing it."""
-_BUDGET_S: Final = 0.05
 _GRADIENTS_LOST: Final = (
     "the gradients that rank {rank} accumulated by itself, without communication, in the bodies "
     "since the last step of its optimizer are lost with it. Put all micro-batches of one optimizer "
     "step into one body: for part in step.microbatches(n)"
 )
-
-
-class Data(Protocol):
-    """The data of the program's open calls of ``session.steps``.
-
-    Positions are those of the leaver, one for each call, the outermost first.
-    """
-
-    def approach(self, feeds: Sequence[dict[str, Any] | None]) -> bool:
-        """Get nearer to where the job is; whether there is nothing left to do."""
-
-    def preload(
-        self, feeds: Sequence[dict[str, Any] | None], *, budget_s: float = math.inf
-    ) -> None:
-        """Have loaded what follows there, or get nearer to it in so many seconds."""
 
 
 class Joiner:
@@ -240,8 +220,7 @@ class Joiner:
         planned = plan.kind == "planned"
         runtime.reset(Joins(plan), watch=not planned)
         if planned:
-            if runtime.decisions.state.withdrawn(plan):
-                raise LinkBrokenError("the migration was aborted")
+            self._check_wanted(plan)
             coming.link = runtime.table.link(STATE_GROUP, runtime.rank, timeout_s=_PATIENCE_S)
             return coming
         committed, _, _ = runtime.agree([_UNBORN, _UNBORN, 0], best=max)
@@ -286,14 +265,16 @@ class Joiner:
                     self._keep(coming)
                 if coming.message or not isinstance(way, TakeOver):
                     return way
-                self._catch_up(coming, data)
+                seen = self._runtime.places.seen
+                go_on = partial(self._check_wanted, coming.plan)
+                catch_up(data, coming.told, seen, go_on=go_on)
                 self._state.structure.load(coming.told["structure"])
                 say_arrived(coming.link, epoch=coming.plan.epoch)
                 coming.follower = StateFollower(
                     coming.link, self._state, epoch=coming.plan.epoch, patience_s=_PATIENCE_S
                 )
                 message, received = coming.follower.follow(
-                    meanwhile=partial(self._keep_up, coming, data)
+                    meanwhile=partial(keep_up, data, coming.told, seen)
                 )
                 coming.nbytes += received.nbytes
             else:
@@ -306,34 +287,14 @@ class Joiner:
             else:
                 coming.large |= message["large"]
 
-    def _catch_up(self, coming: Coming, data: Data) -> None:
-        """Load what the leaver will need next, before it waits for this joiner.
+    def _check_wanted(self, plan: Plan) -> None:
+        """Make sure that the plan still needs this standby.
 
-        Where places in the data are found by drawing, the leaver takes many steps meanwhile.
+        Raises:
+            LinkBrokenError: It does not.
         """
-        at, behind = coming.told["place"]["committed"], sys.maxsize
-        data.preload(coming.told["feeds"])
-        while (seen := self._seen_ahead(coming)) is not None:
-            steps = seen["place"]["committed"] - at
-            if steps <= _CLOSE or steps >= behind:
-                return
-            at, behind = seen["place"]["committed"], steps
-            data.preload(seen["position"]["feeds"])
-
-    def _keep_up(self, coming: Coming, data: Data) -> None:
-        """The same while the leaver trains on, a little at a time: it waits for what it sends."""
-        seen = self._seen_ahead(coming)
-        if seen is not None:
-            data.preload(seen["position"]["feeds"], budget_s=_BUDGET_S)
-
-    def _seen_ahead(self, coming: Coming) -> dict[str, Any] | None:
-        """Where the leaver has shown itself, if that is ahead in the same calls."""
-        seen, place = self._runtime.places.seen(), coming.told["place"]
-        if seen is None or seen["place"]["committed"] <= place["committed"]:
-            return None
-        calls = [ordinal for ordinal, _ in place["open"]]
-        same = [ordinal for ordinal, _ in seen["place"]["open"]] == calls
-        return seen if same else None
+        if self._runtime.decisions.state.withdrawn(plan):
+            raise LinkBrokenError("the migration was aborted")
 
     def _take_over(self, coming: Coming) -> Moment:
         plan, runtime = coming.plan, self._runtime

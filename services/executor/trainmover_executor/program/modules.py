@@ -14,6 +14,7 @@ from typing import Final
 from weakref import WeakKeyDictionary, ref
 
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from trainmover_executor.program.parts import Part, is_own
 from trainmover_executor.program.values.plain import MUTABLE
@@ -38,9 +39,10 @@ def hooks_of(module: nn.Module) -> Iterator[tuple[str, object]]:
 
     A hook that compresses gradients keeps what it left out, and nothing but DDP refers to that.
     """
-    for at, pair in enumerate(vars(module).get("_comm_hooks", ())):
-        for name, value in zip(("hook", "state"), pair, strict=True):
-            yield f"_comm_hooks[{at}].{name}", value
+    if isinstance(module, DistributedDataParallel):
+        for at, (hook, state) in enumerate(module._comm_hooks):  # noqa: SLF001 - no public name
+            yield f"_comm_hooks[{at}].hook", hook
+            yield f"_comm_hooks[{at}].state", state
 
 
 def _places(module: nn.Module) -> _Places:

@@ -27,6 +27,7 @@ __all__ = [
     "is_passed_over",
     "nowhere",
     "parts_of",
+    "slots_of",
 ]
 
 BAGS: Final = (types.SimpleNamespace, argparse.Namespace)
@@ -76,12 +77,12 @@ def parts_of(value: Any) -> Iterable[Part] | None:
     kind = type(value)
     if not is_own(kind):  # type: ignore[arg-type]
         return None
-    slots = _slots_of(kind)  # type: ignore[arg-type] # classes are hashable
+    slots = slots_of(kind)  # type: ignore[arg-type] # classes are hashable
     return _members_of(value) if slots or hasattr(value, "__dict__") else None
 
 
 @lru_cache(maxsize=4096)
-def _slots_of(kind: type[Any]) -> tuple[str, ...]:
+def slots_of(kind: type[Any]) -> tuple[str, ...]:
     """Names of attributes that objects of a class hold outside of their ``__dict__``."""
     found: list[str] = []
     for each in kind.__mro__:
@@ -96,7 +97,7 @@ def _members_of(value: Any) -> list[Part]:
     plain = isinstance(value, Dataset)
     held = dict(getattr(value, "__dict__", {}))
     if not isinstance(value, type):
-        names = _slots_of(type(value))  # type: ignore[arg-type] # classes are hashable
+        names = slots_of(type(value))  # type: ignore[arg-type] # classes are hashable
         held |= {name: getattr(value, name) for name in names if hasattr(value, name)}
     return [
         (name, each, partial(_set, value, name))

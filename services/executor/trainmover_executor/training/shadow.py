@@ -235,10 +235,11 @@ class Shadow:
 
     def preload(
         self, feeds: Sequence[dict[str, Any] | None], *, budget_s: float = math.inf
-    ) -> None:
+    ) -> bool:
         """See ``Data.preload``."""
-        for feed, position in self._with(feeds):
-            feed.preload(position, budget_s=budget_s)
+        pairs = self._with(feeds)
+        loaded = [feed.preload(position, budget_s=budget_s) for feed, position in pairs]
+        return all(loaded)
 
     def _with(self, feeds: Sequence[dict[str, Any] | None]) -> list[tuple[Feed, dict[str, Any]]]:
         pairs = zip(self._loop.calls.feeds, feeds, strict=False)

@@ -16,7 +16,7 @@ from trainmover_planner.state.inventory import Host
 from trainmover_planner.state.state import State
 from trainmover_planner.state.transition import Transition
 
-__all__ = ["Choice", "Judge", "Option", "Weights", "choose", "note_trouble"]
+__all__ = ["WEIGHTS", "Choice", "Judge", "Option", "choose", "note_trouble"]
 
 _DAY_S: Final = 86_400.0
 _MOST_TROUBLES: Final = 8
@@ -48,6 +48,9 @@ class Weights:
     far: int = 10
     fresh: int = 1
     ages_s: tuple[float, ...] = (60.0, 600.0, 3_600.0)
+
+
+WEIGHTS: Final = Weights()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,26 +91,17 @@ class Judge:
         state: The planner's state.
         membership: The one in which slots are to be filled.
         now_s: The time.
-        weights: Points.
     """
 
-    def __init__(
-        self,
-        state: State,
-        membership: Membership,
-        *,
-        now_s: float,
-        weights: Weights = Weights(),
-    ) -> None:
+    def __init__(self, state: State, membership: Membership, *, now_s: float) -> None:
         self._state = state
         self._membership = membership
         self._now_s = now_s
-        self._weights = weights
         self._leaving = {one.machine for one in state.incidents.values() if one.kind == "notice"}
 
     def standby(self, host: Host, slot: int) -> Option:
         """A standby that started a process for ``slot``."""
-        name, weights = host.machine.name, self._weights
+        name, weights = host.machine.name, WEIGHTS
         since_s, age_s = self._now_s - _DAY_S, self._now_s - host.registered_s
         troubles = sum(at_s > since_s for at_s in self._state.troubles.get(name, ()))
         terms = {
@@ -121,7 +115,7 @@ class Judge:
 
     def former(self, member: Member) -> Option:
         """The machine that was to leave a slot, and could take it back."""
-        return Option(member, {"former": self._weights.former})
+        return Option(member, {"former": WEIGHTS.former})
 
     def _distance(self, host: Host, slot: int) -> int:
         """Levels of the topology between a machine and those beside ``slot`` in the ring."""

@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from trainmover.errors import ConfigError, TrainMoverError
+from trainmover_executor.program.parts import slots_of
 
 __all__ = ["BatchChangedError", "Batches", "KeptBatch"]
 
@@ -46,6 +47,7 @@ class _Tensor:
     requires_grad: bool
     grad: torch.Tensor | None
     copy: torch.Tensor | None
+    shape: torch.Size
 
     @classmethod
     def of(cls, tensor: torch.Tensor, *, copies: bool) -> _Tensor:
@@ -54,15 +56,18 @@ class _Tensor:
             version=_version(tensor),
             requires_grad=tensor.requires_grad,
             grad=tensor.grad if tensor.is_leaf else None,
-            copy=_plain(tensor).clone() if copies and _is_copied(tensor) else None,
+            copy=_elements(tensor).clone() if copies and _is_copied(tensor) else None,
+            shape=tensor.shape,
         )
 
     @property
     def is_written(self) -> bool:
         """Whether its elements may have changed."""
-        if _version(self.tensor) != self.version:
-            return True
-        return self.copy is not None and not torch.equal(_plain(self.tensor), self.copy)
+        tensor, copy = self.tensor, self.copy
+        if copy is None:
+            return _version(tensor) != self.version
+        same = (tensor.shape, tensor.dtype) == (self.shape, copy.dtype)
+        return not (same and torch.equal(_elements(tensor), copy))
 
     @property
     def is_changed(self) -> bool:
@@ -71,18 +76,18 @@ class _Tensor:
     def put_back(self) -> bool:
         """Whether it is what it was."""
         tensor = self.tensor
+        if tensor.grad_fn is not None and not self.requires_grad:
+            if tensor._is_view():  # noqa: SLF001 - no public name
+                return False
+            tensor.detach_()
         if self.is_written:
             if self.copy is None:
                 return False
-            if tensor.grad_fn is not None and not self.requires_grad:
-                if tensor._is_view():  # noqa: SLF001 - no public name
-                    return False
-                tensor.detach_()
             with torch.no_grad():
-                if (tensor.shape, tensor.dtype) == (self.copy.shape, self.copy.dtype):
-                    _plain(tensor).copy_(self.copy)
+                if (tensor.shape, tensor.dtype) == (self.shape, self.copy.dtype):
+                    _elements(tensor).copy_(self.copy)
                 else:
-                    tensor.data = self.copy.clone()
+                    tensor.data = self.copy.expand(self.shape).clone()
         if tensor.is_leaf:
             tensor.requires_grad_(self.requires_grad)
             tensor.grad = self.grad
@@ -125,7 +130,8 @@ class KeptBatch:
             self._tensors.append(_Tensor.of(value, copies=copies))
             return []
         if isinstance(value, np.ndarray):
-            self._arrays.append((value, value.copy()))
+            if value.flags.writeable:  # a file that is mapped may be larger than memory
+                self._arrays.append((value, value.copy()))
             return []
         if isinstance(value, Iterator):
             raise ConfigError(
@@ -203,17 +209,13 @@ def _is_copied(tensor: torch.Tensor) -> bool:
     return not is_traceable_wrapper_subclass(tensor)
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Its elements alone: without gradients, and without what a subclass makes of operations."""
-    return tensor.detach().as_subclass(torch.Tensor)
-
-
-def _slots(value: Any) -> list[str]:
-    found: list[str] = []
-    for kind in type(value).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        found.extend([slots] if isinstance(slots, str) else slots)
-    return [name for name in found if name not in {"__dict__", "__weakref__"}]
+def _elements(tensor: torch.Tensor) -> torch.Tensor:
+    """Its elements alone, each once: no gradients, and nothing of what a subclass does."""
+    plain = tensor.detach().as_subclass(torch.Tensor)
+    for dimension, stride in enumerate(plain.stride()):
+        if stride == 0 and plain.shape[dimension] > 1:  # expanded
+            plain = plain.narrow(dimension, 0, 1)
+    return plain
 
 
 def _attributes(value: Any) -> dict[str, Any]:
@@ -221,7 +223,8 @@ def _attributes(value: Any) -> dict[str, Any]:
     if isinstance(value, _NOT_DATA):
         return {}
     found = dict(getattr(value, "__dict__", ()))
-    found |= {name: getattr(value, name) for name in _slots(value) if hasattr(value, name)}
+    names = slots_of(type(value))  # type: ignore[arg-type] # classes are hashable
+    found |= {name: getattr(value, name) for name in names if hasattr(value, name)}
     if any(isinstance(each, _LOCKS) for each in found.values()):
         return {}  # other threads use it, too
     return found
