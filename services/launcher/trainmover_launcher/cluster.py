@@ -250,7 +250,7 @@ class LocalCluster:
 
     async def _tell_of_restarts(self) -> None:
         """Publish that services were started again, once there is a bus to take it."""
-        while True:
+        while not _is_cancelled():
             payload = await self._restarts.get()
             fact = new_event(job=self.spec.job, source="/launcher", payload=payload)
             try:
@@ -261,7 +261,7 @@ class LocalCluster:
     async def _publish(self, fact: Envelope) -> None:
         """Have a fact stored as soon as there is a bus to take it."""
         who = self.spec.credentials(Role.OPERATOR)
-        while True:
+        while not _is_cancelled():
             try:
                 async with NatsBus(self._url, name="trainmover-run", credentials=who) as bus:
                     await bus.publish(fact)
@@ -376,6 +376,15 @@ class LocalCluster:
                 for name, child in self._machines.items():
                     if name in active:
                         await child.exited.wait()
+
+
+def _is_cancelled() -> bool:
+    """Whether this task goes on although it was cancelled.
+
+    Until Python 3.12 ``asyncio.wait_for``, which nats-py uses, may swallow that.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _as(credentials: Credentials | None) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ from tests.unit.factories import membership_of as membership
 
 from trainmover.bus.nats.bus import NatsBus
 from trainmover.errors import ConfigError
+from trainmover.events.envelope import Envelope
 from trainmover.events.migration import JobFailed, JobFormed
 from trainmover.events.operator import ServiceRestarted
 from trainmover.job.topology import Frozen, job_size
@@ -242,6 +244,35 @@ async def test_an_interrupt_ends_everything_even_what_a_killed_machine_left_behi
     one, ending = await play(spec, script)
     assert not ending.ok
     assert one.cluster.interrupted
+    assert one.nothing_left()
+
+
+async def test_ends_although_the_bus_swallows_that_it_was_cancelled(
+    spec: FakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, reached = NatsBus.publish, asyncio.Event()
+
+    async def swallowing(bus: NatsBus, fact: Envelope) -> None:
+        if fact.source != "/launcher":
+            await publish(bus, fact)
+            return
+        reached.set()
+        with contextlib.suppress(asyncio.CancelledError):  # as wait_for may until Python 3.12
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(NatsBus, "publish", swallowing)
+
+    async def script(one: Play) -> None:
+        pids = await one.up()
+        await one.form()
+        os.kill(pids["planner"], signal.SIGKILL)
+        await reached.wait()
+        one.record = registry.find(None)
+        spec.let_exit("node-0", 0)
+        spec.let_exit("node-1", 0)
+
+    one, ending = await play(spec, script)
+    assert ending.ok
     assert one.nothing_left()
 
 
