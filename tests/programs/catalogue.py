@@ -139,6 +139,14 @@ CATALOGUE = {
     "adversarial": Program(90, ends=(30, 60)),
     "checkpointed": Program(90, ends=(30, 60)),
     "error_feedback": Program(90),
+    "local_sgd": Program(90),
+    "post_local_sgd": Program(90),
+    "by_hand": Program(90),
+    "clipped": Program(90),
+    "lookahead": Program(90),
+    "sam_class": Program(90),
+    "muon": Program(90),
+    "ppo": Program(96, ends=(8, 40), between=True),
 }
 
 GAPS = {

@@ -67,6 +67,6 @@ def test_an_attempt_forgets_what_was_noted_in_the_one_before(service: FollowerSe
     parameter.grad = torch.ones(2, 2)
     service.protect()
     service.note(step=1)
-    service.forget_note()
+    service.begin_attempt(redone=True)
     parameter.grad.add_(1)
     assert service.still_followed()

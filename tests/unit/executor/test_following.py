@@ -130,6 +130,29 @@ def test_the_joiner_is_current_at_the_switch(pair):
     assert pair.joiner.state.digest() == pair.leaver.state.digest()
 
 
+@pytest.mark.parametrize("steps_behind", [0, 1])
+def test_what_is_written_behind_a_late_step_is_copied(pair, steps_behind):
+    """Weights that are averaged or blended every few steps: all may be compared by then."""
+    following = pair.follow()
+    pair.lead.start()
+    pair.steps_until(pair.current.is_set)
+    pair.step(1)
+    pair.leaver.model[1].weight.data.mul_(0.9)
+    for number in range(steps_behind):
+        pair.step(number)
+    pair.lead.finish({"committed": 7}, large={})
+    following.result(timeout=WAIT_S)
+    assert "1.weight is written to outside of its optimizer's step" in pair.lead.obstacle
+    assert pair.follower.copied
+    assert pair.joiner.state.digest() == pair.leaver.state.digest()
+
+
+def _scale_moments(pair: Pair, factor: float) -> None:
+    """A change that no parameter shows before the next step."""
+    optimizer = pair.leaver.optimizer
+    optimizer.state[pair.leaver.model[0].weight]["exp_avg"].mul_(factor)
+
+
 def test_a_change_behind_the_optimizer_is_found(pair):
     lead = pair.lead
 
@@ -143,8 +166,7 @@ def test_a_change_behind_the_optimizer_is_found(pair):
         pair.step(number)
         if follows and pair.current.wait(0.5):  # it may compare before the change is made
             break
-        with torch.no_grad():
-            pair.leaver.model[0].weight.mul_(0.9)
+        _scale_moments(pair, 0.9)
         with lead._changed:
             lead._changed.wait_for(handed, timeout=0.5)
     assert "differs after a followed step" in lead.obstacle

@@ -154,13 +154,75 @@ def test_a_successor_goes_on_with_what_the_follower_holds() -> None:
     assert same(tree["optimizers"], owner.state.tree()["optimizers"])
 
 
-def test_a_change_behind_the_optimizers_back_is_noticed() -> None:
+def _parameters(tree: dict[str, Any]) -> list[Any]:
+    return [model["parameters"] for model in tree["models"]]
+
+
+def _blend(weight: torch.Tensor) -> None:
+    weight.data.mul_(0.5)
+
+
+def _replace(weight: torch.Tensor) -> None:
+    weight.data = weight.data * 0.5
+
+
+@pytest.mark.parametrize("write", [_blend, _replace])
+def test_what_something_else_wrote_to_goes_over_again(write: Any) -> None:
     owner = Owner(OPTIMIZERS["adamw"], follower=Follower())
     for _ in range(3):
         owner.vote()
+    write(owner.model[0].weight)
+    owner.vote()
+    assert list(owner.told[-1]["units"]) == ["0:0.weight"]
+    owner.vote()
+    assert not owner.told[-1]["units"]
+    tree, _ = owner.held()
     assert owner.follower.current
-    with torch.no_grad():
-        owner.model[0].weight.mul_(0.5)
+    assert same(_parameters(tree), _parameters(owner.state.tree()))
+
+
+def test_what_was_written_to_goes_over_until_a_vote_passes() -> None:
+    owner = Owner(OPTIMIZERS["adamw"], follower=Follower())
+    owner.followed.budget = 1
+    for _ in range(8):
+        owner.vote()
+    for parameter in owner.model.parameters():
+        _blend(parameter)
+    owner.vote(passes=False)
+    owner.vote()
+    assert len(owner.told[-1]["units"]) == 6
+    tree, _ = owner.held()
+    assert same(_parameters(tree), _parameters(owner.state.tree()))
+
+
+def test_what_is_written_behind_the_optimizers_step_goes_with_a_vote_at_the_end() -> None:
+    owner = Owner(OPTIMIZERS["momentum"], follower=Follower())
+    for _ in range(3):
+        owner.vote()
+    owner.model(torch.randn(4, 6)).pow(2).sum().backward()
+    small = owner.small()
+    message = owner.followed.message(step=owner.step + 1, small=small, stepping=True)
+    message["gradients"] = {name: each.clone() for name, each in message["gradients"].items()}
+    owner.optimizer.step()
+    owner.followed.stepped()
+    _blend(owner.model[2].bias)
+    message["behind"] = owner.followed.behind()
+    assert list(message["behind"]) == ["0:2.bias"]
+    owner.follower.receive(message, own=small)
+    owner.step += 1
+    owner.followed.committed()
+    owner.follower.committed()
+    assert not owner.followed.written()
+    tree, _ = owner.held()
+    assert same(_parameters(tree), _parameters(owner.state.tree()))
+
+
+def test_a_change_that_nobody_sees_is_noticed_by_its_consequences() -> None:
+    owner = Owner(OPTIMIZERS["momentum"], follower=Follower())
+    for _ in range(3):
+        owner.vote()
+    assert owner.follower.current
+    owner.optimizer.state[owner.model[0].weight]["momentum_buffer"].mul_(0.5)
     for _ in range(6):
         owner.vote()
     assert not owner.follower.current

@@ -37,7 +37,6 @@ from trainmover_executor.moves.private_state import (
     giver_of,
 )
 from trainmover_executor.position.moment import Moment
-from trainmover_executor.redundancy.layout import replicas_of
 from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.state.handing_over.arrival import await_arrival, say_arrived
 from trainmover_executor.state.handing_over.transfer import (
@@ -161,6 +160,7 @@ class Handover:
                     "gradients": self._state.gradients() if moment.accumulates else None,
                     "private_state": self.private_state.kept(step=state.committed),
                     "followed": self._following.units_held(),
+                    "parted": self._following.replicas.parted,
                 }
                 self.leaver.leave(plan, rest, moment=moment, step=state.committed)
             else:
@@ -200,6 +200,8 @@ class Handover:
             try:
                 own = [before.committed, before.between, int(before.votes_at_end)]
                 committed, between, at_end = runtime.agree(own, best=max)
+                said = self._following.replicas.says(committed=committed)
+                self._following.heard(runtime.agree(said, best=min))
             except (LinkBrokenError, StaleEpochError) as error:
                 runtime.latch.trip(str(error))
                 continue
@@ -282,7 +284,7 @@ class Handover:
         """What ``joiner`` takes over: the copy kept of its state, or this rank's own equal one."""
         state = self._state
         tree, followed = state.tree(), list[str]()
-        if joiner not in replicas_of(state.models, state.optimizers, rank=self._runtime.rank):
+        if joiner not in self._following.replicas.ranks:
             try:
                 tree, followed = self._following.tree_of(joiner, committed=self.committed)
             except ProtocolError as error:
@@ -291,6 +293,7 @@ class Handover:
         return {
             "state": tree,
             "followed": followed,
+            "parted": self._following.replicas.parted,
             "gradients": gradients,
             "large": moment.large,
         }

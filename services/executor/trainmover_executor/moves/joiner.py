@@ -43,6 +43,7 @@ from trainmover_executor.position.course import (
 )
 from trainmover_executor.position.moment import Moment
 from trainmover_executor.position.position import Place, Position
+from trainmover_executor.redundancy.replicas import SAYS_NOTHING
 from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.redundancy.snapshot import take_again
 from trainmover_executor.state.handing_over.arrival import say_arrived
@@ -224,6 +225,7 @@ class Joiner:
             coming.link = runtime.table.link(STATE_GROUP, runtime.rank, timeout_s=_PATIENCE_S)
             return coming
         committed, _, _ = runtime.agree([_UNBORN, _UNBORN, 0], best=max)
+        runtime.agree(SAYS_NOTHING, best=min)
         if committed > runtime.decisions.state.origin:
             with contextlib.suppress(PrivateStateLostError):  # which is said when it is asked for
                 runtime.table.call_ahead(PRIVATE_STATE_GROUP, giver_of(plan, runtime.rank))
@@ -331,7 +333,7 @@ class Joiner:
         if coming.arrived is not None:
             coming.arrived.restore()
         self._private_state.keep(message["private_state"], step=message["committed"])
-        self._following.adopt(message["followed"])
+        self._following.adopt(message["followed"], parted=message["parted"])
         self._state.drop_gradients()
         if message["gradients"] is not None:
             self._state.load_gradients(message["gradients"])
@@ -362,7 +364,7 @@ class Joiner:
         if "since" in tree["state"]:
             steps = take_again(self._state, tree["state"]["since"])
             log.info("took the steps since a snapshot again", steps=steps)
-        coming.rest = {name: tree[name] for name in ("followed", "gradients")}
+        coming.rest = {name: tree[name] for name in ("followed", "parted", "gradients")}
         coming.large = tree["large"]
         coming.nbytes += received.nbytes
 
@@ -374,7 +376,7 @@ class Joiner:
             coming.put_state_back(self._state.extras)
         tree, told = coming.rest, coming.told
         self._state.drop_gradients()
-        self._following.adopt(tree["followed"])
+        self._following.adopt(tree["followed"], parted=tree["parted"])
         if tree["gradients"] is not None:
             self._state.load_gradients(tree["gradients"])
             if coming.voted is not None and self._state.gradient_print() != coming.voted.gradients:

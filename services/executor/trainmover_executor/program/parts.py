@@ -53,10 +53,14 @@ def is_passed_over(kind: type[Any]) -> bool:
     return issubclass(kind, _NOT_LOOKED_AT) and not issubclass(kind, torch.Tensor)
 
 
+_KEPT_BY_TORCH: Final = "torch.distributed.algorithms."
+"""Objects that a program makes and torch counts in: states of communication hooks, averagers."""
+
+
 @lru_cache(maxsize=4096)
 def is_own(kind: type[Any]) -> bool:
     """Whether a class is the program's own, or a bag of values."""
-    if issubclass(kind, BAGS):
+    if issubclass(kind, BAGS) or kind.__module__.startswith(_KEPT_BY_TORCH):
         return True
     module = inspect.getmodule(kind)
     return is_program(kind.__module__, getattr(module, "__file__", None) or "<frozen")

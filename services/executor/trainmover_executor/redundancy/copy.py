@@ -82,6 +82,7 @@ class FollowedCopy:
         self._take(message["units"])
         if message["stepping"]:
             self._step(message["small"]["settings"], message["gradients"])
+        self._take(message["behind"])
 
     def agrees(self, name: str, sample: int) -> bool:
         """Whether this copy's unit is what ``sample`` was made of: see ``StateUnits.sample``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from trainmover_executor.state.handing_over.written import WrittenElsewhere
 from trainmover_executor.state.packing.memory import on_host
 from trainmover_executor.state.packing.shards import local_of
 from trainmover_executor.state.training import TrainingState
@@ -20,7 +21,8 @@ class Followed:
     """The side of a rank whose state is followed by a neighbour.
 
     Units go over a few at a time, so that no step waits long for a copy. From the vote a unit went
-    over with, its gradients go with every vote. Snapshots are of one step: all units go at once.
+    over with, its gradients go with every vote. A unit that something else than the optimizer wrote
+    to goes over again. Snapshots are of one step: all units go at once.
 
     Args:
         state: The state of this rank; a single optimizer, as ``obstacle`` makes sure.
@@ -33,6 +35,8 @@ class Followed:
         self._snapshot_bytes = self._logged_bytes = self._going_bytes = 0
         self._taken: tuple[str, int] | None = None
         self._units = StateUnits(state)
+        self._elsewhere = WrittenElsewhere(self._units.trained())
+        self._outdated: set[str] = set()
         self._sent: set[str] = set()
         self._going: tuple[str, ...] = ()
         self._begun = False
@@ -59,6 +63,7 @@ class Followed:
     def restart(self) -> None:
         """The follower is another process, or lost its way: tell it everything anew."""
         self._sent.clear()
+        self._outdated.clear()
         self._begun = self._told = False
 
     def adopt(self, names: list[str]) -> None:
@@ -82,6 +87,7 @@ class Followed:
             stepping: Whether the optimizer takes a step once the vote has passed.
         """
         self._told = True
+        self.written()
         self._going = self._next_units()
         known = self._sent.union(self._going)
         gradients = self._units.gradients(0, known) if stepping else {}
@@ -93,13 +99,35 @@ class Followed:
             "small": small,
             "stepping": stepping,
             "gradients": gradients,
+            "behind": {},
             "sample": self._sample(),
         }
+
+    def written(self) -> bool:
+        """Whether something else than the optimizer wrote to parameters since this was asked last.
+
+        What it wrote to goes over again.
+        """
+        names = self._elsewhere.names()
+        if names:
+            self._outdated.update(self._sent.intersection(names))
+            self._elsewhere.note()
+        return bool(names)
+
+    def behind(self) -> dict[str, Any]:
+        """Units that were written to behind the optimizer's step, for a vote at a body's end."""
+        if self._logged:
+            return {}
+        known = self._sent.union(self._going)
+        written = [name for name in self._elsewhere.names() if name in known]
+        self._elsewhere.note()
+        return {name: self._units.tree(name) for name in written}
 
     def committed(self) -> None:
         """The vote has passed: what went with it is there."""
         if self._told:  # or it was told to a follower that is gone by now
             self._sent.update(self._going)
+            self._outdated.difference_update(self._going)
             self._begun = True
             self._logged_bytes = self._going_bytes + (0 if self._going else self._logged_bytes)
 
@@ -108,6 +136,8 @@ class Followed:
         if self._logged:
             name = self._units.names[self._sampled]
             self._taken = name, self._units.sample(name)
+        else:
+            self._elsewhere.note()
 
     def changed(self) -> str:
         """Which unit is not what the last step left, for a snapshot; empty when none is known."""
@@ -130,7 +160,7 @@ class Followed:
                 return ()
             self._snapshot_bytes = sum(map(self._units.nbytes, self._units.names))
             return self._units.names
-        chosen: list[str] = []
+        chosen = sorted(self._outdated)
         total = 0
         if len(self._sent) < len(self._units.names):
             for name in self._units.names:
@@ -146,6 +176,6 @@ class Followed:
         names = self._units.names
         for _ in names:
             self._sampled = (self._sampled + 1) % len(names)
-            if names[self._sampled] in self._sent:
+            if names[self._sampled] in self._sent - self._outdated:
                 return [names[self._sampled], self._units.sample(names[self._sampled])]
         return None

@@ -8,7 +8,7 @@ they arrived, so a crash loses no step (see docs/adr/0009-a-neighbour-follows-sh
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,7 +19,8 @@ from trainmover.events.executor import JobLayoutKnown, Span, StateFollowed
 from trainmover.job.redundancy import Redundancy
 from trainmover_executor.redundancy.followed import Followed
 from trainmover_executor.redundancy.follower import Follower, NotFollowedError
-from trainmover_executor.redundancy.layout import redundancy_of, replicas_of
+from trainmover_executor.redundancy.layout import redundancy_of
+from trainmover_executor.redundancy.replicas import LastChecksum, Replicas
 from trainmover_executor.state.optimizers import settings_of
 from trainmover_executor.state.packing.codec import TensorSpec
 from trainmover_executor.state.packing.memory import flat_of
@@ -64,17 +65,26 @@ class FollowerService:
     Args:
         runtime: This rank.
         state: Its state.
+        last: The checksum of the step that was completed last.
+
+    Attributes:
+        replicas: Which ranks hold the same state.
     """
 
-    def __init__(self, runtime: Runtime, state: TrainingState) -> None:
+    def __init__(
+        self, runtime: Runtime, state: TrainingState, *, last: LastChecksum = lambda: None
+    ) -> None:
         self._runtime = runtime
         self._state = state
+        world_size = runtime.membership.layout.world_size
+        self.replicas = Replicas(state, rank=runtime.rank, world_size=world_size, last=last)
         self._followed: Followed | None = None
         self._follower: Follower | None = None
         self._landing: dict[str, torch.Tensor] = {}
         self._reported = False
         self._adopted: list[str] = []
         self._noted: _Noted | None = None
+        self._written = False
         layout = runtime.membership.layout
         self._to = (runtime.rank + layout.ranks_per_slot) % layout.world_size
         self._source = (runtime.rank - layout.ranks_per_slot) % layout.world_size
@@ -93,11 +103,12 @@ class FollowerService:
         Where nobody holds the same state it is followed, from the next vote on.
         """
         runtime = self._runtime
-        replicas = replicas_of(self._state.models, self._state.optimizers, rank=runtime.rank)
+        self.replicas.begin()
+        choice = runtime.spec.redundancy
         kind, obstacle = redundancy_of(
-            runtime.spec.redundancy,
+            "auto" if choice == "replica" and self.replicas.parted else choice,
             rank=runtime.rank,
-            replicas=replicas,
+            replicas=self.replicas.ranks,
             layout=runtime.membership.layout,
             obstacle=Followed.obstacle(self._state),
             log_obstacle=Followed.log_obstacle(self._state),
@@ -106,6 +117,19 @@ class FollowerService:
             self._followed = Followed(self._state, logged=kind == "snapshot")
             self._followed.adopt(self._adopted)
         self._say(kind, obstacle)
+
+    def heard(self, least: Sequence[int]) -> None:
+        """What ranks said of their parameters with a vote that passed, or after a failure.
+
+        Args:
+            least: See ``Replicas.says``.
+        """
+        if self.replicas.heard(least):
+            log.warning(
+                "the ranks' parameters differ although DistributedDataParallel wraps them, as with "
+                "local SGD: no rank holds another's state, so each is protected by itself"
+            )
+            self.protect()
 
     def _give_up(self, reason: str) -> None:
         """The follower cannot know what was done: no copy is better than a wrong one."""
@@ -119,15 +143,25 @@ class FollowerService:
             JobLayoutKnown(
                 machine=runtime.spec.machine,
                 rank=runtime.rank,
-                alike=Span.of(
-                    replicas_of(self._state.models, self._state.optimizers, rank=runtime.rank)
-                ),
+                alike=Span.of(self.replicas.ranks),
                 redundancy=kind,
                 obstacle=obstacle,
             )
         )
 
     # -- the vote --------------------------------------------------------------------------------
+
+    @property
+    def wants_the_end(self) -> str:
+        """Why votes are to be at the end of bodies, for people; empty where they need not be.
+
+        A vote in front of the optimizer tells the follower nothing of what comes behind it.
+        """
+        if self.replicas.parted:
+            return "ranks hold different parameters, and the next slot has to know all changes"
+        if self._written:
+            return "parameters are written to outside of their optimizer's step"
+        return ""
 
     def note(self, *, step: int) -> None:
         """In front of an optimizer's step that is voted for later: what to say with that vote.
@@ -148,9 +182,17 @@ class FollowerService:
         versions = [gradient._version for gradient in gradients]  # noqa: SLF001 - no public name
         self._noted = _Noted(small, message, versions)
 
-    def forget_note(self) -> None:
-        """An attempt at a step begins."""
+    def begin_attempt(self, *, redone: bool) -> None:
+        """An attempt at a step begins.
+
+        Args:
+            redone: It is not the first one.
+        """
         self._noted = None
+        if not redone and self._followed is not None and self._followed.written():
+            self._give_up(
+                "parameters are written to between two steps: do that in the body of a step"
+            )
 
     def exchange(self, *, step: int, stepping: bool, receiving: bool, step_s: float) -> None:
         """Hand over what belongs to the step that is voted for, and take in the other's.
@@ -173,6 +215,8 @@ class FollowerService:
         if self._followed is not None:
             if message is None:
                 message = self._followed.message(step=step, small=small, stepping=stepping)
+            else:
+                message["behind"] = self._followed.behind()
             out = part_tree(message, limit=_APART_BYTES)
         if receiving and self._follower is None:
             self._follower = Follower()
@@ -200,6 +244,7 @@ class FollowerService:
         """The vote has passed."""
         if self._followed is not None:
             self._followed.committed()
+            self._written = self._followed.written() or self._written
         if self._follower is not None:
             self._follower.committed()
             if self._follower.current and not self._reported:
@@ -210,6 +255,11 @@ class FollowerService:
         """The vote did not pass."""
         if self._follower is not None:
             self._follower.abort()
+
+    def restored(self) -> None:
+        """An aborted step was taken back: parameters that had been kept were written to."""
+        if self._followed is not None:
+            self._followed.written()
 
     def strayed(self) -> None:
         """An optimizer took a second step within one vote: the follower knows of one."""
@@ -228,9 +278,15 @@ class FollowerService:
         """For the joiner that takes this rank's place: what its follower keeps current."""
         return [] if self._followed is None else self._followed.sent
 
-    def adopt(self, names: list[str]) -> None:
-        """This rank joined, and its follower keeps ``names`` of it current."""
+    def adopt(self, names: list[str], *, parted: bool) -> None:
+        """This rank joined.
+
+        Args:
+            names: What its follower keeps current of it.
+            parted: Whether ranks under one wrapper hold different state.
+        """
         self._adopted = names
+        self.replicas.parted = parted
         if self._followed is not None:
             self._followed.adopt(names)
 

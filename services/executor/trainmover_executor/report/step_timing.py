@@ -31,6 +31,9 @@ class StepTiming:
     Args:
         clock: Where records go.
         models: Whose parameters are checked, one block a step: replicas must hold the same bits.
+
+    Attributes:
+        last: The last step, and the checksum of its block; None where there is none.
     """
 
     def __init__(self, clock: CollectiveClock, models: Sequence[nn.Module]) -> None:
@@ -42,6 +45,7 @@ class StepTiming:
         self._loader_ns = 0
         self._outside_ns = 0
         self._attempts = 0
+        self.last: tuple[int, int] | None = None
 
     def draw(self, draw: Callable[[], tuple[bool, object]]) -> tuple[bool, object]:
         """Draw a batch with ``draw`` and note how long it took."""
@@ -72,6 +76,7 @@ class StepTiming:
         now, cpu = time.perf_counter_ns(), time.process_time_ns()
         flags = Flag.LOSS if loss is not None else Flag(0)
         checksum = self._checksums.of(step)
+        self.last = None if checksum is None else (step, checksum)
         if checksum is not None:
             flags |= Flag.CHECKSUM
         if self._attempts > 1 or moved:

@@ -107,6 +107,12 @@ class StateUnits:
             for parameter in group["params"]
         )
 
+    def trained(self) -> dict[str, torch.Tensor]:
+        """Parameters that an optimizer holds, by the name of their unit."""
+        return {
+            name: unit.parameter for name, unit in self._units.items() if unit.optimizer is not None
+        }
+
     def batches(self, nbytes: int) -> Iterator[tuple[str, ...]]:
         """All names, as many together as have ``nbytes`` bytes; a larger unit stands alone."""
         batch, size = list[str](), 0

@@ -324,8 +324,8 @@ class TrainingLoop:
             self._shadow.begin(step, frame)
             return
         self._passed.clear()
-        self._voting.begin_step()
         redone = self.attempt.is_redone(step)
+        self._voting.begin_step(redone=redone)
         self._determinism.begin(redone=redone)
         if redone:
             self._take_back(step, frame)
@@ -337,6 +337,7 @@ class TrainingLoop:
             )
             if self._determinism.rehearses:
                 self._start.restore()  # the second attempt begins with what this leaves
+                self._following.restored()
             self.variables.keep(frame)
             self._forget_drawn()
             self._runtime.clock.step = self._handover.committed
@@ -353,6 +354,7 @@ class TrainingLoop:
 
     def _take_back(self, step: Step, frame: FrameType) -> None:
         self._start.restore()
+        self._following.restored()
         self.variables.put_back(frame)
         step.put_batch_back()
         if self.attempt.was_in_sandbox:
@@ -394,7 +396,7 @@ class TrainingLoop:
         frame = sys._getframe(1)  # noqa: SLF001 - the documented way
         return self._voting.vote(
             may_switch=warm and not last and not self._runtime.saves.under_way,
-            at_end=self.attempt.voting(),
+            at_end=self.attempt.voting() or bool(self._following.wants_the_end),
             here=partial(self._here_at_vote, frame),
             step_s=lambda: self._journal.step_s,
         )
@@ -421,7 +423,8 @@ class TrainingLoop:
             return True
         self._journal.committed(epoch=step.epoch)
         attempt, feeds = self.attempt, self.calls.feeds
-        self.costs.committed(self._start, feeds, at_end=attempt.keeps_all, because=attempt.because)
+        because = self._following.wants_the_end or attempt.because
+        self.costs.committed(self._start, feeds, at_end=attempt.keeps_all, because=because)
         self._timing.left()
         return False
 

@@ -139,7 +139,7 @@ class Session:
         timing = StepTiming(runtime.clock, state.models)
         layout = runtime.membership.layout
         private_state = PrivateStateKeeper(runtime.control, rank=runtime.rank, layout=layout)
-        following = FollowerService(runtime, state)
+        following = FollowerService(runtime, state, last=lambda: timing.last)
         handover = Handover(
             runtime,
             state,

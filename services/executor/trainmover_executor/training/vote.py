@@ -49,13 +49,18 @@ class Voting:
         self._timing = timing
         self._stepping = False
 
-    def begin_step(self) -> None:
-        """An attempt begins: its optimizer has not been called."""
+    def begin_step(self, *, redone: bool) -> None:
+        """An attempt begins: its optimizer has not been called.
+
+        Args:
+            redone: The step was attempted before.
+        """
         self._stepping = False
-        self._following.forget_note()
+        self._following.begin_attempt(redone=redone)
 
     def before_optimizer(self, index: int, vote: Callable[[], None], *_: Any) -> None:
         """In front of each optimizer's step; ``vote`` leaves the body if the step is aborted."""
+        self._following.replicas.before_optimizer()
         if self._stepping:
             self._following.strayed()
         self._stepping = True
@@ -104,12 +109,14 @@ class Voting:
             self._exchange_state(here(), step=handover.committed + 1, step_s=step_s())
             cast = True
             runtime.reach("vote.cast")
-            mine = [prepared, -prepared, -int(at_end)]
-            lowest, highest, asked = runtime.agree(mine, best=min)
+            said = self._following.replicas.says(committed=handover.committed)
+            mine = [prepared, -prepared, -int(at_end), *said]
+            lowest, highest, asked, *heard = runtime.agree(mine, best=min)
         except (LinkBrokenError, StaleEpochError) as error:
             runtime.decisions.take(VoteBroke(str(error), cast=cast))
             return cast and handover.resolve_undecided()
         after = runtime.decisions.take(VotePassed(lowest, -highest, at_end=asked < 0))
+        self._following.heard(heard)
         self._timing.enter(Phase.BODY)
         runtime.reach("vote.passed" if after.switching is None else "vote.decided")
         return True

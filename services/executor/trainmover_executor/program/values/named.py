@@ -1,7 +1,8 @@
 """Values that are told of by a name, and made or found by it at another process.
 
-Members of enumerations, functions and classes, types of tensors, devices and paths. A peer can name
-nothing but what the program itself and torch define: nothing is imported for it.
+Members of enumerations, functions and classes, types of tensors, devices, paths, and what
+``standard`` writes as text. A peer can name nothing but what the program itself and torch define:
+nothing is imported for it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Final
 import torch
 
 from trainmover_executor.program.frames import is_program
+from trainmover_executor.program.values import standard
 
 __all__ = ["CODE", "fields_of", "is_named", "of_name", "rebuilt", "tree_of_name"]
 
@@ -44,7 +46,7 @@ def tree_of_name(value: Any) -> str | None:
         return f"dtype {str(value).removeprefix('torch.')}"
     if isinstance(value, torch.device):
         return f"device {value}"
-    return f"path {value}" if type(value) is type(Path()) else None
+    return f"path {value}" if type(value) is type(Path()) else standard.written(value)
 
 
 def of_name(name: str) -> Any:
@@ -67,6 +69,8 @@ def of_name(name: str) -> Any:
         return torch.device(rest)
     elif kind == "path":
         return Path(rest)
+    elif standard.is_kind(kind):
+        return standard.read(kind, rest)
     raise ValueError(f"this program has nothing of the name {name!r}")
 
 

@@ -2,7 +2,7 @@
 
 Numbers, strings and the like, containers of them, small tensors and arrays, and random generators
 of the program's own; members of enumerations, named tuples, frozen dataclasses and functions that
-have a name (``named``).
+have a name (``named``); decimals, dates, ranges and counts (``standard``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from trainmover_executor.program.values.named import CODE, fields_of, is_named
+from trainmover_executor.program.values.standard import STANDARD
 
 __all__ = [
     "BUILTINS",
@@ -111,6 +112,8 @@ def _is_plain_container(value: Any, depth: int) -> bool:
 def _is_key(key: Any) -> bool:
     if type(key) in PLAIN or isinstance(key, enum.Enum):
         return True
+    if type(key) in STANDARD:
+        return is_named(key)
     return type(key) is tuple and all(map(_is_key, key))
 
 

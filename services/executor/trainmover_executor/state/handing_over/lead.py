@@ -22,6 +22,7 @@ from trainmover_executor.links.link import Link, LinkBrokenError
 from trainmover_executor.position.moment import Moment
 from trainmover_executor.state.handing_over.arrival import await_arrival
 from trainmover_executor.state.handing_over.transfer import Transferred, receive_tree, send_tree
+from trainmover_executor.state.handing_over.written import WrittenElsewhere
 from trainmover_executor.state.optimizers import settings_of
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.state.units import StateUnits
@@ -80,6 +81,7 @@ class StateLead:
         self._state = state
         self._moment = moment
         self._units = StateUnits(state)
+        self._elsewhere = WrittenElsewhere(self._units.trained())
         self._epoch = epoch
         self._wanted = wanted
         self._current = current
@@ -119,6 +121,8 @@ class StateLead:
 
     def after_optimizer(self) -> None:
         """The step has been taken."""
+        if self._met and not self.obstacle:
+            self._elsewhere.note()
         with self._changed:
             self._stepping = False
             self._changed.notify_all()
@@ -137,6 +141,8 @@ class StateLead:
         self._await_thread()
         if not self.obstacle and self._apart not in (None, self._count_apart()):
             self.obstacle = "a model that no optimizer trains was changed"
+        if not self.obstacle:
+            self.obstacle = self._written_elsewhere()
         # What has not changed since the joiner was met is there already.
         new = {name: each for name, each in large.items() if name not in self._told}
         tree = {**tree, "large": new}
@@ -235,7 +241,14 @@ class StateLead:
             self._steps_followed += len(self._sent) == len(self._units.names)
             self._changed.notify_all()
 
+    def _written_elsewhere(self) -> str:
+        """What the joiner cannot know of the parameters, for people; empty if nothing."""
+        names = self._elsewhere.names()
+        return f"{names[0]} is written to outside of its optimizer's step" if names else ""
+
     def _step_of(self, index: int) -> dict[str, Any]:
+        if unknown := self._written_elsewhere():
+            raise _NotFollowedError(unknown)
         try:
             gradients = self._units.gradients(index, self._sent)
         except ProtocolError as error:

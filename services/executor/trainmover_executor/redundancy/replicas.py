@@ -1,0 +1,112 @@
+"""Whether ranks under one wrapper hold the same: DDP makes replicas, unless the program parts them.
+
+Local SGD takes optimizer steps with gradients that nobody reduced and averages parameters now and
+then. Its ranks look like replicas and are none between two averages. A checksum of the parameters
+goes with the votes of programs that may do so; where it differs, ranks are replicas no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from torch.nn.parallel import DistributedDataParallel
+
+from trainmover_executor.redundancy.layout import replicas_of
+from trainmover_executor.state.training import TrainingState
+
+__all__ = ["SAYS_NOTHING", "LastChecksum", "Replicas"]
+
+LastChecksum = Callable[[], tuple[int, int] | None]
+"""The step that was completed last, and a checksum of parameters behind it; see ``StepTiming``."""
+
+_EARLY_STEPS: Final = 3
+_NONE: Final = 2**40
+"""Above every checksum, and above the negative of each."""
+SAYS_NOTHING: Final = (_NONE, _NONE, 0)
+"""What a rank says that does not know."""
+
+
+class Replicas:
+    """Which ranks hold what this one holds.
+
+    A checksum that differs in a plain DDP job is corrupt memory, and a matter for the detector
+    ``numeric``. It says that the program parts its ranks only where the program may do that: in the
+    first steps, with a communication hook, or with an optimizer's step behind ``no_sync``.
+
+    Args:
+        state: What the session knows.
+        rank: This rank.
+        world_size: How many there are. Ranks are compared where all are replicas of each other.
+        last: The checksum of the step that was completed last.
+
+    Attributes:
+        parted: Whether ranks were found to differ; final.
+    """
+
+    def __init__(
+        self, state: TrainingState, *, rank: int, world_size: int, last: LastChecksum
+    ) -> None:
+        self._state = state
+        self._rank = rank
+        self._world_size = world_size
+        self._last = last
+        self._wrappers: list[DistributedDataParallel] | None = None
+        self._unsynchronized = False
+        self._votes = 0
+        self.parted = False
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Global ranks, this one included, that hold bitwise the same model and optimizer state."""
+        if self.parted:
+            return (self._rank,)
+        return replicas_of(self._state.models, self._state.optimizers, rank=self._rank)
+
+    def begin(self) -> None:
+        """This rank takes part in training from now on."""
+        wrappers = [
+            module
+            for model in self._state.models
+            for module in model.modules()
+            if isinstance(module, DistributedDataParallel)
+        ]
+        self._wrappers = wrappers if len(self.ranks) == self._world_size > 1 else []
+
+    def before_optimizer(self) -> None:
+        """An optimizer is about to take a step."""
+        for each in self._wrappers or ():
+            self._unsynchronized |= not each.require_forward_param_sync
+
+    def _may_part(self) -> bool:
+        return (
+            self._unsynchronized
+            or self._votes <= _EARLY_STEPS
+            or any(each._comm_hooks for each in self._wrappers or ())  # noqa: SLF001 - no public name
+        )
+
+    def says(self, *, committed: int) -> list[int]:
+        """What this rank says; the least of each number over all ranks answers it.
+
+        Args:
+            committed: Steps completed by the job, before the one that is voted for.
+        """
+        self._votes += 1
+        low, high, _ = SAYS_NOTHING
+        last = self._last() if self._wrappers and not self.parted and self._may_part() else None
+        if last is not None and last[0] == committed - 1:
+            low, high = last[1], -last[1]
+        return [low, high, -int(self.parted)]
+
+    def heard(self, least: Sequence[int]) -> bool:
+        """Whether this rank learned now that ranks hold different state.
+
+        Args:
+            least: The least of what all ranks said.
+        """
+        low, high, parted = least
+        differs = low not in {_NONE, -high}
+        if self.parted or not (differs or parted):
+            return False
+        self.parted = True
+        return True

@@ -1,0 +1,93 @@
+"""Are ranks under one wrapper replicas of each other? By what they say with their votes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch import nn
+
+from trainmover_executor.redundancy import replicas as module
+from trainmover_executor.redundancy.replicas import SAYS_NOTHING, Replicas
+
+WORLD = 3
+
+
+class Ranks:
+    """A few ranks with a pretended wrapper, and their checksums."""
+
+    def __init__(self) -> None:
+        self.wrappers = [
+            SimpleNamespace(require_forward_param_sync=True, _comm_hooks=[]) for _ in range(WORLD)
+        ]
+        self.last: list[tuple[int, int] | None] = [None] * WORLD
+        state: Any = SimpleNamespace(models=[nn.Linear(1, 1)], optimizers=[])
+        self.ranks = [
+            Replicas(state, rank=rank, world_size=WORLD, last=lambda rank=rank: self.last[rank])
+            for rank in range(WORLD)
+        ]
+        for rank, wrapper in zip(self.ranks, self.wrappers, strict=True):
+            rank.begin()
+            rank._wrappers = [wrapper]  # type: ignore[list-item]
+
+    def vote(self, step: int, checksums: tuple[int | None, ...]) -> list[bool]:
+        """The vote behind ``step``, of which the ranks have these checksums."""
+        self.last = [None if each is None else (step, each) for each in checksums]
+        said = [rank.says(committed=step + 1) for rank in self.ranks]
+        least = [min(numbers) for numbers in zip(*said, strict=True)]
+        return [rank.heard(least) for rank in self.ranks]
+
+    def run(self, steps: int) -> None:
+        for step in range(steps):
+            assert not any(self.vote(step, (step, step, step)))
+
+
+@pytest.fixture
+def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
+    monkeypatch.setattr(module, "replicas_of", lambda *_, **__: tuple(range(WORLD)))
+    return Ranks()
+
+
+def test_ranks_that_hold_the_same_are_replicas(ranks: Ranks) -> None:
+    ranks.run(10)
+    assert [rank.ranks for rank in ranks.ranks] == [(0, 1, 2)] * WORLD
+
+
+def test_ranks_that_differ_from_the_first_steps_on_are_none(ranks: Ranks) -> None:
+    assert ranks.vote(0, (7, 8, 9)) == [True] * WORLD
+    assert [rank.ranks for rank in ranks.ranks] == [(0,), (1,), (2,)]
+    assert ranks.vote(1, (7, 7, 7)) == [False] * WORLD  # final, and said once
+
+
+def test_a_difference_in_a_plain_job_is_left_to_the_detector(ranks: Ranks) -> None:
+    ranks.run(10)
+    assert ranks.vote(10, (7, 7, 8)) == [False] * WORLD
+
+
+def test_steps_behind_no_sync_part_the_ranks_late(ranks: Ranks) -> None:
+    ranks.run(10)
+    for wrapper, rank in zip(ranks.wrappers, ranks.ranks, strict=True):
+        wrapper.require_forward_param_sync = False
+        rank.before_optimizer()
+        wrapper.require_forward_param_sync = True
+        rank.before_optimizer()
+    assert ranks.vote(10, (5, 5, 6)) == [True] * WORLD
+
+
+def test_a_communication_hook_may_part_the_ranks_late(ranks: Ranks) -> None:
+    for wrapper in ranks.wrappers:
+        wrapper._comm_hooks.append(("hook", "state"))
+    ranks.run(10)
+    assert ranks.vote(10, (5, 4, 6)) == [True] * WORLD
+
+
+def test_a_joiner_says_nothing_and_learns_from_the_others(ranks: Ranks) -> None:
+    ranks.vote(0, (1, 2, 3))
+    ranks.ranks[1].parted = False  # another process took its place
+    assert ranks.vote(1, (None, None, None)) == [False, True, False]
+
+
+def test_checksums_of_other_steps_say_nothing(ranks: Ranks) -> None:
+    ranks.last = [(4, 9), (4, 9), (4, 9)]
+    assert ranks.ranks[0].says(committed=6) == list(SAYS_NOTHING)
