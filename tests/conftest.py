@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import structlog
 from tests.support.cluster import ClusterJob
@@ -13,6 +14,9 @@ from tests.support.ports import free_port
 
 from trainmover.bus.embedded import EmbeddedServer
 from trainmover.testing import running_server
+
+hypothesis.settings.register_profile("any host", deadline=None)
+hypothesis.settings.load_profile("any host")
 
 _LONGEST = ("compose/test_compose.py", "e2e", "deploy", "chaos", "compose", "integration")
 """What takes minutes; of the two that build images, the second finds them built."""

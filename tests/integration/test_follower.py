@@ -114,9 +114,9 @@ def test_a_crash_while_units_still_go_over_loses_what_is_not_followed(start: Sta
     assert "the state of rank 1 is not here" in refused.reason
 
 
-def test_parameters_changed_behind_the_optimizers_back_end_the_following(start: Start) -> None:
-    """No copy is better than a wrong one: it is never reported as current."""
+def test_parameters_changed_behind_the_optimizers_back_go_over_again(
+    start: Start, undisturbed: Undisturbed
+) -> None:
     job, gate = start("fsdp2_clamped", *STEPS)
-    gate.open()
-    outcome(job)
-    assert not [fact for rank in job.ranks for fact in rank.seen if isinstance(fact, StateFollowed)]
+    crash(job, 2, gate=gate)
+    assert outcome(job) == undisturbed("fsdp2_clamped", *STEPS)

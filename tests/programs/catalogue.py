@@ -147,6 +147,11 @@ CATALOGUE = {
     "sam_class": Program(90),
     "muon": Program(90),
     "ppo": Program(96, ends=(8, 40), between=True),
+    "randperm": Program(90, ends=(30, 60)),
+    "perm_epochs": Program(90, ends=(30, 60)),
+    "hard_mining": Program(90, ends=(30, 60)),
+    "staged_sampler": Program(90, ends=(30, 60)),
+    "kfold": Program(75, ends=(25, 50), between=True),
 }
 
 GAPS = {

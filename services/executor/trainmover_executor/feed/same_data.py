@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from trainmover.errors import ConfigError
 from trainmover_executor.state.packing.memory import bytes_of, flat_of
@@ -25,9 +25,19 @@ _DEPTH: Final = 4
 
 def print_of(loader: Any) -> int | None:
     """A number that differs when data that is in memory does; None for data that is loaded."""
-    if isinstance(loader, DataLoader) and isinstance(loader.dataset, TensorDataset):
-        return _add(loader.dataset.tensors, 0, _DEPTH)
+    if isinstance(loader, DataLoader):
+        return _print_of_dataset(loader.dataset)
     return _add(loader, 0, _DEPTH) if type(loader) in {list, tuple} else None
+
+
+def _print_of_dataset(dataset: Any) -> int | None:
+    if isinstance(dataset, TensorDataset):
+        return _add(dataset.tensors, 0, _DEPTH)
+    if isinstance(dataset, Subset):
+        few = np.ascontiguousarray(dataset.indices[:_MOST_ITEMS])
+        inner = (_print_of_dataset(dataset.dataset) or 0) + len(dataset.indices)
+        return zlib.crc32(few.tobytes(), inner) if few.dtype.kind in "biu" else inner
+    return None
 
 
 def _add(value: Any, crc: int, depth: int) -> int:

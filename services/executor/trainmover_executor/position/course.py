@@ -72,6 +72,7 @@ class Course:
         *,
         committed: int,
         variables: dict[str, Any],
+        rng: dict[str, Any] | None = None,
         left_at: Position | None = None,
     ) -> None:
         """A call ended, and with it all calls inside of it.
@@ -80,13 +81,15 @@ class Course:
             level: The call.
             committed: Steps that the job had completed.
             variables: The program's variables when the data was used up.
+            rng: Random generators then.
             left_at: The last vote, where the program left the loop before.
         """
         if level not in self.levels:
             return
         at = self.levels.index(level)
         del self.levels[at:]
-        ended = EndedCall(level.drawn, committed, False, variables, inside=list(level.results))
+        inside = list(level.results)
+        ended = EndedCall(level.drawn, committed, False, variables, inside=inside, rng=rng or {})
         if left_at is not None:
             ended = replace(
                 ended,
@@ -95,7 +98,10 @@ class Course:
                 at_end=left_at.at_end,
                 given=left_at.given,
             )
-        self.levels[-1].ended.append(ended)
+        earlier = self.levels[-1].ended
+        if earlier:
+            earlier[-1] = replace(earlier[-1], rng={})
+        earlier.append(ended)
 
     @property
     def results(self) -> list[Any]:

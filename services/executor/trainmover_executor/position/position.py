@@ -65,6 +65,8 @@ class EndedCall:
         results: What it returned after the call.
         at_end: Where the loop was left: whether that vote was cast at the end of the body.
         given: Where the loop was left: variables that were others when its last step was given.
+        rng: Random generators when the data was used up, of the call of its level that ended last;
+            what was drawn behind others has been used.
     """
 
     drawn: int
@@ -75,6 +77,7 @@ class EndedCall:
     results: list[Any] = field(default_factory=list)
     at_end: bool = False
     given: dict[str, Any] = field(default_factory=dict)
+    rng: dict[str, Any] = field(default_factory=dict)
 
     @property
     def variables_when_given(self) -> dict[str, Any]:
@@ -121,5 +124,8 @@ _POSITION: Final = (
     *("feeds", "rng", "buffers", "variables", "gradients"),
     *("at_end", "settings", "open", "given"),
 )
-_ENDED: Final = ("drawn", "committed", "left", "variables", "inside", "results", "at_end", "given")
+_ENDED: Final = (
+    *("drawn", "committed", "left", "variables", "inside", "results", "at_end", "given"),
+    "rng",
+)
 _PLACE: Final = ("open", "ended", "committed", "between", "results")

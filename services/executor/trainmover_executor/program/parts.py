@@ -25,6 +25,7 @@ __all__ = [
     "is_mere_code",
     "is_own",
     "is_passed_over",
+    "members_of",
     "nowhere",
     "parts_of",
     "slots_of",
@@ -77,12 +78,12 @@ def parts_of(value: Any) -> Iterable[Part] | None:
     if isinstance(value, functools.partial):
         return _parts_of_partial(value)
     if isinstance(value, type):
-        return _members_of(value) if is_own(value) else ()
+        return members_of(value) if is_own(value) else ()
     kind = type(value)
     if not is_own(kind):  # type: ignore[arg-type]
         return None
     slots = slots_of(kind)  # type: ignore[arg-type] # classes are hashable
-    return _members_of(value) if slots or hasattr(value, "__dict__") else None
+    return members_of(value) if slots or hasattr(value, "__dict__") else None
 
 
 @lru_cache(maxsize=4096)
@@ -95,7 +96,8 @@ def slots_of(kind: type[Any]) -> tuple[str, ...]:
     return tuple(name for name in found if not name.startswith("__"))
 
 
-def _members_of(value: Any) -> list[Part]:
+def members_of(value: Any) -> list[Part]:
+    """(name, value, how to set it) of the attributes of ``value``."""
     # What a data set draws and streams belongs to the data; lists of examples may grow.
     kinds = SCALARS if isinstance(value, IterableDataset) else SCALARS | CONTAINERS
     plain = isinstance(value, Dataset)
@@ -130,7 +132,7 @@ def _parts_of_partial(value: functools.partial[Any]) -> list[Part]:
 
 def _parts_of_function(function: types.FunctionType) -> Iterator[Part]:
     """Attributes of a function, and the variables of functions around it that it uses."""
-    yield from _members_of(function)
+    yield from members_of(function)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if name == "__class__":  # of a method that calls super()
             continue

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Sampler
 
 from trainmover.errors import ProtocolError
 from trainmover_executor.program.frames import (
@@ -38,6 +39,7 @@ from trainmover_executor.program.parts import (
     SCALARS,
     is_mere_code,
     is_passed_over,
+    members_of,
     nowhere,
     parts_of,
 )
@@ -330,8 +332,7 @@ class LoopVariables:
             return
         if is_passed_over(kind):  # type: ignore[arg-type] # classes are hashable
             self._pass_over(path, value)
-            if isinstance(value, nn.Module):
-                yield from self._visit_module(value, path, seen)
+            yield from self._visit_known(value, path, seen)
             return
         over = depth >= _DEPTH or len(seen) > _MOST_OBJECTS or id(value) in seen
         if kind in SCALARS or is_plain(value) or (not over and self.lasting.admits(path, value)):
@@ -349,6 +350,30 @@ class LoopVariables:
                 yield from self._visit(member, f"{path}.{name}", setter, seen, deeper)
         else:
             self._pass_over(path, value)
+
+    def _visit_known(self, value: Any, path: str, seen: set[int]) -> Iterator[_Variable]:
+        """What the session or the data sees to, and the program may change besides."""
+        if isinstance(value, nn.Module):
+            yield from self._visit_module(value, path, seen)
+        elif hasattr(value, "state_dict"):  # a loader or a sampler that is resumed by that
+            return
+        elif isinstance(value, DataLoader):
+            sampler = value.batch_sampler or value.sampler
+            yield from self._visit_sampler(sampler, f"{path}.sampler", seen)
+        elif isinstance(value, Sampler):
+            yield from self._visit_sampler(value, path, seen)
+
+    def _visit_sampler(self, value: Any, path: str, seen: set[int]) -> Iterator[_Variable]:
+        """What a sampler keeps; what it makes of its own in each pass, the feed sees to."""
+        if id(value) in seen or hasattr(value, "state_dict"):
+            return
+        seen.add(id(value))
+        for name, member, put in members_of(value):
+            where = f"{path}.{name}"
+            if isinstance(member, Sampler):
+                yield from self._visit_sampler(member, where, seen)
+            elif is_plain(member) or self.lasting.admits(where, member):
+                yield _Variable(where, member, put)
 
     def _visit_name(self, value: Any, path: str, put: Callable[[Any], None]) -> Iterator[_Variable]:
         """A name that may stand for another function later: a loss, an activation."""

@@ -127,6 +127,7 @@ class OpenCalls:
         *,
         committed: int,
         variables: Mapping[str, Any],
+        rng: dict[str, Any] | None,
         left_at: Position | None,
     ) -> None:
         """``call`` is over, with those inside of it.
@@ -135,11 +136,18 @@ class OpenCalls:
             call: Which call.
             committed: Steps that are committed.
             variables: What the program's were, where the data is used up.
+            rng: What random generators were there.
             left_at: Where the job stood, where the program left the loop.
         """
         assert call.level is not None  # noqa: S101 - it has begun
         call.over = True
-        self.course.end(call.level, committed=committed, variables=dict(variables), left_at=left_at)
+        self.course.end(
+            call.level,
+            committed=committed,
+            variables=dict(variables),
+            rng=rng,
+            left_at=left_at,
+        )
         if call in self._open:
             del self._open[self._open.index(call) :]
         if self._owner is call:

@@ -218,7 +218,7 @@ class TrainingLoop:
 
     def _end(self, call: Call, frame: FrameType) -> None:
         """The data of ``call`` is used up."""
-        self._close(call, variables=self.variables.changed(frame))
+        self._close(call, variables=self.variables.changed(frame), rng=capture_rng())
         self._write_final()
 
     def leave(self, call: Call) -> None:
@@ -244,10 +244,16 @@ class TrainingLoop:
         call: Call,
         *,
         variables: Mapping[str, Any] = MappingProxyType({}),
+        rng: dict[str, Any] | None = None,
         left_at: Position | None = None,
     ) -> None:
-        committed = self._handover.committed
-        self.calls.close(call, committed=committed, variables=variables, left_at=left_at)
+        self.calls.close(
+            call,
+            committed=self._handover.committed,
+            variables=variables,
+            rng=rng,
+            left_at=left_at,
+        )
         self._handover.leaver.pause()
 
     def close_shadow(self, call: Call) -> None:

@@ -198,8 +198,12 @@ class Shadow:
             step = self._step(call, iterator, drawn=ended.drawn, index=ended.committed - 1)
             if step is not None:
                 return step
-        keeps = ended.left or self._joiner.ran_the_rest
-        self._end(call, variables=None if keeps else ended.variables, frame=frame)
+        if ended.left or self._joiner.ran_the_rest:
+            self._end(call, variables=None, frame=frame)
+            return None
+        self._end(call, variables=ended.variables, frame=frame)
+        if ended.rng:
+            restore_rng(ended.rng)  # the program may make the next loader of random numbers
         return None
 
     def _set_variables(self, values: dict[str, Any], frame: FrameType) -> None:
@@ -261,7 +265,7 @@ class Shadow:
             self._loop.variables.load(self._load, frame, contents=self._joiner.large)
             self._load = None
         if self._voted is not None:
-            self._seek(self._voted)  # which may draw random numbers, as loading does
+            self._seek(self._voted, frame)  # may draw random numbers, as loading does
             restore_rng(self._voted.rng)
             self._state.load_settings(self._voted.settings)
             # A generator that gives steps on cannot be seen from their bodies.
@@ -315,7 +319,7 @@ class Shadow:
         loop.variables.load(position.variables, frame, contents=moment.large)
         loop.calls.course.adopt(place)
         self._state.forget_passes()
-        self._seek(position)
+        self._seek(position, frame)
         restore_rng(position.rng)
         self._state.load_buffers(position.buffers)
         self._put_batch_back()
@@ -323,10 +327,17 @@ class Shadow:
         self._handover.is_joiner = True
         loop.joined(moment, sites=self._sites)
 
-    def _seek(self, position: Position) -> None:
-        """Have the data of all open calls stand as in ``position``."""
-        calls = self._loop.calls
+    def _seek(self, position: Position, frame: FrameType) -> None:
+        """Have the data of all open calls stand as in ``position``.
+
+        A sampler that counts its passes has begun another one then. Its attributes are among the
+        program's variables, which have come by themselves.
+        """
+        calls, variables = self._loop.calls, self._loop.variables
+        variables.keep(frame)
+        present = variables.kept
         for feed, beginning, there in zip(
             calls.feeds, calls.beginnings, position.feeds, strict=True
         ):
             feed.seek(beginning if there is None else there)
+        variables.put(present, frame)

@@ -21,6 +21,7 @@ from torch.utils.data import (
 
 from trainmover_executor.feed import owned
 from trainmover_executor.feed.seeds import mix, torch_state
+from trainmover_executor.feed.sources.attributes import SamplerAttributes
 from trainmover_executor.feed.stream import Stream
 from trainmover_executor.feed.workers import NOTHING, Seeded
 from trainmover_executor.state.packing.portable import pack_tree
@@ -49,6 +50,7 @@ class Indices:
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._sampler: Any = loader._index_sampler  # noqa: SLF001 - the loader's own choice of the two
         self._chain = list(_chain_of(self._sampler))
+        self._attributes = SamplerAttributes(self._chain)
         self._roots = {"generator": loader.generator, "sampler": self._sampler}
         self._apart = (loader.dataset,)
         self._seeded = loader.num_workers > 0
@@ -108,16 +110,14 @@ class Indices:
         """What passes depend on and change, apart from process-wide generators; portable."""
         return {
             "owned": owned.capture(owned.find(self._roots, apart=self._apart)),
-            "numbers": [_numbers(each) for each in self._chain],
+            "attributes": self._attributes.state(),
             "passes": self.passes,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Put back what ``state`` returned, in this or another process."""
         owned.restore(owned.find(self._roots, apart=self._apart), state["owned"])
-        for each, numbers in zip(self._chain, state["numbers"], strict=True):
-            if hasattr(each, "__dict__"):
-                vars(each).update(numbers)
+        self._attributes.load(state["attributes"])
         self.passes = state["passes"]
 
 
@@ -129,12 +129,6 @@ def _chain_of(sampler: Any) -> Iterator[Any]:
         yield sampler
         inside = getattr(sampler, "__dict__", {})
         sampler = inside.get("sampler", inside.get("batch_sampler"))
-
-
-def _numbers(sampler: Any) -> dict[str, Any]:
-    """The plain numbers among its attributes: the epoch, a count of its own."""
-    attributes = getattr(sampler, "__dict__", {})
-    return {k: v for k, v in attributes.items() if type(v) in (bool, int, float)}
 
 
 class _Undecided:
