@@ -375,6 +375,19 @@ def test_a_death_after_others_finished_fails_the_job(world):
     assert world.state.phase == "failed"
 
 
+def test_ranks_with_different_numbers_of_batches_fail_the_job(world):
+    world.say(executor.WorkerFinished(machine="w-1", rank=1, epoch=1, step=20))
+    world.broken(["w-0", "w-2"])
+    world.wait(10)
+    assert world.state.phase == "running"
+    world.broken(["w-3"])
+    assert world.state.phase == "running"
+    world.wait(10)
+    assert world.state.phase == "failed"
+    assert "rank 1 ended the program" in world.state.reason
+    assert "ranks 0, 2, 3 asked for another step" in world.state.reason
+
+
 def test_a_finding_in_shadow_mode_moves_nobody(world):
     from trainmover.events.incident import IncidentOpened
 
