@@ -16,6 +16,7 @@ from trainmover_planner.migrations.migrations import advance, base_of, give_up, 
 from trainmover_planner.recovery import exhausted
 from trainmover_planner.recovery.crashes import bug_of, restarts_until_s
 from trainmover_planner.recovery.replan import fail_job, replan
+from trainmover_planner.recovery.uneven import NEXT_STEP, uneven
 from trainmover_planner.state.state import State
 from trainmover_planner.state.transition import Transition
 
@@ -30,6 +31,10 @@ def recover(transition: Transition) -> None:
     bug = bug_of(transition.state)
     if bug:
         fail_job(transition, reason=bug, next_step="Fix the program.", code="program")
+        return
+    apart = uneven(state, base_of(state), now_s=transition.now_s)
+    if apart:
+        fail_job(transition, reason=apart, next_step=NEXT_STEP, code="program")
         return
     _break_steps(transition)
     flight = transition.state.flight

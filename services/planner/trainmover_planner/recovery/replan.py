@@ -20,7 +20,6 @@ from trainmover_planner.machines.survival import Copies, Replicas
 from trainmover_planner.migrations.migrations import advance, base_of, give_up, propose, start
 from trainmover_planner.recovery import exhausted
 from trainmover_planner.recovery.crashes import restarts
-from trainmover_planner.recovery.uneven import NEXT_STEP, uneven
 from trainmover_planner.state.inventory import Incarnation, incarnation_of
 from trainmover_planner.state.state import State, slot_of
 from trainmover_planner.state.transition import Transition
@@ -37,11 +36,6 @@ def replan(transition: Transition) -> None:
     lost = gone_slots(state, keep)
     found = stuck(state, base, epochs=[state.membership.epoch, base.epoch])
     regroup = found.all and transition.now_s >= found.last_s + state.regroup_s
-    if not lost and found.some and transition.now_s >= found.last_s + state.regroup_s:
-        apart = uneven(state, base)
-        if apart:
-            fail_job(transition, reason=apart, next_step=NEXT_STEP, code="program")
-            return
     if not lost and not regroup and failed is None:
         return
     dead = [base.members[s].machine for s in state.dead_slots(base)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainmover.job.topology import Membership
+from trainmover_planner.machines.evidence import gone_slots
 from trainmover_planner.state.state import State
 
 __all__ = ["NEXT_STEP", "uneven"]
@@ -14,20 +15,23 @@ NEXT_STEP = (
 _SHOWN = 8
 
 
-def uneven(state: State, membership: Membership) -> str:
-    """Why the job cannot go on, for people; empty unless each rank either ended or waits for one.
+def uneven(state: State, membership: Membership, *, now_s: float) -> str:
+    """Why the job cannot go on, for people; empty unless each rank either ended or waits.
 
     Args:
-        state: The planner's state; nobody is dead.
+        state: The planner's state.
         membership: The ranks.
+        now_s: The time: dead machines are heard of within ``regroup_s``, and are another matter.
     """
     ended = {rank for machine, rank in state.finished if membership.holds(machine, rank)}
-    if not ended:
+    if not ended or gone_slots(state, membership):
+        return ""
+    found = [breaks for epoch, breaks in state.broken.items() if epoch >= membership.epoch]
+    if any(now_s < breaks.last_s + state.regroup_s for breaks in found):
         return ""
     waiting = {
         rank
-        for epoch, breaks in state.broken.items()
-        if epoch >= membership.epoch
+        for breaks in found
         for machine, rank in breaks.ranks
         if membership.holds(machine, rank)
     } - ended
