@@ -151,6 +151,7 @@ CATALOGUE = {
     "perm_epochs": Program(90, ends=(30, 60)),
     "hard_mining": Program(90, ends=(30, 60)),
     "staged_sampler": Program(90, ends=(30, 60)),
+    "growing": Program(90, ends=(30, 60)),
     "kfold": Program(75, ends=(25, 50), between=True),
 }
 

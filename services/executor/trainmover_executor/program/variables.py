@@ -37,6 +37,8 @@ from trainmover_executor.program.modules import attributes_of, hooks_of
 from trainmover_executor.program.parts import (
     BAGS,
     SCALARS,
+    Held,
+    entries_of,
     is_mere_code,
     is_passed_over,
     members_of,
@@ -68,6 +70,8 @@ _MEMBERS: Final = 128
 _MOST_OBJECTS: Final = 4096
 """So many objects, so deep, are looked into at each look."""
 _UNSEEN: Final = object()
+_MEMBERS_OF: Final = "[]"
+"""Ends the path of a variable that says which members a container has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +223,8 @@ class LoopVariables:
         return {path: self._tree(path, value, shared) for path, value in held.items()}, held
 
     def _tree(self, path: str, value: Any, shared: Shared) -> Any:
+        if isinstance(value, Held):
+            return value.tree()
         large = self.lasting.tree(path, value)
         return portable(value, shared) if large is None else large
 
@@ -247,11 +253,15 @@ class LoopVariables:
         contents: Mapping[str, torch.Tensor] = MappingProxyType({}),
     ) -> list[str]:
         missing = {path: tree for path, tree in values.items() if is_whole(tree, contents)}
-        not_here = values.keys() - missing.keys()
+        not_here = set(values.keys() - missing.keys())
         held = {} if holders is None else holders
         found: list[tuple[_Variable, Any, Any]] = []
         shared: dict[str, Any] = {**contents}
         taken: set[int] = set()
+        self._put_members(missing, frame, held)
+        for path in [path for path in missing if path.endswith(_MEMBERS_OF)]:
+            not_here.add(path)
+            del missing[path]
         for one in self._all(frame, live=False, everything=True):
             if one.path in missing:
                 like, tree = held.get(one.path, one.value), missing.pop(one.path)
@@ -269,6 +279,18 @@ class LoopVariables:
             for path in [path for path in missing if path.rpartition(".")[0] == root]:
                 put(path.rpartition(".")[2], restored(missing.pop(path), held.get(path), shared))
         return sorted({*missing, *not_here})
+
+    def _put_members(
+        self, missing: dict[str, Any], frame: FrameType | None, held: Mapping[str, Any]
+    ) -> None:
+        """Have containers of objects hold as many as there were; what is in them comes next."""
+        for one in self._all(frame, live=False, everything=True):
+            if isinstance(one.value, Held) and one.path in missing:
+                tree = missing.pop(one.path)
+                if one.path in held:
+                    held[one.path].put_back()
+                elif not equal(one.value.tree(), tree):
+                    one.value.become(tree, missing, one.path.removesuffix(_MEMBERS_OF))
 
     @staticmethod
     def _restored(path: str, tree: Any, like: Any, shared: dict[str, Any]) -> Any:
@@ -403,13 +425,9 @@ class LoopVariables:
     def _visit_items(
         self, value: Any, path: str, seen: set[int], depth: int
     ) -> Iterator[_Variable]:
-        if isinstance(value, dict):
-            entries: list[tuple[Any, Any]] = list(value.items())
-        elif isinstance(value, list | tuple):
-            entries = list(enumerate(value))
-        else:
-            return
-        for key, member in entries:
+        if not isinstance(value, tuple | set | frozenset):
+            yield _Variable(f"{path}{_MEMBERS_OF}", Held(value), nowhere)
+        for key, member in entries_of(value):
             if isinstance(value, tuple):
                 if is_plain(member):
                     continue  # a tuple cannot be written

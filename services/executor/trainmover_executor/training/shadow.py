@@ -316,7 +316,9 @@ class Shadow:
             iterator.bring_wrappers_along(by=place.open[-1][1] - mine)
         if not position.feeds and place.open and self._beginning is not None:
             position = self._beginning
-        loop.variables.load(position.variables, frame, contents=moment.large)
+        missing = loop.variables.load(position.variables, frame, contents=moment.large)
+        if missing:
+            log.warning("variables of the rank that is replaced have no place here", paths=missing)
         loop.calls.course.adopt(place)
         self._state.forget_passes()
         self._seek(position, frame)
