@@ -55,6 +55,7 @@ from trainmover_executor.program.values.plain import (
     NOWHERE,
     Shared,
     in_two_places,
+    is_generator,
     is_plain,
 )
 from trainmover_executor.program.values.restored import reserve, restored
@@ -394,6 +395,8 @@ class LoopVariables:
             where = f"{path}.{name}"
             if isinstance(member, Sampler):
                 yield from self._visit_sampler(member, where, seen)
+            elif is_generator(member):
+                continue  # the feed sets it to where the pass has it
             elif is_plain(member) or self.lasting.admits(where, member):
                 yield _Variable(where, member, put)
 

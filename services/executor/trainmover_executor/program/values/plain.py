@@ -29,6 +29,7 @@ __all__ = [
     "Positioned",
     "Shared",
     "in_two_places",
+    "is_generator",
     "is_nameable",
     "is_plain",
     "is_tensor_of_program",
@@ -83,7 +84,7 @@ def is_plain(value: Any, *, depth: int = _DEPTH) -> bool:
         return kind not in {str, bytes} or len(value) <= _LIMIT_BYTES
     if kind in CONTAINERS:
         return _is_plain_container(value, depth)
-    if _is_small_array(value) or _is_generator(value):
+    if _is_small_array(value) or is_generator(value):
         return True
     fields = fields_of(value)
     if fields is not None:
@@ -106,7 +107,7 @@ def _is_plain_container(value: Any, depth: int) -> bool:
     if _NUMBERS.issuperset(map(type, items)):
         return True
     # A generator cannot be made anew, only set: it is looked at as a variable of its own.
-    return all(is_plain(each, depth=depth - 1) and not _is_generator(each) for each in items)
+    return all(is_plain(each, depth=depth - 1) and not is_generator(each) for each in items)
 
 
 def _is_key(key: Any) -> bool:
@@ -171,7 +172,7 @@ def _is_small_array(value: Any) -> bool:
     return isinstance(value, np.generic) and value.dtype.kind in "biufc"
 
 
-def _is_generator(value: Any) -> bool:
+def is_generator(value: Any) -> bool:
     """Whether it cannot be made anew, only set."""
     kinds = (
         *(torch.Generator, random.Random, np.random.Generator, np.random.RandomState),
@@ -186,7 +187,7 @@ def size_of(value: Any) -> int:
         return value.numel() * value.element_size()
     if isinstance(value, np.ndarray | np.generic):
         return value.nbytes
-    if _is_generator(value):
+    if is_generator(value):
         return 5 * 1024
     if isinstance(value, Mapping):
         return sum(size_of(each) + 16 for each in value.values())

@@ -40,7 +40,9 @@ def restored(tree: Any, like: Any, shared: dict[str, Any] | None = None) -> Any:
     if value is like:
         return like
     is_shared = isinstance(tree, dict) and tree[TAG] == "shared"
-    return like if not is_shared and overwrite(like, value) else value
+    if not is_shared and overwrite(like, value):
+        return like
+    return like if isinstance(value, _Generator) else value  # one cannot be made, only set
 
 
 def overwrite(live: Any, value: Any) -> bool:
