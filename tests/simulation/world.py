@@ -15,10 +15,9 @@ from tests.simulation.services import SimDetector, SimPlanner
 
 from trainmover.commands import MigrateRequest
 from trainmover.events import migration
+from trainmover.policy import Policy
 from trainmover.protocol.requests import AbortRequest
-from trainmover.protocol.table import Deadlines
 from trainmover.testing.simulation import SimBus, Simulation, StoredFact, Weather
-from trainmover_planner.state.state import Settings
 
 __all__ = ["Outcome", "World", "play"]
 
@@ -97,12 +96,14 @@ class World:
         )
         self.fabric = Fabric(sim, self.checks)
         bus.stored.append(self._stored)
-        settings = Settings(
+        policy = Policy(
             form_quiet_s=1.0,
             cooldown_s=5.0,
-            deadlines=Deadlines(prepare_s=15.0, ready_s=15.0, switch_s=12.0),
+            prepare_deadline_s=15.0,
+            ready_deadline_s=15.0,
+            switch_deadline_s=12.0,
         )
-        self.planner = SimPlanner(self.scene, settings)
+        self.planner = SimPlanner(self.scene, policy)
         self.detector = SimDetector(self.scene)
         self.planner.start()
         self.detector.start()

@@ -25,6 +25,7 @@ from trainmover_console.cli.jobs.job import job_app
 from trainmover_console.cli.jobs.machine import machine_app
 from trainmover_console.cli.jobs.migration import migration_app
 from trainmover_console.cli.jobs.notice import notice_app
+from trainmover_console.cli.jobs.policy import policy_app
 from trainmover_console.cli.services.dashboard import dashboard
 from trainmover_console.cli.services.metrics import metrics
 from trainmover_console.cli.services.processes import agent, become, detector_run, planner_app
@@ -107,6 +108,7 @@ app.add_typer(job_app, name="job", rich_help_panel=_JOBS)
 app.add_typer(machine_app, name="machine", rich_help_panel=_JOBS)
 app.add_typer(migration_app, name="migration", rich_help_panel=_JOBS)
 app.add_typer(automation_app, name="automation", rich_help_panel=_JOBS)
+app.add_typer(policy_app, name="policy", rich_help_panel=_JOBS)
 app.add_typer(event_app, name="event", rich_help_panel=_JOBS)
 app.add_typer(notice_app, name="notice", rich_help_panel=_JOBS)
 

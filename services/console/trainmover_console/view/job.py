@@ -29,6 +29,7 @@ class JobView:
         last_event: The latest fact taken in.
         automation: ``automatic``, ``approval`` or ``paused``, as an operator last said.
         automation_words: Who said so, and why; empty where nobody did.
+        declared: What the policy in force says of it.
         told_costs: What ranks said last of what they pay, those of machines that left included.
     """
 
@@ -43,6 +44,7 @@ class JobView:
     last_event: Envelope | None = None
     automation: operator.AutomationMode = "automatic"
     automation_words: str = ""
+    declared: operator.AutomationMode = "automatic"
     told_costs: dict[tuple[str, int], executor.WorkerCosts] = field(default_factory=dict)
 
     @property
@@ -107,6 +109,10 @@ class JobView:
                 self.step = max(self.step, step)
             case migration.JobFailed(reason=reason):
                 self.state, self.reason = "failed", reason
+            case operator.PolicyChanged(policy=policy, source=source):
+                if policy.automation != self.declared:
+                    self.declared = self.automation = policy.automation
+                    self.automation_words = f"declared in {source}"
             case operator.AutomationChanged(mode=mode, reason=reason, requested_by=who):
                 self.automation, self.automation_words = mode, f"by {who}: {reason}"
             case _:

@@ -23,9 +23,9 @@ from trainmover.protocol.requests import (
 from trainmover.protocol.table import Signal, allows
 from trainmover_planner.machines.assignment import standbys
 from trainmover_planner.machines.survival import describe
-from trainmover_planner.migrations import steering
+from trainmover_planner.migrations import explaining, steering
 from trainmover_planner.migrations.migrations import advance, propose, start
-from trainmover_planner.migrations.policy import check_moves, planned
+from trainmover_planner.migrations.moves import check_moves, planned
 from trainmover_planner.state.effects import Request
 from trainmover_planner.state.inventory import Host, incarnation_of
 from trainmover_planner.state.state import State
@@ -171,6 +171,7 @@ _HANDLERS: MappingProxyType[str, Callable[[Transition, Request], Frozen]] = Mapp
         "quarantine": steering.quarantine,
         "unquarantine": steering.unquarantine,
         "status": _status,
+        "policy": explaining.policy,
     }
 )
 

@@ -23,7 +23,8 @@ from trainmover.protocol.requests import (
 )
 from trainmover.protocol.table import Phase
 from trainmover_planner.migrations.migrations import advance, start
-from trainmover_planner.migrations.policy import OPERATOR_REJECTED, check_moves, planned
+from trainmover_planner.migrations.moves import check_moves, planned
+from trainmover_planner.migrations.policy import OPERATOR_REJECTED
 from trainmover_planner.state.effects import Request
 from trainmover_planner.state.inventory import Host
 from trainmover_planner.state.state import State
