@@ -117,7 +117,7 @@ def resume(
         gap = RESUME_GAP * incarnation
         transition.set(issued=state.issued + gap, sequence=state.sequence + gap)
         for one in state.migrations.values():
-            waits = one.phase is Phase.PROPOSED and state.control.mode != "automatic"
+            waits = one.phase is Phase.PROPOSED and policy.waits(transition.state, one, now_s)
             if one.phase in (Phase.PROPOSED, Phase.APPROVED) and not waits:
                 advance(transition, one.id, protocol.Abort("the planner started over"))
         resend(transition)

@@ -7,6 +7,7 @@ from trainmover.events.incident import IncidentOpened
 from trainmover.job.plan import Move
 from trainmover.policy.model import Decision
 from trainmover.protocol import migration as protocol
+from trainmover.protocol.migration import Migration
 from trainmover_planner.machines import condemn
 from trainmover_planner.machines.assignment import standbys
 from trainmover_planner.migrations.migrations import advance, propose, start
@@ -22,6 +23,7 @@ __all__ = [
     "advises_move",
     "automate",
     "stale",
+    "waits",
 ]
 
 OPERATOR_REJECTED = "rejected_by_operator"
@@ -84,6 +86,15 @@ def _move(transition: Transition, incident: IncidentOpened, decision: Decision) 
     if decision == "act":
         plan = planned(transition.state, proposal, id=one.id)
         start(transition, one.id, plan, proposal.membership)
+
+
+def waits(state: State, one: Migration, now_s: float) -> bool:
+    """Whether a proposal is one that an operator is to decide about."""
+    mode = state.control.mode
+    incident = state.incidents.get(one.incident or "")
+    if incident is None:
+        return mode != "automatic"
+    return bounded(judge(state, incident, now_s).decision, mode) != "act"
 
 
 def _spare(transition: Transition) -> None:

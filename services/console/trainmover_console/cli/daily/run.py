@@ -60,14 +60,19 @@ def run(
     ] = None,
     when_exhausted: Annotated[
         WhenExhausted | None,
-        typer.Option(help="When no machine is left for a slot: hold the job, or end it."),
+        typer.Option(
+            help="When no machine is left for a slot: hold the job, or end it; hold when omitted."
+        ),
     ] = None,
     exhausted_after: Annotated[
-        float | None, typer.Option(help="Seconds for which it is held before it ends.", min=0)
+        float | None,
+        typer.Option(help="Seconds for which it is held before it ends; 60 when omitted.", min=0),
     ] = None,
     on_worker_crash: Annotated[
         OnWorkerCrash | None,
-        typer.Option(help="Who takes the slot of a machine whose program crashed."),
+        typer.Option(
+            help="Who takes the slot of a machine whose program crashed; a standby when omitted."
+        ),
     ] = None,
     automation: AutomationOption = None,
     policy: PolicyOption = None,

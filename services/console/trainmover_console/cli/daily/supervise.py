@@ -45,7 +45,10 @@ __all__ = [
 
 AutomationOption = Annotated[
     AutomationMode | None,
-    typer.Option(help="What policy does about a straggler: move it, ask first, or nothing."),
+    typer.Option(
+        help="What policy does about a straggler: move it, ask first, or nothing; "
+        "automatic when omitted."
+    ),
 ]
 PolicyOption = Annotated[
     Path | None,
