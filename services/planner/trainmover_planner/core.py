@@ -250,7 +250,7 @@ _STAGES: Final = (
         policy.automate,
         _FLYING
         | _MACHINES
-        | {"broken", "control", "cooldown", "incidents", "moved", "policy", "seen"},
+        | {"broken", "control", "cooldown", "incidents", "lately", "policy", "seen"},
         timed=True,
     ),
     _Stage(explaining.compare, frozenset({"declared", "incidents", "phase"}), timed=True),

@@ -116,8 +116,9 @@ def test_whoever_stays_slow_is_moved_in_the_end(world_class, acts) -> None:
     finish(world)
     slow = world.membership.members[1].machine
     world.straggler(slow)
-    act(world, "add", 0)
-    for _ in range(60):
+    for number in range(5):
+        act(world, "add", number)
+    for _ in range(120):
         world.wait(DWELL_S)
         finish(world)
     assert world.membership.slot_of_machine(slow) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from trainmover.job.plan import Plan
@@ -33,7 +34,8 @@ def note_moved(transition: Transition, plan: Plan) -> None:
     """Policy moves machines by itself."""
     state = transition.state
     now = [Moved(transition.now_s, labels_of(state, move.leaver)) for move in plan.moves]
-    transition.set(moved=(*_within_an_hour(state, transition.now_s), *now))
+    moved = (*_within_an_hour(state, transition.now_s), *now)
+    transition.set(lately=replace(state.lately, moved=moved))
 
 
 def spent(state: State, labels: Mapping[str, str], now_s: float) -> list[Spent]:
@@ -59,7 +61,7 @@ def exceeded(state: State, machines: Iterable[str], now_s: float) -> Spent | Non
 
 
 def _within_an_hour(state: State, now_s: float) -> list[Moved]:
-    return [one for one in state.moved if one.at_s + HOUR_S > now_s]
+    return [one for one in state.lately.moved if one.at_s + HOUR_S > now_s]
 
 
 def _spent(what: str, moved: list[Moved], most: int) -> Spent:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from trainmover.events.incident import IncidentOpened
@@ -68,7 +68,7 @@ def judge(
 ) -> Verdict:
     """What the policy in force, or ``policy``, says about an open incident at ``now_s``."""
     rule = rule_of(policy or state.policy, incident, labels_of(state, incident.machine), now_s)
-    since_s = state.opened.get(incident.id, now_s)
+    since_s = state.lately.opened.get(incident.id, now_s)
     ripe_s = since_s + rule.dwell_s
     voters = _voters(state, incident, rule)
     ripe = len(voters) >= rule.votes and now_s >= ripe_s
@@ -117,37 +117,39 @@ def turns_s(state: State, now_s: float) -> list[float]:
         rules += state.declared.shadow.rules
     times = [window(text).changes_s(now_s) for rule in rules for text in rule.hours]
     dwells = {rule.dwell_s for rule in rules if rule.dwell_s}
-    times += [since_s + dwell for since_s in state.opened.values() for dwell in dwells]
+    times += [since_s + dwell for since_s in state.lately.opened.values() for dwell in dwells]
     if state.policy.moves_per_hour is not None or state.policy.moves_per_hour_by:
-        times += [moved.at_s + HOUR_S for moved in state.moved]
+        times += [moved.at_s + HOUR_S for moved in state.lately.moved]
     return times
 
 
 def note_opened(transition: Transition, incident: IncidentOpened) -> None:
     """Since when an incident counts as open: now, or as long as one that closed a moment ago."""
     state, now_s = transition.state, transition.now_s
-    if incident.id in state.opened or incident.machine is None:
+    if incident.id in state.lately.opened or incident.machine is None:
         return
     rule = rule_of(state.policy, incident, labels_of(state, incident.machine), now_s)
-    before = state.lately.get((incident.machine, incident.kind))
+    before = state.lately.closed.get((incident.machine, incident.kind))
     goes_on = before is not None and now_s < before[1] + rule.settle_s
-    transition.note(opened=state.opened.put(incident.id, before[0] if goes_on else now_s))
+    opened = state.lately.opened.put(incident.id, before[0] if goes_on else now_s)
+    transition.note(lately=replace(state.lately, opened=opened))
 
 
 def note_closed(transition: Transition, id: str) -> None:
     """Remember an incident that closed, where a rule wants to know."""
     state, now_s = transition.state, transition.now_s
-    incident, since_s = state.incidents.get(id), state.opened.get(id)
+    incident, since_s = state.incidents.get(id), state.lately.opened.get(id)
     if incident is None or since_s is None:
         return
-    lately = state.lately
+    closed = state.lately.closed
     rule = rule_of(state.policy, incident, labels_of(state, incident.machine), now_s)
     if rule.settle_s:
         key = (incident.machine, incident.kind)
-        lately = lately.drop(key).put(key, (since_s, now_s))
-        if len(lately) > _LATELY:
-            lately = lately.drop(next(iter(lately)))
-    transition.note(opened=state.opened.drop(id), lately=lately)
+        closed = closed.drop(key).put(key, (since_s, now_s))
+        if len(closed) > _LATELY:
+            closed = closed.drop(next(iter(closed)))
+    opened = state.lately.opened.drop(id)
+    transition.note(lately=replace(state.lately, opened=opened, closed=closed))
 
 
 def _voters(state: State, incident: IncidentOpened, rule: Rule) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ __all__ = [
     "Declared",
     "Holding",
     "JobPhase",
+    "Lately",
     "Moved",
     "Shape",
     "State",
@@ -174,6 +175,22 @@ class Shape:
     ranks: int
 
 
+@dataclass(frozen=True, slots=True)
+class Lately:
+    """What a policy counts. In one field: the state is copied field by field.
+
+    Attributes:
+        opened: Since when each open incident counts as open, in seconds.
+        closed: By machine and kind, of those that closed a moment ago: since when each counted as
+            open, and when it closed, in seconds.
+        moved: Machines that policy moved by itself within an hour, oldest first.
+    """
+
+    opened: Table[str, float] = field(default_factory=Table)
+    closed: Table[tuple[str, str], tuple[float, float]] = field(default_factory=Table)
+    moved: tuple[Moved, ...] = ()
+
+
 def _none() -> Mapping[Any, Any]:
     return MappingProxyType({})
 
@@ -195,10 +212,7 @@ class State:
         migrations: The open and the latest others, oldest first.
         open: Ids of those that are open, oldest first.
         incidents: Open incidents.
-        opened: Since when each of them counts as open, in seconds.
-        lately: By machine and kind, of those that closed a moment ago: since when each counted as
-            open, and when it closed, in seconds.
-        moved: Machines that policy moved by itself within an hour, oldest first.
+        lately: What a policy counts: ages of incidents, moves within an hour.
         traces: W3C trace headers of each incident.
         deaths: Incarnations that were given up, as far as they matter still.
         unsaid: Those among them that nobody was told of yet.
@@ -246,9 +260,7 @@ class State:
     migrations: Mapping[str, Migration] = field(default_factory=_none)
     open: tuple[str, ...] = ()
     incidents: Table[str, IncidentOpened] = field(default_factory=Table)
-    opened: Table[str, float] = field(default_factory=Table)
-    lately: Table[tuple[str, str], tuple[float, float]] = field(default_factory=Table)
-    moved: tuple[Moved, ...] = ()
+    lately: Lately = field(default_factory=Lately)
     traces: Table[str, Mapping[str, str]] = field(default_factory=Table)
     deaths: Table[Incarnation, Death] = field(default_factory=Table)
     unsaid: tuple[Incarnation, ...] = ()
