@@ -301,6 +301,13 @@ EIGHT: tuple[Step, ...] = (
     on_this_host,
     warmed(2, slots=6),
     Say("trainmover migrate node-1 node-3 --to node-6 --to node-7 --yes", "node-7"),
+    Say("trainmover drain --label rack=r12 --deadline 2h --dry-run", "No machine has", code=3),
+    Say("trainmover drain node-1 node-2 --reason 'new switch' --yes", "finished"),
+    # No standby is left: it waits.
+    Say("trainmover drain node-0 node-4 --yes --no-wait", "accepted"),
+    Say("trainmover drain --pause --reason 'lunch'", "no further wave"),
+    Say("trainmover drain --resume", "goes on"),
+    Say("trainmover drain --abort --reason 'wrong rack'", "keep their slots"),
 )
 
 AFRESH = """trainmover run --slots 4 --standbys 2 train.py

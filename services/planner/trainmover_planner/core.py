@@ -23,7 +23,7 @@ from trainmover.policy.model import Policy
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.table import Phase
 from trainmover_planner.machines import formation
-from trainmover_planner.migrations import explaining, policy, requests
+from trainmover_planner.migrations import drain, explaining, policy, requests
 from trainmover_planner.migrations.migrations import advance, resend
 from trainmover_planner.record import record
 from trainmover_planner.recovery import deaths, recovery, replan
@@ -140,7 +140,8 @@ def _due_s(state: State, now_s: float) -> float | None:
     flying = [state.migrations[id].deadline_s for id in state.open]
     times = [deadline_s for deadline_s in flying if deadline_s]
     times += recovery.wakes_s(state)
-    if any(policy.advises_move(one) for one in state.incidents.values()):
+    waits = drain.under_way(state) is not None
+    if waits or any(policy.advises_move(one) for one in state.incidents.values()):
         times += list(state.cooldown.values())
     if state.incidents:
         times += turns_s(state, now_s)
@@ -246,6 +247,9 @@ _STAGES: Final = (
     ),
     _Stage(replan.announce_losses, frozenset({"unsaid"})),
     _Stage(formation.warm_standbys, _FLYING | _MACHINES),
+    _Stage(
+        drain.proceed, _FLYING | _MACHINES | {"broken", "control", "policy", "seen"}, timed=True
+    ),
     _Stage(
         policy.automate,
         _FLYING

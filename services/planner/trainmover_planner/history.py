@@ -12,7 +12,7 @@ from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
 from trainmover.protocol.table import Signal, allows
 from trainmover_planner.machines import formation
-from trainmover_planner.migrations import explaining, steering
+from trainmover_planner.migrations import drain, explaining, steering
 from trainmover_planner.migrations.migrations import advance, forget, start
 from trainmover_planner.recovery import deaths
 from trainmover_planner.rules import declaring
@@ -45,12 +45,21 @@ def _of_job(transition: Transition, payload: Frozen) -> None:
             transition.set(phase="failed", reason=reason)
         case machine.MachineLost():
             _lost(transition, payload)
+        case _:
+            _of_operators(transition, payload)
+
+
+def _of_operators(transition: Transition, payload: Frozen) -> None:
+    """What operators steered, and what was declared."""
+    match payload:
         case machine.MachineQuarantined() | operator.MachineUnquarantined():
             steering.apply(transition, payload)
         case operator.AutomationChanged():
             steering.apply(transition, payload)
         case operator.PolicyChanged() | operator.PolicyRefused():
             declaring.apply(transition, payload)
+        case operator.DrainStarted() | operator.DrainChanged() | operator.DrainEnded():
+            drain.apply(transition, payload)
         case operator.PolicyCompared():
             explaining.remember(transition, payload)
         case _:

@@ -5,6 +5,8 @@ What was steered is published by the planner, which took the request up.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from trainmover.job.policies import AutomationMode
@@ -14,6 +16,9 @@ from trainmover.policy.model import Decision, Policy
 __all__ = [
     "AutomationChanged",
     "AutomationMode",
+    "DrainChanged",
+    "DrainEnded",
+    "DrainStarted",
     "MachineUnquarantined",
     "PolicyChanged",
     "PolicyCompared",
@@ -42,6 +47,46 @@ class MachineUnquarantined(Frozen):
     reason: str
     requested_by: str
     ready_slots: tuple[int, ...] = ()
+
+
+class DrainStarted(Frozen):
+    """An operator wants machines out of their slots, wave after wave, and kept out.
+
+    Attributes:
+        deadline_at_s: By when, in seconds since 1970; None: whenever.
+        forecast: What was to be expected then, in words for people; a deadline that cannot be held
+            is said.
+    """
+
+    drain: str
+    machines: tuple[str, ...] = Field(min_length=1)
+    deadline_at_s: float | None = None
+    forecast: str = ""
+    reason: str
+    requested_by: str
+
+
+class DrainChanged(Frozen):
+    """An operator paused a drain, or let it go on; a wave under way goes on in either case."""
+
+    drain: str
+    paused: bool
+    reason: str
+    requested_by: str
+
+
+class DrainEnded(Frozen):
+    """A drain is over.
+
+    Attributes:
+        left: Machines that still hold a slot; none unless it was aborted.
+    """
+
+    drain: str
+    outcome: Literal["finished", "aborted"]
+    left: tuple[str, ...] = ()
+    reason: str = ""
+    requested_by: str
 
 
 class PolicyChanged(Frozen):

@@ -12,7 +12,7 @@ from trainmover.job.policies import AutomationMode, OnWorkerCrash, WhenExhausted
 from trainmover.job.topology import Frozen
 from trainmover.policy.hours import window
 
-__all__ = ["DEATH", "TOPOLOGY", "Decision", "Policy", "Rule", "Seconds"]
+__all__ = ["DEATH", "TOPOLOGY", "Decision", "Policy", "Rule", "Seconds", "seconds"]
 
 Decision = Literal["act", "wait", "ignore"]
 """What becomes of an incident: it is acted on, an operator is asked, or nothing."""
@@ -27,7 +27,7 @@ _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
-def _seconds(value: object) -> object:
+def seconds(value: object) -> object:
     """``90``, ``90s``, ``1h30m`` in seconds."""
     if not isinstance(value, str):
         return value
@@ -54,7 +54,7 @@ def _alone(value: object) -> object:
 
 
 Seconds = Annotated[
-    float, BeforeValidator(_seconds), Field(ge=0, le=1e9, allow_inf_nan=False, examples=["90s"])
+    float, BeforeValidator(seconds), Field(ge=0, le=1e9, allow_inf_nan=False, examples=["90s"])
 ]
 Words = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 Count = Annotated[int, Field(ge=0, examples=["2"])]

@@ -19,6 +19,8 @@ __all__ = [
     "AutomationStatus",
     "Check",
     "Considered",
+    "DrainRequest",
+    "DrainStatus",
     "Explanation",
     "JobStatus",
     "MachineStatus",
@@ -89,6 +91,41 @@ class UnquarantineRequest(_Operate):
     """Verb ``unquarantine``: let a machine out of quarantine."""
 
     machine: str
+
+
+class DrainRequest(_Operate):
+    """Verb ``drain``: get machines out of their slots, wave after wave, and keep them out.
+
+    Attributes:
+        action: ``start``, or what is to become of the drain under way.
+        machines: Who is to leave.
+        labels: Who has all of these labels is to leave, too.
+        deadline_s: Within how many seconds; None: whenever.
+    """
+
+    action: Literal["start", "pause", "resume", "abort"] = "start"
+    machines: tuple[str, ...] = ()
+    labels: Mapping[str, str] = {}
+    deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+
+class DrainStatus(Frozen):
+    """The drain under way.
+
+    Attributes:
+        left: Machines of it that hold a slot still.
+        deadline_at_s: By when, in seconds since 1970.
+        waits: What it waits for, in words for people.
+    """
+
+    drain: str
+    machines: tuple[str, ...]
+    left: tuple[str, ...]
+    paused: bool
+    deadline_at_s: float | None = None
+    waits: str = ""
+    reason: str = ""
+    requested_by: str = ""
 
 
 class PolicyRequest(Frozen):
@@ -241,3 +278,4 @@ class JobStatus(Frozen):
     incidents: tuple[str, ...]
     redundancy: str = ""
     automation: AutomationStatus = Field(default_factory=AutomationStatus)
+    drain: DrainStatus | None = None

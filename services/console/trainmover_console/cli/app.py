@@ -14,6 +14,7 @@ from trainmover.bus.credentials import CA, CREDS, NKEY, Credentials
 from trainmover_console.cli import contexts, output
 from trainmover_console.cli.daily.demo import demo
 from trainmover_console.cli.daily.doctor import doctor
+from trainmover_console.cli.daily.drain import drain
 from trainmover_console.cli.daily.migrate import migrate
 from trainmover_console.cli.daily.run import run as run_job
 from trainmover_console.cli.daily.status import status
@@ -101,7 +102,7 @@ app.command(
     },
     options_metavar="[OPTIONS] PROGRAM [ARGS]...",
 )(run_job)
-for command in (status, watch, migrate, doctor, demo):
+for command in (status, watch, migrate, drain, doctor, demo):
     app.command(rich_help_panel=_DAILY)(command)
 
 app.add_typer(job_app, name="job", rich_help_panel=_JOBS)

@@ -33,6 +33,9 @@ _WORDS: Final[Mapping[type[Frozen], str]] = {
     machine.MachineNoticed: "{0.machine}: {0.kind}: {0.reason}",
     operator.MachineUnquarantined: "{0.machine} by {0.requested_by}: {0.reason}",
     operator.AutomationChanged: "{0.mode} by {0.requested_by}: {0.reason}",
+    operator.DrainStarted: "{0.drain} by {0.requested_by}: {0.reason}: {0.forecast}",
+    operator.DrainChanged: "{0.drain} by {0.requested_by}: paused: {0.paused}: {0.reason}",
+    operator.DrainEnded: "{0.drain} is {0.outcome}: {0.reason}",
     operator.PolicyChanged: "from {0.source}",
     operator.PolicyRefused: "{0.source} is not in force: {0.problems[0]}",
     operator.PolicyCompared: (

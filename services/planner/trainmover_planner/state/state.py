@@ -27,6 +27,7 @@ __all__ = [
     "Crashes",
     "Death",
     "Declared",
+    "Drain",
     "Holding",
     "JobPhase",
     "Lately",
@@ -82,6 +83,31 @@ class Death:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """Machines that an operator wants out of their slots, and kept out.
+
+    Attributes:
+        number: Its number in the job.
+        deadline_s: By when, in seconds since 1970; None: whenever.
+        paused: Whether no further wave begins.
+        over: Whether it is finished or aborted.
+    """
+
+    number: int
+    machines: tuple[str, ...]
+    deadline_s: float | None
+    reason: str
+    requested_by: str
+    paused: bool = False
+    over: bool = False
+
+    @property
+    def id(self) -> str:
+        """``d-0001``."""
+        return f"d-{self.number:04d}"
+
+
+@dataclass(frozen=True, slots=True)
 class Control:
     """What operators steered.
 
@@ -89,6 +115,7 @@ class Control:
         mode: What policy may do by itself.
         acts: Number of facts that operators caused, for their ids.
         pardoned: Incarnations that were let out of quarantine.
+        drain: The latest drain.
     """
 
     mode: AutomationMode = "automatic"
@@ -96,6 +123,7 @@ class Control:
     requested_by: str = ""
     acts: int = 0
     pardoned: frozenset[Incarnation] = frozenset()
+    drain: Drain | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from trainmover.job.topology import job_size
 from trainmover.security.secret import home
 from trainmover.subjects import validate_id
 from trainmover_console.cli.connect import NatsOption, execute
-from trainmover_console.cli.daily.supervise import (
+from trainmover_console.cli.exits import ExitCode
+from trainmover_console.cli.services.supervise import (
     AutomationOption,
     PolicyOption,
     SecurityOption,
@@ -26,7 +27,6 @@ from trainmover_console.cli.daily.supervise import (
     supervise,
     thread_environment,
 )
-from trainmover_console.cli.exits import ExitCode
 from trainmover_launcher.spec import ClusterSpec
 
 __all__ = ["run"]

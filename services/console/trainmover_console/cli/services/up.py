@@ -10,7 +10,8 @@ import typer
 from trainmover.security.secret import home
 from trainmover.subjects import validate_id
 from trainmover_console.cli.connect import NatsOption, execute
-from trainmover_console.cli.daily.supervise import (
+from trainmover_console.cli.exits import ExitCode
+from trainmover_console.cli.services.supervise import (
     AutomationOption,
     PolicyOption,
     SecurityOption,
@@ -19,7 +20,6 @@ from trainmover_console.cli.daily.supervise import (
     security_folder,
     supervise,
 )
-from trainmover_console.cli.exits import ExitCode
 from trainmover_launcher.spec import ClusterSpec
 
 __all__ = ["up"]
