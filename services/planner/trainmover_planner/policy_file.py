@@ -99,6 +99,8 @@ _MOST: Final = 20
 def _content(path: Path) -> bytes | str:
     """The bytes of a file, or why it cannot be read."""
     try:
+        if path.exists() and not path.is_file():
+            return "it is no file. A pipe can be read once only: write it to a file."
         with path.open("rb") as file:
             return file.read(MOST_BYTES + 1)
     except OSError as error:

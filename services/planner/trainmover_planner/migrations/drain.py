@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from trainmover.commands import RequestAccepted
 from trainmover.errors import RequestRefusedError
@@ -33,6 +34,9 @@ from trainmover_planner.state.state import Drain, State
 from trainmover_planner.state.transition import Transition
 
 __all__ = ["apply", "drain", "proceed", "status", "under_way"]
+
+_MOST_BYTES: Final = 400_000
+"""All names of a drain together: they have to fit into one fact."""
 
 
 def drain(transition: Transition, request: Request) -> RequestAccepted:
@@ -227,6 +231,12 @@ def _chosen(state: State, wish: DrainRequest) -> tuple[str, ...]:
             f"No machine has {what}." if what else "No machine is named.",
             "nobody",
             "Look at the labels with `trainmover machine ls -o json`.",
+        )
+    if sum(map(len, found)) > _MOST_BYTES:
+        raise _refusal(
+            f"{len(found)} machines are too many for one drain.",
+            "too_many",
+            "Drain them part by part.",
         )
     return tuple(sorted(found, key=natural))
 

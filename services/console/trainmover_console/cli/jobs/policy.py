@@ -109,6 +109,8 @@ def read_policy(file: Path) -> Policy:
     Raises:
         PolicyError: It cannot be read, or is wrong.
     """
+    if file.exists() and not file.is_file():
+        raise PolicyError([Problem(str(file), "it is no file. Write the policy to one.")])
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
