@@ -205,12 +205,14 @@ class RequestAccepted(Frozen):
         migration: The migration it is about, if it began or ended one.
         plan: What is to happen, or would.
         words: What happened, or would, in one sentence for people.
+        drain: The drain that it is about.
     """
 
     ok: Literal[True] = True
     migration: str | None
     plan: Plan | None = None
     words: str = ""
+    drain: str | None = None
 
 
 class Refusal(Frozen):

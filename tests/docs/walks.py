@@ -96,6 +96,26 @@ def seen(path: str) -> Step:
     return look
 
 
+def declared(walker: Walker) -> None:
+    """The policy of docs/concepts/policy.md, with a rule in front that lets people decide."""
+    (text,) = (text for kind, text in fences(ROOT / "docs/concepts/policy.md") if kind == "yaml")
+    ask = "rules:\n  - name: people decide\n    kind: notice\n    then: wait\n"
+    (walker.folder / "policy.yaml").write_text(text.replace("rules:\n", ask))
+
+
+def opened(name: str) -> Step:
+    """Wait until an incident is open, which the page calls ``name``."""
+
+    def wait(walker: Walker) -> None:
+        def is_open(view: JobView) -> bool:
+            return any(one.closed is None for one in view.incidents.values())
+
+        view = walker.until(is_open, what="an incident")
+        walker.swaps[name] = next(one.id for one in view.incidents.values() if one.closed is None)
+
+    return wait
+
+
 class Webhook:
     """The receiver of a webhook."""
 
@@ -260,11 +280,34 @@ MOVED: tuple[Step, ...] = (
     Say("trainmover migration abort m-0001 --reason 'wrong machine'", "refused", code=3),
 )
 
+DECLARED: tuple[Step, ...] = (
+    declared,
+    Say("trainmover policy check policy.yaml", "4 rules"),
+    Watch(
+        "trainmover run --slots 4 --standbys 2 --policy policy.yaml train.py",
+        r"job\.formed",
+        stay=True,
+    ),
+    on_this_host,
+    warmed(2),
+    Say("trainmover policy show", "two must agree"),
+    Say(NOTICE),
+    opened("i-0001"),
+    Say("trainmover policy explain i-0001", "people decide"),
+)
+
 EIGHT: tuple[Step, ...] = (
     Watch("trainmover run --slots 6 --standbys 2 train.py", r"job\.formed", stay=True),
     on_this_host,
     warmed(2, slots=6),
     Say("trainmover migrate node-1 node-3 --to node-6 --to node-7 --yes", "node-7"),
+    Say("trainmover drain --label rack=r12 --deadline 2h --dry-run", "No machine has", code=3),
+    Say("trainmover drain node-1 node-2 --reason 'new switch' --yes", "finished"),
+    # No standby is left: it waits.
+    Say("trainmover drain node-0 node-4 --yes --no-wait", "accepted"),
+    Say("trainmover drain --pause --reason 'lunch'", "no further wave"),
+    Say("trainmover drain --resume", "goes on"),
+    Say("trainmover drain --abort --reason 'wrong rack'", "keep their slots"),
 )
 
 AFRESH = """trainmover run --slots 4 --standbys 2 train.py
@@ -377,6 +420,7 @@ LONG = {
     "adopted": fresh(AFRESH[1], MOVES[0], slots=2, standbys=1),
     "steered": STEERED,
     "moved": MOVED,
+    "declared": DECLARED,
     "eight": EIGHT,
     "again": fresh(AFRESH[0], MOVES[1], slots=4, standbys=2),
     "secured run": fresh(AFRESH[2], MOVES[2], slots=4, standbys=2),

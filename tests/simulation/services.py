@@ -13,6 +13,7 @@ from trainmover.detection import CollectiveWindow, Evidence, Finding
 from trainmover.detection.guard import Guarded
 from trainmover.events.incident import IncidentOpened
 from trainmover.job.topology import Frozen, Membership
+from trainmover.policy import Policy
 from trainmover.telemetry.records import RECORD, Batch
 from trainmover.testing.simulation import SimGate, SimOutbox, SimProcess, StoredFact
 from trainmover_detector.backlog import Backlog
@@ -29,7 +30,7 @@ from trainmover_planner.state.effects import (
     SendCommand,
     Tick,
 )
-from trainmover_planner.state.state import SOURCE, Settings, State
+from trainmover_planner.state.state import SOURCE, State
 
 __all__ = ["SimDetector", "SimPlanner"]
 
@@ -42,14 +43,14 @@ class SimPlanner:
 
     Args:
         scene: Where it lives.
-        settings: What an operator can tune.
+        policy: What is declared.
     """
 
-    def __init__(self, scene: Scene, settings: Settings) -> None:
-        self.scene, self.settings = scene, settings
+    def __init__(self, scene: Scene, policy: Policy) -> None:
+        self.scene, self.policy = scene, policy
         self.process = SimProcess(scene.sim)
         self.process.die()
-        self.state: State = core.initial("sim", settings)
+        self.state: State = core.initial("sim", policy)
         self.ready = False
         self.replies: list[Frozen] = []
         self._starts = itertools.count()
@@ -75,7 +76,7 @@ class SimPlanner:
         if "planner" in bus.cut:
             process.after(0.5, self._catch_up, process)
             return
-        state = core.initial("sim", self.settings)
+        state = core.initial("sim", self.policy)
         for stored in bus.kept():
             state = core.fold(state, _fact(stored), stored.at_s)
         self.state = state

@@ -15,10 +15,9 @@ from tests.simulation.services import SimDetector, SimPlanner
 
 from trainmover.commands import MigrateRequest
 from trainmover.events import migration
+from trainmover.policy import Policy
 from trainmover.protocol.requests import AbortRequest
-from trainmover.protocol.table import Deadlines
 from trainmover.testing.simulation import SimBus, Simulation, StoredFact, Weather
-from trainmover_planner.state.state import Settings
 
 __all__ = ["Outcome", "World", "play"]
 
@@ -66,6 +65,7 @@ class World:
         spare: Standbys; by chance when omitted.
         step_s: Length of a step in seconds; by chance when omitted.
         fair: A bus without mishaps, and a program that does not end.
+        policy: What is declared about moves, besides deadlines.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class World:
         spare: int | None = None,
         step_s: float | None = None,
         fair: bool = False,
+        policy: Policy | None = None,
     ) -> None:
         sim = self.sim = Simulation(seed, tracing=tracing)
         rough = sim.random.choice([0, 0, 1, 2])
@@ -97,12 +98,14 @@ class World:
         )
         self.fabric = Fabric(sim, self.checks)
         bus.stored.append(self._stored)
-        settings = Settings(
-            form_quiet_s=1.0,
-            cooldown_s=5.0,
-            deadlines=Deadlines(prepare_s=15.0, ready_s=15.0, switch_s=12.0),
+        limits = {"prepare": 15.0, "ready": 15.0, "switch": 12.0}
+        declared = (policy or Policy(cooldown_s=5.0)).model_copy(
+            update={
+                "form_quiet_s": 1.0,
+                **{f"{name}_deadline_s": limit_s for name, limit_s in limits.items()},
+            }
         )
-        self.planner = SimPlanner(self.scene, settings)
+        self.planner = SimPlanner(self.scene, declared)
         self.detector = SimDetector(self.scene)
         self.planner.start()
         self.detector.start()

@@ -11,8 +11,8 @@ from tests.unit import factories as make
 
 from trainmover.events import machine
 from trainmover.job.topology import Frozen
-from trainmover_console.cli.daily import supervise
 from trainmover_console.cli.daily.status import _status_table
+from trainmover_console.cli.services import supervise
 from trainmover_console.doctor import machines
 from trainmover_console.metrics.exporter import JobCollector
 from trainmover_console.view import JobView

@@ -16,17 +16,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainmover.events.migration import JobFinished
+from trainmover.events.operator import PolicyChanged, PolicyRefused
 from trainmover.job.tables import Table
 from trainmover.job.topology import Membership
+from trainmover.policy.model import Policy
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.table import Phase
 from trainmover_planner.machines import formation
-from trainmover_planner.migrations import policy, requests
+from trainmover_planner.migrations import drain, explaining, policy, requests
 from trainmover_planner.migrations.migrations import advance, resend
 from trainmover_planner.record import record
-from trainmover_planner.recovery import recovery, replan
+from trainmover_planner.recovery import deaths, recovery, replan
+from trainmover_planner.rules.declaring import declare
+from trainmover_planner.rules.verdict import turns_s
 from trainmover_planner.state.effects import Command, Event, Fact, Request, SaveJob, Tick
-from trainmover_planner.state.state import Control, Settings, State
+from trainmover_planner.state.state import Control, State
 from trainmover_planner.state.transition import Transition
 
 __all__ = ["RESUME_GAP", "fold", "initial", "next_wake_s", "resume", "step"]
@@ -39,11 +43,11 @@ issued epochs that nothing on the bus tells of (INV-EPOCH-MONOTONE).
 """
 
 
-def initial(job: str, settings: Settings | None = None) -> State:
+def initial(job: str, policy: Policy | None = None) -> State:
     """A planner that knows nothing yet."""
-    chosen = settings or Settings()
+    chosen = policy or Policy()
     control = Control(mode=chosen.automation, reason="as the planner started")
-    return State(job=job, settings=chosen, control=control)
+    return State(job=job, policy=chosen, control=control)
 
 
 def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Command, ...]]:
@@ -51,7 +55,7 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Command
 
     Args:
         state: What is known.
-        event: A fact, a request or the passing of time.
+        event: A fact, a request, what is declared from now on, or the passing of time.
         now_s: The time in seconds; must not go back.
     """
     transition = Transition(state, now_s)
@@ -61,6 +65,9 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Command
             due = state.due_s is not None and now_s >= state.due_s
         case Request():
             requests.answer(transition, event)
+            due = True
+        case PolicyChanged() | PolicyRefused():
+            declare(transition, event)
             due = True
         case Tick():
             due = True
@@ -83,7 +90,11 @@ def fold(state: State, fact: Fact, at_s: float) -> State:
 
 
 def resume(
-    state: State, now_s: float, *, incarnation: int = 1
+    state: State,
+    now_s: float,
+    *,
+    incarnation: int = 1,
+    declared: PolicyChanged | PolicyRefused | None = None,
 ) -> tuple[State, tuple[Command, ...]]:
     """Go on after all stored facts were folded.
 
@@ -95,15 +106,18 @@ def resume(
         now_s: The time in seconds.
         incarnation: How many planners of this job there were, this one not counted; no two may
             be told the same number, or they might issue the same epoch.
+        declared: What this planner was told; what was in force before when omitted.
     """
     transition = Transition(state, now_s)
     transition.set(unannounced={}, early=Table())
     transition.commands.extend(state.unannounced.values())
+    if declared is not None:
+        declare(transition, declared)
     if state.membership is not None and not state.over:
         gap = RESUME_GAP * incarnation
         transition.set(issued=state.issued + gap, sequence=state.sequence + gap)
         for one in state.migrations.values():
-            waits = one.phase is Phase.PROPOSED and state.control.mode != "automatic"
+            waits = one.phase is Phase.PROPOSED and policy.waits(transition.state, one, now_s)
             if one.phase in (Phase.PROPOSED, Phase.APPROVED) and not waits:
                 advance(transition, one.id, protocol.Abort("the planner started over"))
         resend(transition)
@@ -126,8 +140,11 @@ def _due_s(state: State, now_s: float) -> float | None:
     flying = [state.migrations[id].deadline_s for id in state.open]
     times = [deadline_s for deadline_s in flying if deadline_s]
     times += recovery.wakes_s(state)
-    if any(policy.advises_move(one) for one in state.incidents.values()):
+    waits = drain.under_way(state) is not None
+    if waits or any(policy.advises_move(one) for one in state.incidents.values()):
         times += list(state.cooldown.values())
+    if state.incidents:
+        times += turns_s(state, now_s)
     formation_s = formation.forms_at_s(state)
     if formation_s is not None:
         times.append(formation_s)
@@ -220,6 +237,7 @@ _STAGES: Final = (
     _Stage(formation.refuse_misfits, frozenset({"newcomers", "inventory"})),
     _Stage(formation.form, _MACHINES | {"arrived_s", "shape", "phase"}, timed=True),
     _Stage(_expire, frozenset({"open"}), timed=True),
+    _Stage(deaths.condemn_ripe, frozenset({"incidents", "policy"}), timed=True),
     _Stage(
         recovery.recover,
         _FLYING
@@ -230,10 +248,16 @@ _STAGES: Final = (
     _Stage(replan.announce_losses, frozenset({"unsaid"})),
     _Stage(formation.warm_standbys, _FLYING | _MACHINES),
     _Stage(
+        drain.proceed, _FLYING | _MACHINES | {"broken", "control", "policy", "seen"}, timed=True
+    ),
+    _Stage(
         policy.automate,
-        _FLYING | _MACHINES | {"broken", "control", "cooldown", "incidents", "seen"},
+        _FLYING
+        | _MACHINES
+        | {"broken", "control", "cooldown", "incidents", "lately", "policy", "seen"},
         timed=True,
     ),
+    _Stage(explaining.compare, frozenset({"declared", "incidents", "phase"}), timed=True),
     _Stage(_finish_job, _FLYING | {"finished"}),
 )
 _EVERYTHING: Final = frozenset[str]().union(*(stage.fields for stage in _STAGES))

@@ -12,8 +12,10 @@ from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
 from trainmover.protocol.table import Signal, allows
 from trainmover_planner.machines import formation
-from trainmover_planner.migrations import steering
+from trainmover_planner.migrations import drain, explaining, steering
 from trainmover_planner.migrations.migrations import advance, forget, start
+from trainmover_planner.recovery import deaths
+from trainmover_planner.rules import declaring
 from trainmover_planner.state.effects import Fact
 from trainmover_planner.state.transition import Transition
 
@@ -43,15 +45,30 @@ def _of_job(transition: Transition, payload: Frozen) -> None:
             transition.set(phase="failed", reason=reason)
         case machine.MachineLost():
             _lost(transition, payload)
+        case _:
+            _of_operators(transition, payload)
+
+
+def _of_operators(transition: Transition, payload: Frozen) -> None:
+    """What operators steered, and what was declared."""
+    match payload:
         case machine.MachineQuarantined() | operator.MachineUnquarantined():
             steering.apply(transition, payload)
         case operator.AutomationChanged():
             steering.apply(transition, payload)
+        case operator.PolicyChanged() | operator.PolicyRefused():
+            declaring.apply(transition, payload)
+        case operator.DrainStarted() | operator.DrainChanged() | operator.DrainEnded():
+            drain.apply(transition, payload)
+        case operator.PolicyCompared():
+            explaining.remember(transition, payload)
         case _:
             pass
 
 
 def _lost(transition: Transition, fact: machine.MachineLost) -> None:
+    if fact.generation is not None:
+        deaths.remember(transition, (fact.machine, fact.generation), reason=fact.reason)
     state = transition.state
     host = state.inventory.get(fact.machine)
     if fact.generation is None:  # said before the fact named the incarnation

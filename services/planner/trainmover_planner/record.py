@@ -21,12 +21,19 @@ from trainmover_planner.history import remember
 from trainmover_planner.machines import choice, condemn
 from trainmover_planner.machines.evidence import nearly_all
 from trainmover_planner.machines.formation import refuse
-from trainmover_planner.migrations.migrations import advance, base_of
+from trainmover_planner.migrations.migrations import advance
 from trainmover_planner.recovery import crashes
+from trainmover_planner.recovery.deaths import (
+    condemned,
+    died,
+    incarnation_at,
+    running_memberships,
+)
+from trainmover_planner.rules import verdict
 from trainmover_planner.state import shapes
 from trainmover_planner.state.effects import Fact
-from trainmover_planner.state.inventory import Incarnation, incarnation_of
-from trainmover_planner.state.state import Breaks, Death, Holding, State, slot_of
+from trainmover_planner.state.inventory import Incarnation
+from trainmover_planner.state.state import Breaks, Holding, State, slot_of
 from trainmover_planner.state.transition import Transition
 
 __all__ = ["record"]
@@ -129,12 +136,14 @@ def _of_detectors(transition: Transition, fact: Fact) -> None:
     match fact.payload:
         case incident.IncidentOpened() as opened:
             _troubled(transition, opened)
+            verdict.note_opened(transition, opened)
             transition.put("incidents", opened.id, opened)
             if fact.trace and len(transition.state.traces) < _TRACES:
                 transition.put("traces", opened.id, fact.trace)
             if condemn.recommends_end(opened):
-                _condemned(transition, opened)
+                condemned(transition, opened)
         case incident.IncidentClosed(id=id):
+            verdict.note_closed(transition, id)
             transition.drop("incidents", id)
             if all(death.incident != id for death in transition.state.deaths.values()):
                 transition.drop("traces", id)
@@ -165,7 +174,7 @@ def _followed(transition: Transition, fact: executor.StateFollowed) -> None:
     state = transition.state
     if not _speaks_for(state, fact.machine, fact.follower, fact.epoch):
         return
-    incarnation = _incarnation_at(state, fact.machine, fact.epoch)
+    incarnation = incarnation_at(state, fact.machine, fact.epoch)
     world = 0 if state.membership is None else state.membership.layout.world_size
     if incarnation is not None and 0 <= fact.rank < world:
         transition.note(followers=state.followers.put(fact.rank, (fact.follower, incarnation)))
@@ -266,85 +275,19 @@ def _membership_of(state: State, machine: str, rank: int) -> Membership | None:
     return next(
         (
             membership
-            for membership in _running_memberships(state)
+            for membership in running_memberships(state)
             if membership.holds(machine, rank)
         ),
         None,
     )
 
 
-def _running_memberships(state: State) -> list[Membership]:
-    """Memberships that a machine may be running in right now."""
-    if state.membership is None:
-        return []
-    return [state.membership, base_of(state), *state.current_memberships[1:]]
-
-
 def _superseded(transition: Transition, old: Incarnation) -> None:
     """The machine started over: whatever its earlier incarnation computed is gone."""
     if any(
-        slot_of(membership, old) is not None
-        for membership in _running_memberships(transition.state)
+        slot_of(membership, old) is not None for membership in running_memberships(transition.state)
     ):
-        _died(transition, old, reason=f"machine {old[0]} started over", incident=None)
-
-
-def _accused(state: State, opened: incident.IncidentOpened) -> Incarnation | None:
-    """The incarnation that an incident means: it names an epoch, not a generation."""
-    return _incarnation_at(state, opened.machine or "", opened.epoch)
-
-
-def _incarnation_at(state: State, name: str, epoch: int) -> Incarnation | None:
-    """The incarnation in which a machine had its slot at ``epoch``, else its latest one.
-
-    None where the epoch is over for so long that nobody knows.
-    """
-    membership = state.memberships.get(epoch)
-    slot = None if membership is None else membership.slot_of_machine(name)
-    if membership is not None and slot is not None:
-        return incarnation_of(membership.members[slot])
-    if membership is None and 0 < epoch < min(state.memberships, default=0):
-        return None
-    host = state.inventory.get(name)
-    return None if host is None else host.incarnation
-
-
-def _has_finished(state: State, incarnation: Incarnation) -> bool:
-    for membership in _running_memberships(state):
-        slot = slot_of(membership, incarnation)
-        if slot is not None:
-            ranks = membership.layout.ranks_of(slot)
-            return all((incarnation[0], rank) in state.finished for rank in ranks)
-    return False
-
-
-def _condemned(transition: Transition, opened: incident.IncidentOpened) -> None:
-    """A detector wants a machine ended: it is, if that is evidence, or within the limits."""
-    state = transition.state
-    incarnation = _accused(state, opened)
-    if incarnation is None or incarnation in state.deaths or _has_finished(state, incarnation):
-        return
-    code, _ = condemn.refusal(state, opened, transition.now_s)
-    if code:
-        return  # policy says so
-    if not condemn.is_death(opened):
-        lately = (at_s for at_s in state.fenced if at_s > transition.now_s - condemn.HOUR_S)
-        transition.note(fenced=(*lately, transition.now_s))
-    _died(transition, incarnation, reason=opened.summary, incident=opened.id)
-
-
-def _died(
-    transition: Transition, incarnation: Incarnation, *, reason: str, incident: str | None
-) -> None:
-    if incarnation not in transition.state.deaths:
-        if incident is None:
-            choice.note_trouble(transition, incarnation[0])
-        transition.set(
-            deaths=transition.state.deaths.put(
-                incarnation, Death(transition.now_s, reason[: shapes.LONGEST], incident)
-            ),
-            unsaid=(*transition.state.unsaid, incarnation),
-        )
+        died(transition, old, reason=f"machine {old[0]} started over", incident=None)
 
 
 def _exited(transition: Transition, fact: machine.WorkerExited) -> None:
@@ -354,7 +297,7 @@ def _exited(transition: Transition, fact: machine.WorkerExited) -> None:
     if membership is None or not 0 <= fact.rank < membership.layout.world_size:
         return
     slot = fact.rank // membership.layout.ranks_per_slot
-    if any(slot_of(one, incarnation) == slot for one in _running_memberships(state)):
+    if any(slot_of(one, incarnation) == slot for one in running_memberships(state)):
         crashes.note(transition, fact)
     if slot_of(membership, incarnation) is not None:
         return
@@ -364,7 +307,7 @@ def _exited(transition: Transition, fact: machine.WorkerExited) -> None:
         return
     if slot_of(flight.plan.membership, incarnation) == slot:
         how = f"signal {fact.signal}" if fact.signal else f"exit code {fact.exit_code}"
-        _died(
+        died(
             transition,
             incarnation,
             reason=f"rank {fact.rank} on {fact.machine} ended: {how}",

@@ -17,7 +17,9 @@ from trainmover.bus.protocol import Bus, Delivery, Entry
 from trainmover.commands import Lead
 from trainmover.errors import BusUnavailableError, ConflictError, ProtocolError
 from trainmover.events.envelope import Envelope
+from trainmover.events.operator import PolicyChanged, PolicyRefused
 from trainmover.job.topology import Frozen
+from trainmover.policy import PolicyError
 from trainmover.runtime.lease import Lease
 from trainmover.tracing import observe
 from trainmover.tracing.seldom import Seldom
@@ -25,8 +27,9 @@ from trainmover_planner import core
 from trainmover_planner.memory import Attic
 from trainmover_planner.migrations import requests
 from trainmover_planner.outbox import Outbox
+from trainmover_planner.policy_file import PolicyFiles, refused
 from trainmover_planner.state.effects import Command, Event, Fact, Reply, Request, SendCommand, Tick
-from trainmover_planner.state.state import SOURCE, Settings
+from trainmover_planner.state.state import SOURCE
 
 __all__ = ["Planner", "steady_clock"]
 
@@ -53,13 +56,16 @@ class _CaughtUp:
     """In the inbox: what comes from now on was not stored when we began."""
 
 
+_Item = Delivery[Envelope] | _Asked | _CaughtUp | PolicyChanged | PolicyRefused
+
+
 class Planner:
     """The planner of one job.
 
     Args:
         bus: A connected bus.
         job: Job name.
-        settings: What an operator can tune.
+        policy: Where the policy is declared; the defaults when omitted.
         clock: Seconds since 1970, steady.
         lease: Held while it plans; None where there are no replicas.
     """
@@ -69,7 +75,7 @@ class Planner:
         bus: Bus,
         *,
         job: str,
-        settings: Settings | None = None,
+        policy: PolicyFiles | None = None,
         clock: Callable[[], float] | None = None,
         lease: Lease | None = None,
     ) -> None:
@@ -77,8 +83,9 @@ class Planner:
         self._job = job
         self._clock = clock or steady_clock()
         self._lease = lease
-        self._state = core.initial(job, settings)
-        self._inbox: asyncio.Queue[Delivery[Envelope] | _Asked | _CaughtUp] = asyncio.Queue()
+        self._policy = policy or PolicyFiles()
+        self._state = core.initial(job)
+        self._inbox: asyncio.Queue[_Item] = asyncio.Queue()
         self._waiting: dict[str, asyncio.Future[Frozen]] = {}
         self._stepped_s = 0.0
         self._numbers = itertools.count(1)
@@ -114,6 +121,7 @@ class Planner:
             group.create_task(self._read(), name="planner-read")
             await self._catch_up()
             await self._bus.serve(self._job, self._answer)
+            group.create_task(self._follow_policy(), name="planner-policy")
             _log.info("planner.ready", job=self._job, phase=self._state.phase)
             await self._loop()
 
@@ -131,6 +139,24 @@ class Planner:
             async for fact in facts:
                 self._inbox.put_nowait(fact)
 
+    async def _follow_policy(self) -> None:
+        async with aclosing(self._policy.changes()) as changes:
+            async for change in changes:
+                self._inbox.put_nowait(change)
+
+    def _declared(self) -> PolicyChanged | PolicyRefused:
+        """What we were told; where that is wrong, what an earlier planner was stays in force.
+
+        Raises:
+            PolicyError: It is wrong, and no planner before us was told anything.
+        """
+        try:
+            return self._policy.load()
+        except PolicyError as error:
+            if not self._state.declared.source:
+                raise
+            return refused(error, source=self._state.declared.source)
+
     async def _catch_up(self) -> None:
         """Take in all that was stored when we began: half of it would be worse than to wait."""
         read = 0
@@ -144,7 +170,7 @@ class Planner:
                 continue
             if isinstance(item, _CaughtUp):
                 break
-            if isinstance(item, _Asked):  # we serve nobody yet
+            if isinstance(item, _Asked | PolicyChanged | PolicyRefused):  # we serve nobody yet
                 continue
             read += 1
             # When it was stored, by the bus's clock: a sender's may be hours off.
@@ -153,9 +179,11 @@ class Planner:
         self._stepped_s = self._clock()
         incarnation = await self._incarnation() if self._state.membership is not None else 1
         fences = self._fences()
+        declared = self._declared()
+        _tell(declared)
         try:
             self._state, commands = core.resume(
-                self._state, self._stepped_s, incarnation=incarnation
+                self._state, self._stepped_s, incarnation=incarnation, declared=declared
             )
         except Exception as error:  # noqa: BLE001 - each event that comes is tried by itself
             self._set_aside(Tick(), error)
@@ -171,7 +199,7 @@ class Planner:
 
     def _set_aside(self, event: Envelope | Event, error: Exception) -> None:
         """One event is lost, but whoever may fail next still finds a planner."""
-        told = {} if isinstance(event, Tick) else {"id": event.id}
+        told = {"id": event.id} if isinstance(event, Envelope | Fact | Request) else {}
         what = event.payload if isinstance(event, Envelope | Fact) else event
         # No locals: they hold all that is known of the job.
         where = "".join(traceback.format_tb(error.__traceback__, limit=-3))
@@ -215,7 +243,10 @@ class Planner:
             except TimeoutError:
                 self._step(Tick())
                 continue
-            if isinstance(item, _Asked):
+            if isinstance(item, PolicyChanged | PolicyRefused):
+                _tell(item)
+                self._step(item)
+            elif isinstance(item, _Asked):
                 self._waiting[item.request.id] = item.reply
                 self._step(item.request)
             elif not isinstance(item, _CaughtUp) and item.payload.source != SOURCE:
@@ -253,6 +284,13 @@ class Planner:
             if self._lease is not None:
                 await self._lease.confirmed()
         return answer.model_dump_json().encode()
+
+
+def _tell(declared: PolicyChanged | PolicyRefused) -> None:
+    if isinstance(declared, PolicyRefused):
+        _log.error("policy.refused", source=declared.source, problems=declared.problems)
+    else:
+        _log.info("policy.read", source=declared.source, rules=len(declared.policy.rules))
 
 
 def _count(known: Entry) -> int:

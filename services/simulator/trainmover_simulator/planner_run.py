@@ -16,6 +16,7 @@ from trainmover.commands import MigrateRequest
 from trainmover.events import executor, incident, machine, migration
 from trainmover.job.plan import Plan
 from trainmover.job.topology import Frozen, Machine, Membership
+from trainmover.policy import Policy
 from trainmover_planner import core
 from trainmover_planner.state.effects import (
     Event,
@@ -24,7 +25,7 @@ from trainmover_planner.state.effects import (
     Request,
     Tick,
 )
-from trainmover_planner.state.state import Settings, State
+from trainmover_planner.state.state import State
 from trainmover_simulator.failures import DAY_S, Failure
 from trainmover_simulator.replay import Job
 from trainmover_simulator.scenario import Scenario
@@ -78,7 +79,7 @@ class _Run:
         self.system, self.scenario, self.job = system, scenario, job
         self.decisions = Decisions()
         self.now_s = 0.0
-        self.state: State = core.initial("simulated", Settings(form_quiet_s=0.0))
+        self.state: State = core.initial("simulated", Policy(form_quiet_s=0.0))
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._serial = itertools.count()
         self._stepped_s = 0.0
@@ -265,7 +266,7 @@ class _Run:
 
     def _again(self) -> None:
         """The job begins anew, from a checkpoint, with machines that are well."""
-        self.state = core.initial("simulated", Settings(form_quiet_s=0.0))
+        self.state = core.initial("simulated", Policy(form_quiet_s=0.0))
         self._newest = None
         self._warm.clear()
         self._awaited.clear()

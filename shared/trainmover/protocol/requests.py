@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from pydantic import Field
 
 from trainmover.events.operator import AutomationMode
 from trainmover.job.plan import Move
 from trainmover.job.topology import Frozen, Membership
+from trainmover.policy.model import Decision, Policy
 
 __all__ = [
     "AbortRequest",
     "ApproveRequest",
     "AutomationRequest",
     "AutomationStatus",
+    "Check",
+    "Considered",
+    "DrainRequest",
+    "DrainStatus",
+    "Explanation",
     "JobStatus",
     "MachineStatus",
     "MigrationStatus",
+    "PolicyRequest",
+    "PolicyStatus",
     "QuarantineRequest",
     "RejectRequest",
     "StatusRequest",
@@ -82,6 +91,116 @@ class UnquarantineRequest(_Operate):
     """Verb ``unquarantine``: let a machine out of quarantine."""
 
     machine: str
+
+
+class DrainRequest(_Operate):
+    """Verb ``drain``: get machines out of their slots, wave after wave, and keep them out.
+
+    Attributes:
+        action: ``start``, or what is to become of the drain under way.
+        machines: Who is to leave.
+        labels: Who has all of these labels is to leave, too.
+        deadline_s: Within how many seconds; None: whenever.
+    """
+
+    action: Literal["start", "pause", "resume", "abort"] = "start"
+    machines: tuple[str, ...] = ()
+    labels: Mapping[str, str] = {}
+    deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+
+class DrainStatus(Frozen):
+    """The drain under way.
+
+    Attributes:
+        left: Machines of it that hold a slot still.
+        deadline_at_s: By when, in seconds since 1970.
+        waits: What it waits for, in words for people.
+    """
+
+    drain: str
+    machines: tuple[str, ...]
+    left: tuple[str, ...]
+    paused: bool
+    deadline_at_s: float | None = None
+    waits: str = ""
+    reason: str = ""
+    requested_by: str = ""
+
+
+class PolicyRequest(Frozen):
+    """Verb ``policy``: what is in force, and what it makes of an incident.
+
+    Attributes:
+        incident: An open incident that is to be explained; None: none.
+    """
+
+    incident: str | None = None
+
+
+class Considered(Frozen):
+    """A rule, and why it does or does not decide about an incident."""
+
+    rule: str
+    decides: bool
+    why: str
+
+
+class Check(Frozen):
+    """Something that has to hold before an incident is acted on.
+
+    Attributes:
+        what: What it is: ``dwell``, ``votes``, ``budget``, ``reserve``, ...
+        holds: Whether it does now.
+        words: With its numbers, for people.
+    """
+
+    what: str
+    holds: bool
+    words: str
+
+
+class Explanation(Frozen):
+    """What policy makes of one open incident now.
+
+    Attributes:
+        decision: What becomes of it once all checks hold, automation taken into account.
+        rule: The rule that decides; empty where none matches.
+        mode: The mode of automation.
+        rules: All rules down to the one that decides.
+        would: What the shadow policy would decide; None where there is none.
+    """
+
+    incident: str
+    machine: str
+    summary: str
+    decision: Decision
+    rule: str
+    mode: AutomationMode
+    rules: tuple[Considered, ...]
+    checks: tuple[Check, ...]
+    would: Decision | None = None
+    would_rule: str = ""
+
+
+class PolicyStatus(Frozen):
+    """The reply to ``policy``.
+
+    Attributes:
+        policy: What is in force.
+        source: Where it is from.
+        shadow: The policy that only says what it would do.
+        problems: What is wrong with a file that was read since, and is not in force.
+        explanation: Of the incident that was asked about.
+    """
+
+    ok: Literal[True] = True
+    policy: Policy
+    source: str
+    shadow: Policy | None = None
+    shadow_source: str = ""
+    problems: tuple[str, ...] = ()
+    explanation: Explanation | None = None
 
 
 class AutomationStatus(Frozen):
@@ -159,3 +278,4 @@ class JobStatus(Frozen):
     incidents: tuple[str, ...]
     redundancy: str = ""
     automation: AutomationStatus = Field(default_factory=AutomationStatus)
+    drain: DrainStatus | None = None

@@ -175,7 +175,7 @@ def _ops(_user: User, jobs: list[str]) -> _Subjects:
         "$JS.API.STREAM.NAMES",
         "$JS.API.STREAM.LIST",
         "$SRV.>",
-        *(subjects.request(job, "status") for job in jobs),
+        *(subjects.request(job, verb) for job in jobs for verb in ("status", "policy")),
     ]
     # The server compares patterns: ``nats sub 'tm.v1.gpt.migration.>'`` needs exactly this one.
     watch = [f"tm.v1.{job}.{entity}.>" for job in jobs for entity in ENTITIES]

@@ -13,7 +13,7 @@ from trainmover.commands import MigrateRequest, Prepare, Recover
 from trainmover.events import executor, incident, machine, migration
 from trainmover.job.plan import Plan
 from trainmover.job.topology import Frozen, Machine, Membership
-from trainmover.protocol.table import Deadlines
+from trainmover.policy import Policy
 from trainmover_planner import core
 from trainmover_planner.state.effects import (
     Command,
@@ -25,7 +25,7 @@ from trainmover_planner.state.effects import (
     SendCommand,
     Tick,
 )
-from trainmover_planner.state.state import Settings, State
+from trainmover_planner.state.state import State
 
 
 class World:
@@ -33,8 +33,10 @@ class World:
 
     def __init__(self, *, slots: int = 4, spare: int = 2, ranks: int = 1, **settings: Any) -> None:
         self.slots, self.spare, self.ranks = slots, spare, ranks
-        settings.setdefault("deadlines", Deadlines(prepare_s=60, ready_s=60, switch_s=30))
-        self.state: State = core.initial("demo", Settings(**settings))
+        deadlines = {"prepare_deadline_s": 60, "ready_deadline_s": 60, "switch_deadline_s": 30}
+        settings = deadlines | settings
+        self.policy = Policy(**settings)
+        self.state: State = core.initial("demo", self.policy)
         self.now_s = 100.0
         self.log: list[Command] = []
         self.stream: list[tuple[float, Fact]] = []
@@ -82,7 +84,7 @@ class World:
             if stream[index][1].id in self.stored:
                 break
             del stream[index]
-        state = core.initial("demo", self.state.settings)
+        state = core.initial("demo", self.policy)
         for at_s, fact in stream:
             state = core.fold(state, fact, at_s)
         self.stream = stream

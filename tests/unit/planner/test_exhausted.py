@@ -79,7 +79,7 @@ def test_checkpoint_asks_the_survivors_and_ends_when_all_have_saved(lonely):
 
 
 def test_checkpoint_does_not_wait_for_ever(lonely):
-    world = lonely(when_exhausted="checkpoint", exhausted_after_s=20, checkpoint_s=30)
+    world = lonely(when_exhausted="checkpoint", exhausted_after_s=20, checkpoint_deadline_s=30)
     world.wait(21)
     saved(world, "w-0", 0)
     (failed,) = [fact for fact in world.facts(world.wait(31)) if isinstance(fact, JobFailed)]

@@ -34,8 +34,8 @@ from trainmover.tracing import observe
 from trainmover_detector.service import DetectorService
 from trainmover_planner import core as planner_core
 from trainmover_planner import service as planner_service
+from trainmover_planner.policy_file import PolicyFiles
 from trainmover_planner.service import Planner
-from trainmover_planner.state.state import Settings
 
 JOB = "demo"
 
@@ -429,7 +429,7 @@ async def test_machines_whose_clocks_are_an_hour_ahead_delay_nothing():
             )
             event = observe.new_event(job=JOB, source=f"/machine/{me.name}", payload=fact)
             await bus.publish(replace(event, time=ahead))
-        planner = Planner(bus, job=JOB, settings=Settings(form_quiet_s=0.2))
+        planner = Planner(bus, job=JOB, policy=PolicyFiles(options={"form_quiet_s": 0.2}))
         running = group.create_task(planner.run())
         async for delivery in bus.events(JOB):
             if isinstance(delivery.payload.payload, JobFormed):

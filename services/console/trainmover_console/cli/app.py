@@ -14,6 +14,7 @@ from trainmover.bus.credentials import CA, CREDS, NKEY, Credentials
 from trainmover_console.cli import contexts, output
 from trainmover_console.cli.daily.demo import demo
 from trainmover_console.cli.daily.doctor import doctor
+from trainmover_console.cli.daily.drain import drain
 from trainmover_console.cli.daily.migrate import migrate
 from trainmover_console.cli.daily.run import run as run_job
 from trainmover_console.cli.daily.status import status
@@ -25,6 +26,7 @@ from trainmover_console.cli.jobs.job import job_app
 from trainmover_console.cli.jobs.machine import machine_app
 from trainmover_console.cli.jobs.migration import migration_app
 from trainmover_console.cli.jobs.notice import notice_app
+from trainmover_console.cli.jobs.policy import policy_app
 from trainmover_console.cli.services.dashboard import dashboard
 from trainmover_console.cli.services.metrics import metrics
 from trainmover_console.cli.services.processes import agent, become, detector_run, planner_app
@@ -100,13 +102,14 @@ app.command(
     },
     options_metavar="[OPTIONS] PROGRAM [ARGS]...",
 )(run_job)
-for command in (status, watch, migrate, doctor, demo):
+for command in (status, watch, migrate, drain, doctor, demo):
     app.command(rich_help_panel=_DAILY)(command)
 
 app.add_typer(job_app, name="job", rich_help_panel=_JOBS)
 app.add_typer(machine_app, name="machine", rich_help_panel=_JOBS)
 app.add_typer(migration_app, name="migration", rich_help_panel=_JOBS)
 app.add_typer(automation_app, name="automation", rich_help_panel=_JOBS)
+app.add_typer(policy_app, name="policy", rich_help_panel=_JOBS)
 app.add_typer(event_app, name="event", rich_help_panel=_JOBS)
 app.add_typer(notice_app, name="notice", rich_help_panel=_JOBS)
 

@@ -164,6 +164,21 @@ class MigrationView:
 
 
 @dataclass(slots=True)
+class DrainView:
+    """Machines that an operator wants out of their slots.
+
+    Attributes:
+        outcome: ``finished`` or ``aborted``; empty while it is under way.
+    """
+
+    id: str
+    machines: tuple[str, ...]
+    requested_by: str
+    paused: bool = False
+    outcome: str = ""
+
+
+@dataclass(slots=True)
 class IncidentView:
     """What a detector found."""
 

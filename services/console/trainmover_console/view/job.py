@@ -8,7 +8,7 @@ from typing import Any, Final
 from trainmover.events import executor, incident, machine, migration, operator
 from trainmover.events.envelope import Envelope
 from trainmover.job.topology import Frozen, Membership
-from trainmover_console.view.entries import IncidentView, MachineView, MigrationView
+from trainmover_console.view.entries import DrainView, IncidentView, MachineView, MigrationView
 from trainmover_console.view.standbys import NotReady
 
 __all__ = ["JobView", "trace_id"]
@@ -29,6 +29,8 @@ class JobView:
         last_event: The latest fact taken in.
         automation: ``automatic``, ``approval`` or ``paused``, as an operator last said.
         automation_words: Who said so, and why; empty where nobody did.
+        drain: The latest drain.
+        declared: What the policy in force says of it.
         told_costs: What ranks said last of what they pay, those of machines that left included.
     """
 
@@ -43,6 +45,8 @@ class JobView:
     last_event: Envelope | None = None
     automation: operator.AutomationMode = "automatic"
     automation_words: str = ""
+    declared: operator.AutomationMode = "automatic"
+    drain: DrainView | None = None
     told_costs: dict[tuple[str, int], executor.WorkerCosts] = field(default_factory=dict)
 
     @property
@@ -69,6 +73,7 @@ class JobView:
         self.last_event = event
         payload = event.payload
         self._apply_job(payload)
+        self._apply_operator(payload)
         self._apply_machine(event)
         self._apply_progress(payload)
         self._apply_incident(event)
@@ -107,6 +112,21 @@ class JobView:
                 self.step = max(self.step, step)
             case migration.JobFailed(reason=reason):
                 self.state, self.reason = "failed", reason
+            case _:
+                pass
+
+    def _apply_operator(self, payload: Frozen) -> None:
+        match payload:
+            case operator.PolicyChanged(policy=policy, source=source):
+                if policy.automation != self.declared:
+                    self.declared = self.automation = policy.automation
+                    self.automation_words = f"declared in {source}"
+            case operator.DrainStarted():
+                self.drain = DrainView(payload.drain, payload.machines, payload.requested_by)
+            case operator.DrainChanged(paused=paused) if self.drain is not None:
+                self.drain.paused = paused
+            case operator.DrainEnded(outcome=outcome) if self.drain is not None:
+                self.drain.outcome = outcome
             case operator.AutomationChanged(mode=mode, reason=reason, requested_by=who):
                 self.automation, self.automation_words = mode, f"by {who}: {reason}"
             case _:

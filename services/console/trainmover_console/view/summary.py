@@ -33,6 +33,14 @@ _WORDS: Final[Mapping[type[Frozen], str]] = {
     machine.MachineNoticed: "{0.machine}: {0.kind}: {0.reason}",
     operator.MachineUnquarantined: "{0.machine} by {0.requested_by}: {0.reason}",
     operator.AutomationChanged: "{0.mode} by {0.requested_by}: {0.reason}",
+    operator.DrainStarted: "{0.drain} by {0.requested_by}: {0.reason}: {0.forecast}",
+    operator.DrainChanged: "{0.drain} by {0.requested_by}: paused: {0.paused}: {0.reason}",
+    operator.DrainEnded: "{0.drain} is {0.outcome}: {0.reason}",
+    operator.PolicyChanged: "from {0.source}",
+    operator.PolicyRefused: "{0.source} is not in force: {0.problems[0]}",
+    operator.PolicyCompared: (
+        "{0.incident}: the shadow policy would {0.would} on {0.machine}; in force: {0.decision}"
+    ),
     operator.ServiceRestarted: "{0.service} (start {0.starts}): {0.reason}",
     machine.LinkLost: (
         "rank {0.rank} lost its link to rank {0.peer_rank} on {0.peer_machine} ({0.kind})"

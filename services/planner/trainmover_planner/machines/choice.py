@@ -125,7 +125,7 @@ class Judge:
 
     def _levels(self, host: Host, other: str) -> int:
         """1 for what is apart at the nearest level alone, more for what is apart further out."""
-        neighbour, levels = self._state.inventory.get(other), self._state.settings.topology
+        neighbour, levels = self._state.inventory.get(other), self._state.policy.topology
         if neighbour is None:
             return 0
         mine, theirs = host.machine.labels, neighbour.machine.labels

@@ -7,12 +7,19 @@ opinion, and a detector that is wrong about one machine may be wrong about all o
 
 from __future__ import annotations
 
+from typing import Final
+
 from trainmover.events.incident import IncidentOpened
+from trainmover_planner.rules.verdict import HOUR_S, judge
 from trainmover_planner.state.state import State
 
-__all__ = ["HOUR_S", "is_death", "recommends_end", "refusal"]
+__all__ = ["BUDGET", "TOO_FEW", "is_death", "recommends_end", "refusal"]
 
-HOUR_S = 3_600.0
+TOO_FEW: Final = "too_few_detectors"
+"""Code of a refusal because too few detectors agree."""
+
+BUDGET: Final = "fence_budget"
+"""Code of a refusal because so many machines were ended on opinions within an hour."""
 
 
 def is_death(incident: IncidentOpened) -> bool:
@@ -34,24 +41,41 @@ def refusal(state: State, incident: IncidentOpened, now_s: float) -> tuple[str, 
         incident: The finding.
         now_s: The time in seconds.
     """
-    settings = state.settings
     if is_death(incident):
         return "", ""
-    if incident.confidence < settings.fence_confidence:
+    return _declared(state, incident, now_s) or _unproven(state, incident, now_s) or ("", "")
+
+
+def _declared(state: State, incident: IncidentOpened, now_s: float) -> tuple[str, str] | None:
+    """What a rule has against it."""
+    said = judge(state, incident, now_s)
+    name = said.rule.name
+    if said.decision == "ignore":
+        return "ignored", f"{name} says so"
+    if said.decision == "wait":
+        return "left_to_operator", f"{name} leaves it to a person"
+    if now_s < said.ripe_s:
+        return "too_soon", f"{name} waits for {said.rule.dwell_s:g} s"
+    if not said.ripe:
+        return TOO_FEW, f"{len(said.voters)} detectors say so; {name} asks for {said.rule.votes}"
+    return None
+
+
+def _unproven(state: State, incident: IncidentOpened, now_s: float) -> tuple[str, str] | None:
+    """How the finding itself falls short."""
+    policy = state.policy
+    if incident.confidence < policy.fence_confidence:
         return "unsure", (
-            f"the finding is {incident.confidence:.0%} sure; "
-            f"{settings.fence_confidence:.0%} is asked"
+            f"the finding is {incident.confidence:.0%} sure; {policy.fence_confidence:.0%} is asked"
         )
     voters = {
         one.detector
         for one in state.incidents.values()
         if one.machine == incident.machine and one.epoch == incident.epoch and recommends_end(one)
     }
-    if len(voters) < settings.fence_votes:
-        return "too_few_detectors", (
-            f"{len(voters)} detectors say so; {settings.fence_votes} are asked"
-        )
+    if len(voters) < policy.fence_votes:
+        return TOO_FEW, f"{len(voters)} detectors say so; {policy.fence_votes} are asked"
     lately = sum(at_s > now_s - HOUR_S for at_s in state.fenced)
-    if lately >= settings.fence_budget:
-        return "fence_budget", f"{lately} machines were ended on such findings within an hour"
-    return "", ""
+    if lately >= policy.fence_budget:
+        return BUDGET, f"{lately} machines were ended on such findings within an hour"
+    return None

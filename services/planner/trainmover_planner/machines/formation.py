@@ -104,7 +104,7 @@ def forms_at_s(state: State) -> float | None:
     count = state.inventory.count(dead=state.deaths)
     if count < fewest:
         return None
-    return state.arrived_s if count >= most else state.arrived_s + state.settings.form_quiet_s
+    return state.arrived_s if count >= most else state.arrived_s + state.policy.form_quiet_s
 
 
 def form(transition: Transition) -> None:

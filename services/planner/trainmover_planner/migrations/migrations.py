@@ -12,8 +12,9 @@ from trainmover.job.plan import MigrationKind, Move, Plan
 from trainmover.job.topology import Membership
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration, MigrationEvent
-from trainmover.protocol.table import Phase, Signal, allows
+from trainmover.protocol.table import Deadlines, Phase, Signal, allows
 from trainmover_planner.machines.forgetting import bury
+from trainmover_planner.rules.budget import note_moved
 from trainmover_planner.state.effects import SaveMigration
 from trainmover_planner.state.inventory import Incarnation, incarnation_of
 from trainmover_planner.state.state import Crashes, State, slot_of
@@ -30,6 +31,8 @@ __all__ = [
     "start",
 ]
 
+POLICY: Final = "policy"
+"""Who decided, where nobody else did."""
 
 _REMEMBERED: Final = 32
 """So many closed migrations and memberships are known; facts tell of all."""
@@ -42,7 +45,7 @@ def propose(
     moves: Sequence[Move],
     cause: str,
     incident: str | None = None,
-    requested_by: str = "policy",
+    requested_by: str = POLICY,
     trace: Mapping[str, str] | None = None,
 ) -> Migration:
     """Give a migration its id and say that it was proposed.
@@ -93,7 +96,7 @@ def start(
     plan: Plan,
     before: Membership,
     *,
-    by: str = "policy",
+    by: str = POLICY,
     why: str = "",
 ) -> None:
     """Approve a plan and send its commands; ``by`` agreed."""
@@ -104,6 +107,8 @@ def start(
     transition.set(
         issued=max(transition.state.issued, plan.epoch), memberships=MappingProxyType(epochs)
     )
+    if plan.kind == "planned" and by == POLICY:
+        note_moved(transition, plan)
     advance(transition, id, protocol.Approve(plan, before, by, why))
     advance(transition, id, protocol.Begin())
 
@@ -116,7 +121,7 @@ def advance(transition: Transition, id: str, event: MigrationEvent) -> None:
     """
     old = transition.state.migrations[id]
     new, effects = protocol.step(
-        old, event, transition.now_s, deadlines=transition.state.settings.deadlines
+        old, event, transition.now_s, deadlines=_deadlines(transition.state)
     )
     if new is old:
         return
@@ -130,11 +135,18 @@ def advance(transition: Transition, id: str, event: MigrationEvent) -> None:
     transition.touched.add("phases")
     if not new.open and new.kind == "planned":
         for slot in {move.slot for move in new.moves} or {new.slot}:
-            transition.put(
-                "cooldown", slot, transition.now_s + transition.state.settings.cooldown_s
-            )
+            transition.put("cooldown", slot, transition.now_s + transition.state.policy.cooldown_s)
     if new.phase is Phase.COMMITTED:
         _committed(transition, new)
+
+
+def _deadlines(state: State) -> Deadlines:
+    policy = state.policy
+    return Deadlines(
+        prepare_s=policy.prepare_deadline_s,
+        ready_s=policy.ready_deadline_s,
+        switch_s=policy.switch_deadline_s,
+    )
 
 
 def give_up(transition: Transition, id: str, reason: str) -> None:

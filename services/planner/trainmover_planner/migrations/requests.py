@@ -23,9 +23,9 @@ from trainmover.protocol.requests import (
 from trainmover.protocol.table import Signal, allows
 from trainmover_planner.machines.assignment import standbys
 from trainmover_planner.machines.survival import describe
-from trainmover_planner.migrations import steering
+from trainmover_planner.migrations import drain, explaining, steering
 from trainmover_planner.migrations.migrations import advance, propose, start
-from trainmover_planner.migrations.policy import check_moves, planned
+from trainmover_planner.migrations.moves import check_moves, planned
 from trainmover_planner.state.effects import Request
 from trainmover_planner.state.inventory import Host, incarnation_of
 from trainmover_planner.state.state import State
@@ -78,6 +78,7 @@ def snapshot(state: State) -> JobStatus:
             reason=state.control.reason,
             requested_by=state.control.requested_by,
         ),
+        drain=drain.status(state),
     )
 
 
@@ -171,6 +172,8 @@ _HANDLERS: MappingProxyType[str, Callable[[Transition, Request], Frozen]] = Mapp
         "quarantine": steering.quarantine,
         "unquarantine": steering.unquarantine,
         "status": _status,
+        "policy": explaining.policy,
+        "drain": drain.drain,
     }
 )
 

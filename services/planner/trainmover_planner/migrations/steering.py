@@ -6,6 +6,7 @@ everybody who reads the stream, knows it too.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from trainmover.commands import RequestAccepted
@@ -23,13 +24,14 @@ from trainmover.protocol.requests import (
 )
 from trainmover.protocol.table import Phase
 from trainmover_planner.migrations.migrations import advance, start
-from trainmover_planner.migrations.policy import OPERATOR_REJECTED, check_moves, planned
+from trainmover_planner.migrations.moves import check_moves, planned
+from trainmover_planner.migrations.policy import OPERATOR_REJECTED
 from trainmover_planner.state.effects import Request
 from trainmover_planner.state.inventory import Host
 from trainmover_planner.state.state import State
 from trainmover_planner.state.transition import Transition
 
-__all__ = ["apply", "approve", "automation", "quarantine", "reject", "unquarantine"]
+__all__ = ["apply", "approve", "automation", "quarantine", "reject", "say", "unquarantine"]
 
 Steered = AutomationChanged | MachineQuarantined | MachineUnquarantined
 
@@ -70,7 +72,7 @@ def automation(transition: Transition, request: Request) -> RequestAccepted:
         )
     fact = AutomationChanged(mode=wish.mode, reason=wish.reason, requested_by=wish.requested_by)
     if not wish.dry_run:
-        _say(transition, fact, f"automation.{wish.mode}", request)
+        say(transition, fact, f"automation.{wish.mode}", request.trace)
     return RequestAccepted(migration=None, words=f"automation {wish.mode}: {_WORDS[wish.mode]}")
 
 
@@ -117,7 +119,8 @@ def quarantine(transition: Transition, request: Request) -> RequestAccepted:
         fact = MachineQuarantined(
             machine=wish.machine, reason=wish.reason, requested_by=wish.requested_by
         )
-        _say(transition, fact, f"{wish.machine}.{host.machine.generation}.quarantined", request)
+        name = f"{wish.machine}.{host.machine.generation}.quarantined"
+        say(transition, fact, name, request.trace)
     return RequestAccepted(migration=None, words=f"{wish.machine} is given no slot any more")
 
 
@@ -143,15 +146,22 @@ def unquarantine(transition: Transition, request: Request) -> RequestAccepted:
         ready_slots=tuple(sorted(host.ready)) if alive else (),
     )
     if not wish.dry_run:
-        _say(transition, fact, f"{wish.machine}.{host.machine.generation}.unquarantined", request)
+        name = f"{wish.machine}.{host.machine.generation}.unquarantined"
+        say(transition, fact, name, request.trace)
     what = "may be used again" if alive else "may be used again once its agent is started anew"
     return RequestAccepted(migration=None, words=f"{wish.machine} {what}")
 
 
-def _say(transition: Transition, fact: Steered, name: str, request: Request) -> None:
+def say(
+    transition: Transition,
+    fact: Steered,
+    name: str,
+    trace: Mapping[str, str] | None = None,
+) -> None:
+    """Make a fact true and publish it."""
     apply(transition, fact)
     # Numbered: the same may be asked for again later, and is another fact then.
-    transition.publish(fact, id=f"{name}.{transition.state.control.acts}", trace=request.trace)
+    transition.publish(fact, id=f"{name}.{transition.state.control.acts}", trace=trace)
 
 
 def _waiting(state: State, id: str) -> Migration:

@@ -96,7 +96,7 @@ def _told(crash: Crash, what: str) -> str:
 def restarts(state: State, slots: Iterable[int], now_s: float) -> Mapping[int, str]:
     """Slots that wait for the machine whose program crashed there to start over, and its name."""
     membership = state.membership
-    if state.settings.on_worker_crash != "restart" or membership is None:
+    if state.policy.on_worker_crash != "restart" or membership is None:
         return {}
     waiting = {}
     for slot in slots:
@@ -106,13 +106,13 @@ def restarts(state: State, slots: Iterable[int], now_s: float) -> Mapping[int, s
         crash = next((one for one in ended if one is not None), None)
         if crash is None or member.machine in state.inventory.quarantined:
             continue
-        if now_s < crash.at_s + state.settings.restart_within_s:
+        if now_s < crash.at_s + state.policy.restart_within_s:
             waiting[slot] = member.machine
     return waiting
 
 
 def restarts_until_s(state: State) -> list[float]:
     """When to stop waiting for machines to start over, in seconds."""
-    if state.settings.on_worker_crash != "restart":
+    if state.policy.on_worker_crash != "restart":
         return []
-    return [crash.at_s + state.settings.restart_within_s for crash in state.crashes.every.values()]
+    return [crash.at_s + state.policy.restart_within_s for crash in state.crashes.every.values()]

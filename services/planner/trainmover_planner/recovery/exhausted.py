@@ -27,8 +27,8 @@ def hold(transition: Transition, slots: Sequence[int], cause: str) -> None:
     if state.held == tuple(slots):
         return
     limit = ""
-    if state.settings.when_exhausted != "hold":
-        limit = f" It ends in {state.settings.exhausted_after_s:g} s otherwise."
+    if state.policy.when_exhausted != "hold":
+        limit = f" It ends in {state.policy.exhausted_after_s:g} s otherwise."
     reason = f"{cause}. No standby can take slots {list(slots)}; the ranks wait. Add a machine."
     transition.set(
         phase="held",
@@ -44,10 +44,10 @@ def hold(transition: Transition, slots: Sequence[int], cause: str) -> None:
 
 def wakes_s(state: State) -> list[float]:
     """When policy has to look at a held job again, in seconds."""
-    if state.held_s is None or state.settings.when_exhausted == "hold":
+    if state.held_s is None or state.policy.when_exhausted == "hold":
         return []
-    at_s = state.held_s + state.settings.exhausted_after_s
-    return [at_s, at_s + state.settings.checkpoint_s]
+    at_s = state.held_s + state.policy.exhausted_after_s
+    return [at_s, at_s + state.policy.checkpoint_deadline_s]
 
 
 def is_given_up(transition: Transition, base: Membership) -> str:
@@ -58,16 +58,16 @@ def is_given_up(transition: Transition, base: Membership) -> str:
         base: The membership whose machines hold the state of the job.
     """
     state = transition.state
-    settings = state.settings
-    if state.held_s is None or settings.when_exhausted == "hold":
+    policy = state.policy
+    if state.held_s is None or policy.when_exhausted == "hold":
         return ""
-    at_s = state.held_s + settings.exhausted_after_s
+    at_s = state.held_s + policy.exhausted_after_s
     if transition.now_s < at_s:
         return ""
     what = f"{state.reason.partition(' No standby')[0]} No machine came in " + (
-        f"{settings.exhausted_after_s:g} s"
+        f"{policy.exhausted_after_s:g} s"
     )
-    if settings.when_exhausted == "fail":
+    if policy.when_exhausted == "fail":
         return f"{what}."
     dead = frozenset(state.dead_slots(base))
     alive = {
@@ -82,10 +82,10 @@ def is_given_up(transition: Transition, base: Membership) -> str:
     missing = sorted({rank for _, rank in alive} - {answer.rank for answer in answers})
     if not missing:
         return f"{what}; {_what_was_saved(answers)}."
-    if transition.now_s >= at_s + settings.checkpoint_s:
+    if transition.now_s >= at_s + policy.checkpoint_deadline_s:
         return (
-            f"{what}; ranks {missing} did not say within {settings.checkpoint_s:g} s that they "
-            "saved a checkpoint."
+            f"{what}; ranks {missing} did not say within {policy.checkpoint_deadline_s:g} s that "
+            "they saved a checkpoint."
         )
     _ask_to_save(transition, base)
     return ""

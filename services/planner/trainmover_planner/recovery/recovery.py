@@ -57,8 +57,8 @@ def wakes_s(state: State) -> list[float]:
     """Times at which ``recover`` may decide something although nothing happened."""
     if state.membership is None or state.over:
         return []
-    settings = state.settings
-    times = [death.at_s + settings.truth_s for death in deaths_of(state, state.membership)]
+    policy = state.policy
+    times = [death.at_s + policy.truth_s for death in deaths_of(state, state.membership)]
     times += exhausted.wakes_s(state) + restarts_until_s(state)
     for breaks in state.broken.values():
         times += [breaks.first_s + state.regroup_s, breaks.last_s + state.regroup_s]
@@ -81,7 +81,7 @@ def _break_steps(transition: Transition) -> None:
             continue
         dead = dict.fromkeys(state.dead_slots(membership))
         found = stuck(state, membership, epochs=[epoch])
-        waited = found.some and transition.now_s >= found.first_s + state.settings.regroup_s
+        waited = found.some and transition.now_s >= found.first_s + state.policy.regroup_s
         if not dead and not (waited and not found.all):
             continue
         transition.set(told_break=transition.state.told_break | {epoch})
@@ -124,7 +124,7 @@ def _settle(transition: Transition, one: Migration) -> None:
     if dead:
         known = _all_broken(state, current, but=dead)
         first_s = min(death.at_s for death in deaths_of(state, current))
-        if known or now_s >= first_s + state.settings.truth_s:
+        if known or now_s >= first_s + state.policy.truth_s:
             give_up(transition, one.id, why(state, current))
     elif state.dead_slots(after):
         give_up(transition, one.id, why(state, after))

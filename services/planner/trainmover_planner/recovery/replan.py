@@ -49,7 +49,7 @@ def replan(transition: Transition) -> None:
             next_step="Start the job again from its latest checkpoint.",
         )
         return
-    if state.attempts >= state.settings.max_attempts:
+    if state.attempts >= state.policy.max_attempts:
         fail_job(
             transition,
             reason=f"{state.attempts} recovery plans in a row did not commit; the last: {cause}",

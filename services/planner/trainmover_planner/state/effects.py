@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from trainmover.commands import Command as MachineCommand
+from trainmover.events.operator import PolicyChanged, PolicyRefused
 from trainmover.job.topology import Frozen
 from trainmover.protocol.migration import Migration
 
@@ -50,7 +51,7 @@ class Tick:
     """Time passed."""
 
 
-Event = Fact | Request | Tick
+Event = Fact | Request | Tick | PolicyChanged | PolicyRefused
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,22 @@
-"""The planner's whole state, and its settings."""
+"""The planner's whole state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from trainmover.events.executor import CheckpointSaved
 from trainmover.events.incident import IncidentOpened
 from trainmover.events.operator import AutomationMode
-from trainmover.job.policies import OnWorkerCrash, WhenExhausted
 from trainmover.job.redundancy import Redundancy
 from trainmover.job.spans import Spans
 from trainmover.job.tables import Table
 from trainmover.job.topology import Membership
+from trainmover.policy.model import Policy
 from trainmover.protocol.migration import Migration, RankReport
-from trainmover.protocol.table import Deadlines, Phase
+from trainmover.protocol.table import Phase
 from trainmover_planner.state.effects import PublishFact
 from trainmover_planner.state.inventory import Incarnation, Inventory
 
@@ -26,9 +26,12 @@ __all__ = [
     "Crash",
     "Crashes",
     "Death",
+    "Declared",
+    "Drain",
     "Holding",
     "JobPhase",
-    "Settings",
+    "Lately",
+    "Moved",
     "Shape",
     "State",
     "slot_of",
@@ -38,52 +41,36 @@ JobPhase = Literal["forming", "running", "held", "finished", "failed"]
 SOURCE = "/planner"
 
 
-TOPOLOGY: Final = ("rail", "leaf", "rack", "pod", "zone")
-"""Levels that clusters commonly have; those that no machine has a label for do not matter."""
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """Where the policy in force is from, and the one that only says what it would do.
+
+    Attributes:
+        source: A file, or the command line; empty while nobody declared anything.
+        shadow: The policy that moves nobody; None where there is none.
+        shadow_source: Its file.
+        problems: What is wrong with a file that was read since, and is not in force.
+        facts: How many facts about policies there were, for their ids.
+    """
+
+    source: str = ""
+    shadow: Policy | None = None
+    shadow_source: str = ""
+    problems: tuple[str, ...] = ()
+    facts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What an operator can tune; durations in seconds.
+class Moved:
+    """A machine that policy moved by itself, within the hour.
 
     Attributes:
-        automation: What policy may do about stragglers, until an operator says otherwise.
-        fence_budget: Machines ended within an hour because a detector advises it, where that is no
-            evidence of death.
-        fence_votes: Detectors that have to agree on it.
-        fence_confidence: How sure a finding has to be for it, 0 to 1.
-        form_quiet_s: The job forms when no machine registered for this long.
-        cooldown_s: Pause between automatic moves of the same slot.
-        keep_reserve: Standbys that an automatic planned move must leave for crashes.
-        topology: Labels that say where a machine is, the nearest level first.
-        truth_s: How long a recovery waits to learn whether a planned move had switched.
-        regroup_s: How long broken steps without a culprit are left alone.
-        max_attempts: Recovery plans in a row before the job is given up.
-        when_exhausted: What becomes of a job that no machine is left for.
-        exhausted_after_s: How long such a job is held before it ends, unless ``hold``.
-        checkpoint_s: How long its ranks may then take to save a checkpoint.
-        on_worker_crash: Whether a standby replaces a machine whose program crashed, or the same
-            machine starts over in its slot.
-        restart_within_s: How long to wait for it then, before a standby takes the slot.
+        at_s: When it was decided, in seconds.
+        labels: The machine's labels.
     """
 
-    automation: AutomationMode = "automatic"
-    fence_budget: int = 60
-    fence_votes: int = 1
-    fence_confidence: float = 0.8
-    form_quiet_s: float = 2.0
-    cooldown_s: float = 30.0
-    keep_reserve: int = 0
-    topology: tuple[str, ...] = TOPOLOGY
-    truth_s: float = 1.0
-    regroup_s: float = 1.5
-    max_attempts: int = 8
-    when_exhausted: WhenExhausted = "hold"
-    exhausted_after_s: float = 60.0
-    checkpoint_s: float = 60.0
-    on_worker_crash: OnWorkerCrash = "standby"
-    restart_within_s: float = 60.0
-    deadlines: Deadlines = field(default_factory=Deadlines)
+    at_s: float
+    labels: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +83,31 @@ class Death:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """Machines that an operator wants out of their slots, and kept out.
+
+    Attributes:
+        number: Its number in the job.
+        deadline_s: By when, in seconds since 1970; None: whenever.
+        paused: Whether no further wave begins.
+        over: Whether it is finished or aborted.
+    """
+
+    number: int
+    machines: tuple[str, ...]
+    deadline_s: float | None
+    reason: str
+    requested_by: str
+    paused: bool = False
+    over: bool = False
+
+    @property
+    def id(self) -> str:
+        """``d-0001``."""
+        return f"d-{self.number:04d}"
+
+
+@dataclass(frozen=True, slots=True)
 class Control:
     """What operators steered.
 
@@ -103,6 +115,7 @@ class Control:
         mode: What policy may do by itself.
         acts: Number of facts that operators caused, for their ids.
         pardoned: Incarnations that were let out of quarantine.
+        drain: The latest drain.
     """
 
     mode: AutomationMode = "automatic"
@@ -110,6 +123,7 @@ class Control:
     requested_by: str = ""
     acts: int = 0
     pardoned: frozenset[Incarnation] = frozenset()
+    drain: Drain | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +203,22 @@ class Shape:
     ranks: int
 
 
+@dataclass(frozen=True, slots=True)
+class Lately:
+    """What a policy counts. In one field: the state is copied field by field.
+
+    Attributes:
+        opened: Since when each open incident counts as open, in seconds.
+        closed: By machine and kind, of those that closed a moment ago: since when each counted as
+            open, and when it closed, in seconds.
+        moved: Machines that policy moved by itself within an hour, oldest first.
+    """
+
+    opened: Table[str, float] = field(default_factory=Table)
+    closed: Table[tuple[str, str], tuple[float, float]] = field(default_factory=Table)
+    moved: tuple[Moved, ...] = ()
+
+
 def _none() -> Mapping[Any, Any]:
     return MappingProxyType({})
 
@@ -200,6 +230,8 @@ class State:
     What has an entry for each machine or rank is a ``Table``, which is not copied when it changes.
 
     Attributes:
+        policy: What is declared about moves.
+        declared: Where that is from.
         control: What operators steered.
         membership: The latest committed membership.
         memberships: The latest memberships that were issued, by epoch.
@@ -208,6 +240,7 @@ class State:
         migrations: The open and the latest others, oldest first.
         open: Ids of those that are open, oldest first.
         incidents: Open incidents.
+        lately: What a policy counts: ages of incidents, moves within an hour.
         traces: W3C trace headers of each incident.
         deaths: Incarnations that were given up, as far as they matter still.
         unsaid: Those among them that nobody was told of yet.
@@ -242,7 +275,8 @@ class State:
     """
 
     job: str
-    settings: Settings = field(default_factory=Settings)
+    policy: Policy = field(default_factory=Policy)
+    declared: Declared = field(default_factory=Declared)
     phase: JobPhase = "forming"
     reason: str = ""
     control: Control = field(default_factory=Control)
@@ -254,6 +288,7 @@ class State:
     migrations: Mapping[str, Migration] = field(default_factory=_none)
     open: tuple[str, ...] = ()
     incidents: Table[str, IncidentOpened] = field(default_factory=Table)
+    lately: Lately = field(default_factory=Lately)
     traces: Table[str, Mapping[str, str]] = field(default_factory=Table)
     deaths: Table[Incarnation, Death] = field(default_factory=Table)
     unsaid: tuple[Incarnation, ...] = ()
@@ -294,7 +329,7 @@ class State:
         found out who is dead.
         """
         doublings = min(max(self.attempts - 2, 0), 4)
-        return self.settings.regroup_s * 2.0**doublings
+        return self.policy.regroup_s * 2.0**doublings
 
     @property
     def over(self) -> bool:

@@ -18,8 +18,8 @@ from rich.text import Text
 
 from trainmover.errors import ConfigError
 from trainmover_console.cli import output
-from trainmover_console.cli.daily.supervise import thread_environment
 from trainmover_console.cli.exits import ExitCode
+from trainmover_console.cli.services.supervise import thread_environment
 from trainmover_console.demo.live import live, plain
 from trainmover_console.demo.play import Demo, DemoSpec, Outcome, RunState
 from trainmover_console.demo.report import write_report

@@ -16,14 +16,17 @@ from trainmover.job.topology import job_size
 from trainmover.security.secret import home
 from trainmover.subjects import validate_id
 from trainmover_console.cli.connect import NatsOption, execute
-from trainmover_console.cli.daily.supervise import (
+from trainmover_console.cli.exits import ExitCode
+from trainmover_console.cli.services.supervise import (
     AutomationOption,
+    PolicyOption,
     SecurityOption,
+    ShadowPolicyOption,
+    planner_options,
     security_folder,
     supervise,
     thread_environment,
 )
-from trainmover_console.cli.exits import ExitCode
 from trainmover_launcher.spec import ClusterSpec
 
 __all__ = ["run"]
@@ -56,17 +59,24 @@ def run(
         ),
     ] = None,
     when_exhausted: Annotated[
-        WhenExhausted,
-        typer.Option(help="When no machine is left for a slot: hold the job, or end it."),
-    ] = "hold",
+        WhenExhausted | None,
+        typer.Option(
+            help="When no machine is left for a slot: hold the job, or end it; hold when omitted."
+        ),
+    ] = None,
     exhausted_after: Annotated[
-        float, typer.Option(help="Seconds for which it is held before it ends.", min=0)
-    ] = 60.0,
+        float | None,
+        typer.Option(help="Seconds for which it is held before it ends; 60 when omitted.", min=0),
+    ] = None,
     on_worker_crash: Annotated[
-        OnWorkerCrash,
-        typer.Option(help="Who takes the slot of a machine whose program crashed."),
-    ] = "standby",
-    automation: AutomationOption = "automatic",
+        OnWorkerCrash | None,
+        typer.Option(
+            help="Who takes the slot of a machine whose program crashed; a standby when omitted."
+        ),
+    ] = None,
+    automation: AutomationOption = None,
+    policy: PolicyOption = None,
+    shadow_policy: ShadowPolicyOption = None,
     check_determinism: Annotated[
         bool,
         typer.Option(
@@ -119,11 +129,15 @@ def run(
             as_module=module,
             redundancy=redundancy,
             warm_limit=warm_limit,
-            planner_options=(
-                f"--when-exhausted={when_exhausted}",
-                f"--exhausted-after={exhausted_after}",
-                f"--on-worker-crash={on_worker_crash}",
-                f"--automation={automation}",
+            planner_options=planner_options(
+                policy,
+                shadow_policy,
+                {
+                    "when-exhausted": when_exhausted,
+                    "exhausted-after": exhausted_after,
+                    "on-worker-crash": on_worker_crash,
+                    "automation": automation,
+                },
             ),
             metrics_dir=None if metrics is None else metrics.absolute(),
             log_dir=(log_dir or home() / "logs" / name).absolute(),

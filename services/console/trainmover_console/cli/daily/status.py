@@ -90,6 +90,14 @@ def _operated(view: JobView, planner: dict[str, Any] | None) -> list[str]:
         lines.append(
             f"automation: {mode} ({words}); 'trainmover automation resume' for automatic moves"
         )
+    drain = (planner or {}).get("drain")
+    if drain is not None:
+        left, every = len(drain["left"]), len(drain["machines"])
+        waits = f"; {drain['waits']}" if drain["waits"] else ""
+        lines.append(
+            f"{drain['drain']} by {drain['requested_by']}: {every - left} of {every} machines hold "
+            f"no slot{waits}"
+        )
     for one in view.migrations.values():
         if one.waiting:
             leavers = ", ".join(move.leaver for move in one.moves)

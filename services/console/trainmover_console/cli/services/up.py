@@ -10,13 +10,16 @@ import typer
 from trainmover.security.secret import home
 from trainmover.subjects import validate_id
 from trainmover_console.cli.connect import NatsOption, execute
-from trainmover_console.cli.daily.supervise import (
+from trainmover_console.cli.exits import ExitCode
+from trainmover_console.cli.services.supervise import (
     AutomationOption,
+    PolicyOption,
     SecurityOption,
+    ShadowPolicyOption,
+    planner_options,
     security_folder,
     supervise,
 )
-from trainmover_console.cli.exits import ExitCode
 from trainmover_launcher.spec import ClusterSpec
 
 __all__ = ["up"]
@@ -26,7 +29,9 @@ def up(
     *,
     job: Annotated[str, typer.Option(envvar="TRAINMOVER_JOB", help="Job name.")],
     nats: NatsOption = None,
-    automation: AutomationOption = "automatic",
+    automation: AutomationOption = None,
+    policy: PolicyOption = None,
+    shadow_policy: ShadowPolicyOption = None,
     log_dir: Annotated[
         Path | None, typer.Option(help="Folder for logs; in TRAINMOVER_HOME when omitted.")
     ] = None,
@@ -41,7 +46,7 @@ def up(
             nnodes_min=0,
             nnodes_max=0,
             program=(),
-            planner_options=(f"--automation={automation}",),
+            planner_options=planner_options(policy, shadow_policy, {"automation": automation}),
             log_dir=(log_dir or home() / "logs" / name).absolute(),
             nats=nats,
             security=security_folder(name, secure=False, security=security, nats=nats),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from trainmover.events.operator import AutomationMode
 from trainmover.security.secret import home
 from trainmover_console.cli import output
 from trainmover_console.cli.exits import ExitCode
+from trainmover_console.cli.jobs.policy import read_policy
 from trainmover_console.view.standbys import problem_words
 from trainmover_console.view.summary import summarise, worth_showing
 from trainmover_launcher.cluster import (
@@ -31,22 +33,53 @@ from trainmover_launcher.spec import ClusterSpec
 
 __all__ = [
     "AutomationOption",
+    "PolicyOption",
     "SecurityOption",
+    "ShadowPolicyOption",
     "finish",
+    "planner_options",
     "security_folder",
     "supervise",
     "thread_environment",
 ]
 
 AutomationOption = Annotated[
-    AutomationMode,
-    typer.Option(help="What policy does about a straggler: move it, ask first, or nothing."),
+    AutomationMode | None,
+    typer.Option(
+        help="What policy does about a straggler: move it, ask first, or nothing; "
+        "automatic when omitted."
+    ),
+]
+PolicyOption = Annotated[
+    Path | None,
+    typer.Option("--policy", help="YAML with all that can be declared; read again on a change."),
+]
+ShadowPolicyOption = Annotated[
+    Path | None,
+    typer.Option("--shadow-policy", help="A policy that only says what it would do."),
 ]
 
 SecurityOption = Annotated[
     Path | None,
     typer.Option(help="Folder of 'trainmover bus setup' with the credentials of every client."),
 ]
+
+
+def planner_options(
+    policy: Path | None, shadow: Path | None, options: Mapping[str, object | None]
+) -> tuple[str, ...]:
+    """The planner's command line: the files, and above them what was said on ours.
+
+    Raises:
+        PolicyError: A file is wrong: nobody wants to learn that from a planner's log.
+    """
+    files = {"policy": policy, "shadow-policy": shadow}
+    for path in files.values():
+        if path is not None:
+            read_policy(path)
+    paths = {name: path and path.absolute() for name, path in files.items()}
+    every = {**paths, **options}
+    return tuple(f"--{name}={value}" for name, value in every.items() if value is not None)
 
 
 async def supervise(spec: ClusterSpec, *, quiet: bool) -> ExitCode:
