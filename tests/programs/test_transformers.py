@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
 import pytest
 from tests.programs.catalogue import Program
-from tests.programs.drive import Drive, Left, Spot
+from tests.programs.drive import Drive, Left, Rules, Spot
+from tests.support.ranks import Nursery
+
+from trainmover.runtime import failpoints
 
 pytestmark = [
     pytest.mark.job,
@@ -19,7 +22,35 @@ pytestmark = [
 
 Undisturbed = Callable[..., Left]
 
-PROGRAMS = {"trained": Program(90, ends=(30, 60), between=True)}
+
+@pytest.fixture(scope="module")
+def nursery(rules: Rules) -> Iterator[Nursery]:
+    environment = {failpoints.VARIABLE: str(rules.path), "OMP_NUM_THREADS": "1"}
+    nursery = Nursery(environment=environment, preload=["transformers.trainer"])
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    nursery: Nursery, rules: Rules, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Left]:
+    known: dict[tuple[str, ...], Left] = {}
+
+    def run(*command: str) -> Left:
+        if command not in known:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            known[command] = Drive(nursery, rules, folder).undisturbed(*command)
+        return known[command]
+
+    return run
+
+
+PROGRAMS = {
+    "trained": Program(90, ends=(30, 60), between=True),
+    "trained_masked": Program(60, ends=(23, 46), between=True),
+    "trained_custom": Program(72, ends=(36,), between=True),
+}
 EVALUATION, CHECKPOINT = 10, 20
 """Steps after which there is one, and each time after so many more; logs are written after 5."""
 

@@ -99,7 +99,8 @@ class SteppedTrainer(Trainer):  # type: ignore[misc] # transformers is not looke
                 evaluate(self._tr_loss, self._grad_norm, learning_rate=self._learning_rate)
             if self.control.should_epoch_stop or self.control.should_training_stop:
                 break
-        if not steps.drawn and not skipped:
+        # A joiner on its way ends the calls that the job has ended, whatever it drew of them.
+        if not (steps.drawn or skipped or self.session.is_shadow):
             logger.warning(
                 "There is no sample in the data loader: training stops at step %d.",
                 self.state.global_step,
