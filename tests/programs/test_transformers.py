@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from tests.programs.catalogue import Program
@@ -49,24 +50,29 @@ def undisturbed(
 PROGRAMS = {
     "trained": Program(90, ends=(30, 60), between=True),
     "trained_masked": Program(60, ends=(23, 46), between=True),
-    "trained_custom": Program(72, ends=(36,), between=True),
+    "trained_custom": Program(52, ends=(36,), between=True),
 }
 EVALUATION, CHECKPOINT = 10, 20
-"""Steps after which there is one, and each time after so many more; logs are written after 5."""
+"""Steps after which ``trained`` has one, and each time after so many more."""
 
 
 def test_a_crash_in_an_evaluation_and_a_move_change_no_bit(
     drive: Drive, undisturbed: Undisturbed
 ) -> None:
-    spot = Spot("between.begin", EVALUATION, 0)
+    spot = Spot("evaluating", EVALUATION, 0)
     left = drive.killed("trained", spots=[spot], then_moves=(1, 33))
     left.same_as(undisturbed("trained"), killed=0)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("script", PROGRAMS)
 @pytest.mark.parametrize(
-    "at", [1, EVALUATION - 1, EVALUATION, EVALUATION + 1, CHECKPOINT, 29, 30, 31, 77]
+    ("script", "at"),
+    [
+        (name, at)
+        for name, program in PROGRAMS.items()
+        for at in (1, 9, 10, 11, 20, 29, 30, 31, 36, 49, 77)
+        if at < program.steps
+    ],
 )
 def test_a_planned_move_changes_no_bit(
     script: str, at: int, drive: Drive, undisturbed: Undisturbed
@@ -79,12 +85,32 @@ def test_a_planned_move_changes_no_bit(
     ("script", "point"),
     [(name, point) for name, program in PROGRAMS.items() for point in program.all_points()],
 )
-@pytest.mark.parametrize(
-    ("rank", "step"), [(0, CHECKPOINT - 1), (0, CHECKPOINT), (1, CHECKPOINT + 1)]
-)
+@pytest.mark.parametrize(("rank", "step"), [(0, 19), (0, 20), (1, 21)])
 def test_a_crash_changes_no_bit(  # noqa: PLR0917 - parameters and fixtures
     script: str, point: str, rank: int, step: int, drive: Drive, undisturbed: Undisturbed
 ) -> None:
-    steps = EVALUATION if point == "between.begin" else 1
+    steps = 18 if point == "between.begin" else 1
     left = drive.killed(script, spots=[Spot(point, step, rank, steps=steps)])
     left.same_as(undisturbed(script), killed=rank)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("point", ["evaluating", "saving"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_crash_in_work_between_steps_changes_no_bit(
+    point: str, rank: int, drive: Drive, undisturbed: Undisturbed
+) -> None:
+    spot = Spot(point, CHECKPOINT, rank)
+    left = drive.killed("trained", spots=[spot], then_moves=(2, 61))
+    left.same_as(undisturbed("trained"), killed=rank)
+
+
+@pytest.mark.soak
+def test_a_job_goes_on_from_a_checkpoint_and_is_moved(drive: Drive, tmp_path: Path) -> None:
+    folder = tmp_path / "whole"
+    whole = drive.undisturbed("trained_resumed", str(folder), "none")
+    checkpoint = folder / "checkpoint-25"
+    moved = drive.moved("trained_resumed", str(tmp_path / "rest"), str(checkpoint), at=8)
+    assert moved.results == whole.results
+    for mine, all_of in zip(moved.losses, whole.losses, strict=True):
+        assert mine == {step - 25: loss for step, loss in all_of.items() if step >= 25}

@@ -5,10 +5,17 @@ import math
 import torch
 from helper import OUT, finish
 from torch.utils.data import Dataset
-from transformers import EarlyStoppingCallback, LlamaConfig, LlamaForCausalLM, TrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    LlamaConfig,
+    LlamaForCausalLM,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from trainmover import Session
 from trainmover_executor.frameworks.transformers import TrainMoverTrainer
+from trainmover_executor.worker.runtime import current_runtime
 
 VOCABULARY, LENGTH = 32, 12
 
@@ -25,6 +32,17 @@ class Text(Dataset):
 
     def __getitem__(self, index):
         return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
+
+
+class FailPoint(TrainerCallback):
+    def on_prediction_step(self, args, state, control, **kwargs):
+        current_runtime().reach("evaluating")
+
+
+class Breakable(TrainMoverTrainer):
+    def save_model(self, *args, **kwargs):
+        super().save_model(*args, **kwargs)
+        current_runtime().reach("saving")
 
 
 Session.init()
@@ -60,12 +78,12 @@ config = LlamaConfig(
     attention_dropout=0.1,
 )
 torch.manual_seed(3)
-trainer = TrainMoverTrainer(
+trainer = Breakable(
     LlamaForCausalLM(config),
     arguments,
     train_dataset=Text(710, seed=1),
     eval_dataset=Text(50, seed=2),
-    callbacks=[EarlyStoppingCallback(early_stopping_patience=50)],
+    callbacks=[EarlyStoppingCallback(early_stopping_patience=50), FailPoint()],
 )
 result = trainer.train()
 final = trainer.evaluate()

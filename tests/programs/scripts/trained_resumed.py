@@ -53,5 +53,6 @@ trainer = Mine(
     train_dataset=Pairs(600),
 )
 trainer.train(resume_from_checkpoint=CHECKPOINT if CHECKPOINT != "none" else None)
-losses = [(each["step"], each["loss"]) for each in trainer.state.log_history if "loss" in each]
+log = [(each["step"], each["loss"]) for each in trainer.state.log_history if "loss" in each]
+losses = [each for each in log if each[0] > 30]  # that of 30 is of the steps since the checkpoint
 finish(trainer.args.process_index, trainer.model, losses=losses, epoch=trainer.state.epoch)
