@@ -2,6 +2,8 @@
 
 import json
 import random
+from collections import Counter
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -11,6 +13,7 @@ from transformers import BertConfig, BertForMaskedLM, TrainerCallback, TrainingA
 from trainmover import Session
 from trainmover_executor.frameworks.transformers import TrainMoverTrainer as Trainer
 
+WRITES = find_spec("tensorboard") is not None
 VOCABULARY, MASK, PAD = 40, 1, 0
 
 
@@ -102,7 +105,7 @@ trainer = Trainer(
         save_strategy="best",
         dataloader_num_workers=1,
         remove_unused_columns=False,
-        report_to=[],
+        report_to=["tensorboard"] if WRITES else [],
         disable_tqdm=True,
     ),
     data_collator=mask,
@@ -112,18 +115,25 @@ trainer = Trainer(
     callbacks=[journal],
 )
 trainer.train()
-written = (
-    (OUT / "journal.jsonl").read_text().splitlines() if trainer.is_world_process_zero() else []
-)
-steps = [(*tuple(json.loads(line)[1]), json.loads(line)[0]) for line in written]
-logged = len(trainer.state.log_history)
+counts = Counter()
+if trainer.is_world_process_zero():
+    counts.update((OUT / "journal.jsonl").read_text().splitlines())
+    if WRITES:
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+        (run,) = (OUT / "bert" / "runs").iterdir()
+        for file in run.iterdir():
+            for event in EventFileLoader(str(file)).Load():
+                counts.update(
+                    (each.tag, event.step) for each in event.summary.value if "/" in each.tag
+                )
 finish(
     trainer.args.process_index,
     trainer.model,
     events=journal.events,
     losses=journal.losses,
-    twice=len(steps) != len(set(steps)),
-    lost=logged - len(steps) > 1 if steps else False,
+    twice=sorted(str(each) for each, count in counts.items() if count > 1),
+    wrote=len(counts) > 60,
     lr=trainer.lr_scheduler.get_last_lr(),
     best=(trainer.state.best_metric, trainer.state.best_global_step),
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
+from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import CallbackHandler, ProgressCallback
 
 __all__ = ["Events", "Whose"]
@@ -40,11 +41,16 @@ class Events(CallbackHandler):  # type: ignore[misc] # transformers is not looke
     Args:
         handler: The trainer's own, whose callbacks it takes over.
         trainer: Whose.
+        folder: For TensorBoard, unless the program has named one: the same at all machines, since
+            files in one folder are one run.
     """
 
-    def __init__(self, handler: Any, trainer: Whose) -> None:
+    def __init__(self, handler: Any, trainer: Whose, *, folder: str) -> None:
         self.__dict__.update(vars(handler))
         self._trainer = trainer
+        for callback in self.callbacks:
+            if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
+                callback.logging_dir = folder
         self._held: Held | None = None
         self._began_as_shadow = False
 
@@ -88,14 +94,9 @@ class Events(CallbackHandler):  # type: ignore[misc] # transformers is not looke
                 self._begin_output(state)
 
     def _begin_output(self, state: Any) -> None:
-        """A joiner is the first process from now on: open what a shadow left closed."""
+        """A joiner is the first process from now on: show a bar, which a shadow had none of."""
         for callback in self.callbacks:
-            if isinstance(callback, ProgressCallback) or _writes(callback):
+            if isinstance(callback, ProgressCallback):
                 callback.on_train_begin(
                     self._trainer.args, state, self._trainer.control, model=self.model
                 )
-
-
-def _writes(callback: Any) -> bool:
-    """Whether it is the callback for TensorBoard, which opens its files when training begins."""
-    return any(each.__name__ == "TensorBoardCallback" for each in type(callback).__mro__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import torch
@@ -62,7 +63,8 @@ class TrainMoverTrainer(SteppedTrainer):
         if not dist.is_initialized():
             Session.init()
         super().__init__(*arguments, **options)
-        self.callback_handler = Events(self.callback_handler, self)
+        folder = Path(self.args.output_dir) / "runs" / self._runtime.spec.job
+        self.callback_handler = Events(self.callback_handler, self, folder=str(folder))
 
     def create_accelerator_and_postprocess(self) -> None:
         """See ``Trainer``; options that are not carried are refused in front of it.
