@@ -393,7 +393,8 @@ class LoopVariables:
         elif hasattr(value, "state_dict"):  # a loader or a sampler that is resumed by that
             return
         elif isinstance(value, DataLoader):
-            sampler = value.batch_sampler or value.sampler
+            batches = value.batch_sampler
+            sampler = value.sampler if batches is None else batches  # one may have no length
             yield from self._visit_sampler(sampler, f"{path}.sampler", seen)
         elif isinstance(value, Sampler):
             yield from self._visit_sampler(value, path, seen)

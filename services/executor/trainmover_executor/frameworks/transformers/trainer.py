@@ -139,7 +139,7 @@ class TrainMoverTrainer(SteppedTrainer):
             scaler=self.accelerator.scaler,
             log_history=LogHistory(self.state.log_history),
         )
-        watch(self, self._session._variables)  # noqa: SLF001 - the adapter's part of it
+        watch(self, loader, self._session._variables)  # noqa: SLF001 - the adapter's part of it
         return model, loader
 
     # -- what a shadow must not do ---------------------------------------------------------------

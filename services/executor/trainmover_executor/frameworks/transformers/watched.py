@@ -25,9 +25,15 @@ _OWN_TO_PROCESS: Final = frozenset(
 """Attributes of a trainer's state that each process has for itself, or that ``history`` carries."""
 
 
-def watch(trainer: Any, variables: LoopVariables) -> None:
-    """Have ``variables`` look at ``trainer``, its state, its control and its callbacks."""
-    known = [trainer, trainer.args, trainer.accelerator, trainer.callback_handler]
+def watch(trainer: Any, loader: Any, variables: LoopVariables) -> None:
+    """Have ``variables`` look at ``trainer``, its state, its control and its callbacks.
+
+    Args:
+        trainer: Which.
+        loader: What it trains on, whose place the session keeps.
+        variables: Look at them.
+    """
+    known = [trainer, loader, trainer.args, trainer.accelerator, trainer.callback_handler]
     variables.look_besides(
         partial(_roots, trainer), known=[*known, trainer.state, trainer.processing_class]
     )
