@@ -310,6 +310,8 @@ def train(feed: Feed, *, most: int, trace: Trace | None = None) -> Trace:
 
 
 def _flat(batch: Any) -> Any:
+    if isinstance(batch, list):
+        return [_flat(each) for each in batch]
     return batch.tolist() if isinstance(batch, torch.Tensor) else batch
 
 

@@ -135,6 +135,7 @@ def test_half_a_state_of_generators_is_refused():
 def program(*, steps: int, optimizer=torch.optim.AdamW, **options) -> TrainingState:
     torch.manual_seed(steps)
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model.register_buffer("empty", torch.empty(0, dtype=torch.uint8))
     trained = optimizer(model.parameters(), lr=0.1, **options)
     scheduler = torch.optim.lr_scheduler.StepLR(trained, step_size=2)
     for _ in range(steps):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -45,16 +46,23 @@ class Feed:
         epochs: Passes over the data, each after ``set_epoch``; None for one, without.
         replay: First batches that are kept when ``loader`` can be iterated over only once, so that
             ``seek`` and ``rewind`` can go back to them: as many as there are shadow iterations.
+        together: Give lists of so many batches, the last of a pass maybe shorter; None for batches.
 
     Attributes:
         cost_s: Seconds spent in drawing batches that were dropped.
     """
 
     def __init__(
-        self, loader: Iterable[Any], *, epochs: int | None = None, replay: int = 0
+        self,
+        loader: Iterable[Any],
+        *,
+        epochs: int | None = None,
+        replay: int = 0,
+        together: int | None = None,
     ) -> None:
         self._loader = loader
-        self._source = _source_of(loader, replay=replay)
+        self._together = together
+        self._source = _source_of(loader, replay=replay * (together or 1))
         self._epochs = 1 if epochs is None else epochs
         self._sets_epoch = epochs is not None
         self._epoch = 0
@@ -87,6 +95,19 @@ class Feed:
         Raises:
             ConfigError: Of endless passes one gave no batch.
         """
+        more, batch = self._draw()
+        if self._together is None or not more:
+            return more, batch
+        batches = [batch]
+        while len(batches) < self._together:
+            try:
+                batches.append(self._source.draw())
+            except StopIteration:
+                break  # the next call ends the pass
+            self._consumed += 1
+        return True, batches
+
+    def _draw(self) -> tuple[bool, Any]:
         while self._epoch < self._epochs:
             if not self._begun:
                 self._set_epoch()
@@ -261,25 +282,27 @@ class Feed:
             self._consumed += 1
         return True
 
-    def skip(self, batches: int) -> None:
-        """Begin so many batches in, across passes; before the first batch is drawn.
+    def skip(self, steps: int) -> None:
+        """Begin behind so many draws, across passes; before the first one.
 
         A loader with ``load_state_dict`` is left where the program has brought it by that.
         """
         if self.how == "draw":
             started = time.monotonic()
-            for _ in range(batches):
+            for _ in range(steps):
                 self.draw()
             self.cost_s += time.monotonic() - started
         if self.how != "index":
             return
-        length = self._length()
-        while self._epoch + 1 < self._epochs and length is not None and batches >= length > 0:
+        length, together = self._length(), self._together or 1
+        a_pass = None if length is None else math.ceil(length / together)
+        while self._epoch + 1 < self._epochs and a_pass is not None and steps >= a_pass > 0:
             self._set_epoch()
             self._source.pass_over()
             self._epoch += 1
-            batches -= length
-        if batches:
+            steps -= a_pass
+        if steps:
+            batches = steps * together
             self._set_epoch()
             self._source.begin_at(batches)
             self._consumed = batches

@@ -15,7 +15,7 @@ Large tensors, the best weights so far say, are told of by a print (see ``values
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType, MappingProxyType, ModuleType
@@ -62,7 +62,10 @@ from trainmover_executor.program.values.restored import reserve, restored
 from trainmover_executor.program.values.trees import portable
 from trainmover_executor.state.training import Stateful
 
-__all__ = ["LoopVariables"]
+__all__ = ["LoopVariables", "Root"]
+
+Root = tuple[str, dict[str, Any], Callable[[str, Any], None]]
+"""Where variables live: path, names and values, how to set one."""
 
 _DEPTH: Final = 8
 _STEP_IN_LIBRARIES: Final = 3
@@ -125,11 +128,22 @@ class LoopVariables:
         self.contents: dict[str, torch.Tensor] = {}
         self._passed_over: list[tuple[str, Any]] | None = None
         self._outgrown: set[str] = set()
+        self._besides: Callable[[], Iterable[Root]] = tuple
 
     def ignore(self, data: object) -> None:
         """Steps are made of ``data``: what is large in it is no result of theirs."""
         self._data.append(data)
         self._known.add(id(data))
+
+    def look_besides(self, roots: Callable[[], Iterable[Root]], *, known: Iterable[object]) -> None:
+        """Look at what an adapter of a framework holds, too, which no frame of the program shows.
+
+        Args:
+            roots: Asked at each look for (path, names and values, how to set one).
+            known: Objects that are not to be looked into.
+        """
+        self._besides = roots
+        self._known.update(map(id, known))
 
     def passed_over(self, frame: FrameType | None) -> list[tuple[str, Any]]:
         """(path, value) of what is needed on from ``frame`` and cannot be carried as a value."""
@@ -322,10 +336,9 @@ class LoopVariables:
             if is_plain(state):
                 yield _Variable(f"session.{name}", state, extra.load_state_dict)
 
-    def _roots(
-        self, frame: FrameType | None, *, live: bool
-    ) -> Iterator[tuple[str, dict[str, Any], Callable[[str, Any], None]]]:
+    def _roots(self, frame: FrameType | None, *, live: bool) -> Iterator[Root]:
         """Where variables live: (path, names and values, how to set one)."""
+        yield from self._besides()
         modules: set[int] = set()
         frames = program_frames(frame)
         scripts = {id(each.f_globals): each for each in frames if _is_module(each)}
@@ -381,7 +394,8 @@ class LoopVariables:
         elif hasattr(value, "state_dict"):  # a loader or a sampler that is resumed by that
             return
         elif isinstance(value, DataLoader):
-            sampler = value.batch_sampler or value.sampler
+            batches = value.batch_sampler
+            sampler = value.sampler if batches is None else batches  # one may have no length
             yield from self._visit_sampler(sampler, f"{path}.sampler", seen)
         elif isinstance(value, Sampler):
             yield from self._visit_sampler(value, path, seen)

@@ -285,6 +285,7 @@ class Session:
         epochs: int | None = None,
         max_steps: int | None = None,
         start_step: int = 0,
+        batches_per_step: int | None = None,
     ) -> Iterator[Step]:
         """Steps over the data.
 
@@ -299,20 +300,24 @@ class Session:
                 has loaded. The data begins that many batches in; a loader with ``state_dict`` is
                 left where the program has brought it, and so are the process-wide random
                 generators. For the first call of ``steps``.
+            batches_per_step: Give each step a list of so many batches, to accumulate gradients in
+                one body; the last list of a pass may be shorter.
 
         Raises:
-            ConfigError: There is no loader, the body did not use ``with step``, or ``start_step``
-                comes after the job's first step.
+            ConfigError: There is no loader, the body did not use ``with step``, ``start_step``
+                comes after the job's first step, or ``batches_per_step`` is not positive.
         """
         source = loader if loader is not None else self._loader
         if source is None:
             raise ConfigError("session.steps() has no data: pass a loader, or Session(loader=...)")
+        if batches_per_step is not None and batches_per_step < 1:
+            raise ConfigError(f"session.steps(batches_per_step={batches_per_step}): pass 1 or more")
         self._tracked.sealed = True
         self._variables.ignore(source)
         replay = SHADOW_ITERATIONS if self._runtime.sandboxed else 0
 
         def open_feed() -> Feed:
-            feed = Feed(source, epochs=epochs, replay=replay)
+            feed = Feed(source, epochs=epochs, replay=replay, together=batches_per_step)
             if start_step:
                 set_by_program = capture_rng()
                 feed.skip(start_step)

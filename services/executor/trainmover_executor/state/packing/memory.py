@@ -64,7 +64,7 @@ def write_back(tensor: torch.Tensor, flat: torch.Tensor) -> None:
 def bytes_of(flat: torch.Tensor) -> memoryview:
     """The bytes of a flat contiguous tensor, writable, without a copy."""
     if flat.numel() == 0:
-        return memoryview(b"")
+        return memoryview(bytearray())
     raw: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy()
     return raw.data
 
