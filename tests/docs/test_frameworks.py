@@ -8,7 +8,7 @@ from tests.docs.pages import ROOT, fences
 MOST = 5
 
 
-@pytest.mark.parametrize("example", ["train_accelerate", "train_transformers"])
+@pytest.mark.parametrize("example", ["train_accelerate", "train_lightning", "train_transformers"])
 def test_an_example_changes_at_most_five_lines(example: str) -> None:
     lines = (ROOT / f"examples/{example}.py").read_text().splitlines()
     marked = [line.partition("#")[0].strip() for line in lines if "(*)" in line and "#" in line]

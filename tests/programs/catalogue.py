@@ -83,7 +83,7 @@ CATALOGUE = {
     "own_generators": Program(100),
     "gan": Program(100),
     "fifth_step": Program(100),
-    "accumulate": Program(110),
+    "accumulate": Program(110, between=True),
     "no_sync": Program(102, no_crash=_OWN_GRADIENTS),
     "several_steps": Program(80),
     "lbfgs": Program(60),

@@ -47,6 +47,13 @@ def test_a_crash_that_a_program_does_not_survive(
     drive.killed(script, spots=[spot]).same_as(undisturbed(script), killed=spot.rank)
 
 
+def test_a_crash_in_an_evaluation_keeps_accumulated_gradients(
+    drive: Drive, undisturbed: Undisturbed
+) -> None:
+    left = drive.killed("accumulate", spots=[Spot("between.begin", 10, 1)])
+    left.same_as(undisturbed("accumulate"), killed=1)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("script", CATALOGUE)
 @pytest.mark.parametrize("at", [1, 17])

@@ -27,7 +27,7 @@ _STANDARD: Final = tuple(
 )
 _SITE: Final = tuple(str(Path(sysconfig.get_path(kind))) + "/" for kind in ("purelib", "platlib"))
 _OWN: Final = str(Path(trainmover_executor.__file__).parent) + "/"
-_LIBRARIES: Final = frozenset({"torch", "numpy", "tqdm", "rich", "trainmover"})
+_LIBRARIES: Final = frozenset({"torch", "numpy", "tqdm", "rich", "lightning", "trainmover"})
 """Installed packages that a loop may run through, and whose variables are their own."""
 
 

@@ -43,18 +43,21 @@ class BetweenSteps:
         self._handover = handover
         self._variables = variables
 
-    def attempt(self, work: Callable[[], Any], frame: FrameType) -> tuple[bool, Any]:
+    def attempt(
+        self, work: Callable[[], Any], frame: FrameType, *, accumulates: bool
+    ) -> tuple[bool, Any]:
         """Do it once; where it broke, all is as it was when it began.
 
         Args:
             work: What the program passed.
             frame: The program's frame that asks.
+            accumulates: Gradients are part of the state: earlier bodies accumulated them.
 
         Returns:
             Whether no rank's communication broke, and what ``work`` returned.
         """
         start = StepStart(self._state)
-        start.capture(self._handover.committed)
+        start.capture(self._handover.committed, accumulates=accumulates)
         modes = self._state.modes()
         self._variables.keep(frame)
         latch = self._runtime.latch

@@ -461,7 +461,9 @@ class TrainingLoop:
         while True:
             self._look(frame, between=True)
             self._settle()
-            complete, result = self._between.attempt(work, frame)
+            complete, result = self._between.attempt(
+                work, frame, accumulates=self.attempt.accumulates
+            )
             if complete:
                 self._forget_drawn()
                 self._note_passed(told_of(result))
