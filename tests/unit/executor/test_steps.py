@@ -453,3 +453,23 @@ def test_only_committed_steps_are_written(tmp_path):
     assert log.loss == 0.25
     log.final(steps=1, digest="d")
     assert json.loads((tmp_path / "rank-1.final.json").read_text())["steps"] == 1
+
+
+@pytest.mark.parametrize("left", ['{"step": 7, "loss": 1.0}\n', '{"step": 7, "lo', ""])
+def test_a_step_that_a_dead_machine_alone_saw_committed_is_written_once(tmp_path, left):
+    path = tmp_path / "rank-1.jsonl"
+    path.write_text('{"step": 5}\n{"step": 6}\n' + left)
+    log = StepLog(str(tmp_path), rank=1, machine="joiner")
+    for step in (7, 8):
+        log.commit(step=step, epoch=0)
+    log.final(steps=9, digest="d")
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [5, 6, 7, 8]
+
+
+def test_lines_of_an_earlier_job_are_kept(tmp_path):
+    path = tmp_path / "rank-1.jsonl"
+    path.write_text('{"step": 0}\n{"step": 1}\n')
+    log = StepLog(str(tmp_path), rank=1, machine="m")
+    log.commit(step=0, epoch=0)
+    log.final(steps=1, digest="d")
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 1, 0]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import torch
 
 __all__ = ["StepLog"]
+
+_LONGEST_LINE: Final = 64 * 1024
 
 
 class StepLog:
@@ -43,6 +46,7 @@ class StepLog:
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             path = self._folder / f"rank-{self._rank}.jsonl"
+            _drop_last(path, step=step)
             self._file = path.open("a", buffering=1, encoding="utf-8")
         line: dict[str, Any] = {
             "step": step,
@@ -70,3 +74,24 @@ class StepLog:
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"rank-{self._rank}.final.json"
         path.write_text(json.dumps({"steps": steps, "digest": digest}), encoding="utf-8")
+
+
+def _drop_last(path: Path, *, step: int) -> None:
+    """Take the last line away if it is of ``step``, or torn.
+
+    A machine may die as the only one that saw a step committed: it has written the line, and its
+    successor does the step again with the others.
+    """
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _LONGEST_LINE))
+        tail = file.read()
+        before, newline, line = tail.removesuffix(b"\n").rpartition(b"\n")
+        try:
+            is_same = json.loads(line)["step"] == step
+        except (ValueError, TypeError, KeyError):  # its writer died, or it is not a line of ours
+            is_same = bool(line) and not tail.endswith(b"\n")
+        if is_same:
+            file.truncate(size - len(tail) + len(before) + len(newline))
