@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.programs.drive import Drive, Left, Rules
+from tests.programs.drive import Drive, Left, Rules, remembered
 from tests.support.ranks import Nursery
 
 from trainmover.runtime import failpoints
@@ -34,12 +34,4 @@ def undisturbed(
     nursery: Nursery, rules: Rules, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Left]:
     """What a program leaves behind without any disturbance; each one is run once a session."""
-    known: dict[tuple[str, ...], Left] = {}
-
-    def run(*command: str) -> Left:
-        if command not in known:
-            folder = tmp_path_factory.mktemp("undisturbed")
-            known[command] = Drive(nursery, rules, folder).undisturbed(*command)
-        return known[command]
-
-    return run
+    return remembered(nursery, rules, tmp_path_factory)

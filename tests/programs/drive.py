@@ -6,11 +6,12 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.support.ranks import Nursery, Rank, RanksJob
 
 from trainmover.events.executor import PlanCommitted, PlanFailed, StepBroken
@@ -240,3 +241,18 @@ class Drive:
             said = rank.expect(PlanCommitted, PlanFailed)
             assert not isinstance(said, PlanFailed), said
             return
+
+
+def remembered(
+    nursery: Nursery, rules: Rules, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Left]:
+    """What a program leaves behind without any disturbance; each one is run once."""
+    known: dict[tuple[str, ...], Left] = {}
+
+    def run(*command: str) -> Left:
+        if command not in known:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            known[command] = Drive(nursery, rules, folder).undisturbed(*command)
+        return known[command]
+
+    return run

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.programs.catalogue import Program
-from tests.programs.drive import Drive, Left, Rules, Spot
+from tests.programs.drive import Drive, Left, Rules, Spot, remembered
 from tests.support.ranks import Nursery
 
 from trainmover.runtime import failpoints
@@ -36,15 +36,7 @@ def nursery(rules: Rules) -> Iterator[Nursery]:
 def undisturbed(
     nursery: Nursery, rules: Rules, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Left]:
-    known: dict[tuple[str, ...], Left] = {}
-
-    def run(*command: str) -> Left:
-        if command not in known:
-            folder = tmp_path_factory.mktemp("undisturbed")
-            known[command] = Drive(nursery, rules, folder).undisturbed(*command)
-        return known[command]
-
-    return run
+    return remembered(nursery, rules, tmp_path_factory)
 
 
 PROGRAMS = {
