@@ -152,6 +152,7 @@ CATALOGUE = {
     "hard_mining": Program(90, ends=(30, 60)),
     "staged_sampler": Program(90, ends=(30, 60)),
     "growing": Program(90, ends=(30, 60)),
+    "inference": Program(90, ends=(30, 60), between=True),
     "kfold": Program(75, ends=(25, 50), between=True),
 }
 

@@ -157,3 +157,15 @@ def test_what_follows_a_step_that_recovery_found_committed_is_not_sent(group, co
     role.take(HandedOut(recovery))
     group.allreduce([torch.ones(1)]).wait()
     assert communicator.calls == 1
+
+
+def test_tensors_made_in_inference_mode_are_written_to(
+    group: TrainMoverProcessGroup, communicator: Peerless
+) -> None:
+    """An evaluation's sums; the thread that carries them has a mode of its own."""
+    communicator.allreduce = lambda tensor, _: tensor.mul_(2)  # type: ignore[method-assign]
+    with torch.inference_mode():
+        total = torch.ones(3)
+        work = group.allreduce([total], dist.AllreduceOptions())
+        work.wait()
+    assert total.tolist() == [2, 2, 2]

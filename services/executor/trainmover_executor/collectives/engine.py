@@ -124,6 +124,7 @@ class GroupEngine:
                 looked at, since afterwards nobody knows where a NaN came from.
             timeout: How long the program waits for it; zero for as long as it takes.
         """
+        operation = _in_mode_of(result, operation)
         source = peer if op == "recv" and peer is not None else -1
         work = OperationWork(op, result, source=source, timeout=timeout)
         if self.background is not None and not self.background.is_over:
@@ -240,3 +241,19 @@ class GroupEngine:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GroupEngine:
         return self
+
+
+def _in_mode_of(tensors: Sequence[torch.Tensor], operation: Operation) -> Operation:
+    """``operation``, where it may write to ``tensors``.
+
+    Those that were made under ``torch.inference_mode()``, in an evaluation say, can be written to
+    under it only, and each thread has its own mode.
+    """
+    if not any(tensor.is_inference() for tensor in tensors):
+        return operation
+
+    def in_inference_mode(communicator: Communicator) -> None:
+        with torch.inference_mode():
+            operation(communicator)
+
+    return in_inference_mode

@@ -209,8 +209,8 @@ class Joiner:
                 continue
             self._place = Place.from_tree(seen["place"])
             way = way_to(self._place, course, between=between)
-            if isinstance(way, EndCall | Stay) or (between and isinstance(way, TakeOver)):
-                return way if not isinstance(way, TakeOver) else Stay(None)
+            if isinstance(way, EndCall | Stay):
+                return way
             here = isinstance(way, TakeOver) and not between
             self._approaching = here and not data.approach(seen["position"]["feeds"])
 
