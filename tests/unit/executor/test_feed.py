@@ -279,6 +279,43 @@ class TestLimits:
         other.seek(position)
         assert other.draw() == (True, 40)
 
+    def test_who_follows_draws_rather_than_resumes_again(self, monkeypatch):
+        """A loader that takes a second to resume would be as far behind when it has."""
+        now_s = 0.0
+        resumed: list[int] = []
+
+        class Heavy:
+            at = 0
+
+            def __iter__(self):
+                nonlocal now_s
+                while self.at < 1_000:
+                    self.at += 1
+                    now_s += 0.01
+                    yield self.at
+
+            def state_dict(self):
+                return {"at": self.at}
+
+            def load_state_dict(self, state):
+                nonlocal now_s
+                now_s += 1.0
+                self.at = state["at"]
+                resumed.append(self.at)
+
+        clock = SimpleNamespace(monotonic=lambda: now_s)
+        for module in ("feed", "sources.stateful"):
+            monkeypatch.setattr(f"trainmover_executor.feed.{module}.time", clock)
+        places = [unpack_tree(place)["feed"] for place in train(Feed(Heavy()), most=700).places]
+        other = Feed(Heavy())
+        assert other.approach(places[100], budget_s=5.0)
+        assert other.approach(places[300], budget_s=5.0)
+        other.seek(places[310])
+        assert len(resumed) == 1
+        other.seek(places[600])
+        assert len(resumed) == 2, "the job waits, and this is quicker"
+        assert other.draw() == (True, 602)
+
     def test_a_state_that_only_pickle_could_carry_is_said(self):
         class Odd(Again):
             def state_dict(self):

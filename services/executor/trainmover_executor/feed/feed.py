@@ -26,6 +26,9 @@ ENDLESS: Final = sys.maxsize
 _NO_LIMIT: Final = float("inf")
 _PRELOAD_DROPS: Final = 64.0
 """About as many batches are loaded by workers that run as while others are started."""
+_FOLLOWS: Final = 10.0
+"""Times as many batches are dropped where nobody waits: training goes on while a loader resumes,
+and one that resumes again and again never gets there."""
 
 
 def _source_of(loader: Any, *, replay: int) -> Source:
@@ -200,7 +203,7 @@ class Feed:
             return True
         with _generators_kept():
             if self._source.follows:
-                return self._go(position, until=until)
+                return self._go(position, until=until, drops=_FOLLOWS * self._source.drops)
             if self.how == "index":
                 self._source.end()
                 self._begun = False

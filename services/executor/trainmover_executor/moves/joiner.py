@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NoReturn
@@ -64,6 +65,10 @@ __all__ = ["Joiner"]
 log = structlog.get_logger(__name__)
 
 _PATIENCE_S: Final = 86400.0
+_FIRST_PLACE_S: Final = 1.0
+"""How long a standby waits to hear where the job is before it says that it is ready."""
+_READS_S: Final = 10.0
+"""How long it reads data first. Where loading bounds training, it may never get there by itself."""
 _UNBORN: Final = -1
 _GRADIENTS_LOST: Final = (
     "the gradients that rank {rank} accumulated by itself, without communication, in the bodies "
@@ -99,8 +104,8 @@ class Joiner:
         self._reports = reports
         self._coming: Coming | None = None
         self._follower: StateFollower | None = None
-        self._place: Place | None = None
         self._approaching = False
+        self._began_s: float | None = None
 
     @property
     def committed(self) -> int:
@@ -142,36 +147,36 @@ class Joiner:
         """Whether the program's variables come from the vote of the rank that is replaced."""
         return self._coming is not None and self._coming.ran_the_rest
 
-    def way(self, course: Course, *, between: bool, data: Data) -> tuple[Way, Moment | None]:
+    def way(
+        self, course: Course, *, between: bool, data: Data, ready: Callable[[], None]
+    ) -> tuple[Way, Moment | None]:
         """How this standby's program gets to where the job stands; waits until a plan needs it.
 
         Args:
             course: Where the program is.
             between: It asks for work between steps; else for a step.
             data: Its data.
+            ready: Called, maybe again and again, while this standby can do no more before a plan.
 
         Returns:
             The way; with ``TakeOver``, what this process goes on with. It holds the state then.
         """
         while True:
             try:
-                return self._next_way(course, between=between, data=data)
+                return self._next_way(course, between=between, data=data, ready=ready)
             except (LinkBrokenError, StaleEpochError, StateCorruptError) as error:
                 self._could_not(error)
 
-    def _next_way(self, course: Course, *, between: bool, data: Data) -> tuple[Way, Moment | None]:
-        coming = self._coming or self._await_plan(course, between=between, data=data)
+    def _next_way(
+        self, course: Course, *, between: bool, data: Data, ready: Callable[[], None]
+    ) -> tuple[Way, Moment | None]:
+        coming = self._coming or self._await_plan(course, between=between, data=data, ready=ready)
         if not isinstance(coming, Coming):
             return coming, None
         way = self._way_of(coming, course, between=between, data=data)
         if isinstance(way, Lost):
             self._refuse(coming, way.reason)
         return way, self._take_over(coming) if isinstance(way, TakeOver) else None
-
-    @property
-    def knows_the_place(self) -> bool:
-        """Whether this standby knows where the job is."""
-        return self._coming is not None or self._place is not None
 
     def runs_the_rest(self, *, hidden: frozenset[str]) -> None:
         """The program runs the code behind a vote from which it does not see ``hidden``."""
@@ -196,23 +201,29 @@ class Joiner:
 
     # -- the way -----------------------------------------------------------------------------------
 
-    def _await_plan(self, course: Course, *, between: bool, data: Data) -> Coming | Way:
+    def _await_plan(
+        self, course: Course, *, between: bool, data: Data, ready: Callable[[], None]
+    ) -> Coming | Way:
         """Wait until a plan needs this standby, or the job has left where its program is."""
         runtime = self._runtime
+        patience_s: float | None = _FIRST_PLACE_S
+        self._began_s = self._began_s or time.monotonic()
         while True:
-            plan = runtime.wait_for_news(timeout_s=0.0 if self._approaching else None)
+            plan = runtime.wait_for_news(timeout_s=0.0 if self._approaching else patience_s)
             if plan is not None:
                 self._approaching = False
+                ready()
                 return self._begin(plan)
             seen = runtime.places.seen()
-            if seen is None:
-                continue
-            self._place = Place.from_tree(seen["place"])
-            way = way_to(self._place, course, between=between)
-            if isinstance(way, EndCall | Stay):
-                return way
-            here = isinstance(way, TakeOver) and not between
-            self._approaching = here and not data.approach(seen["position"]["feeds"])
+            if seen is not None:
+                way = way_to(Place.from_tree(seen["place"]), course, between=between)
+                if isinstance(way, EndCall | Stay):
+                    return way
+                here = isinstance(way, TakeOver) and not between
+                self._approaching = here and not data.approach(seen["position"]["feeds"])
+            if not self._approaching or time.monotonic() - self._began_s > _READS_S:
+                ready()
+            patience_s = None
 
     def _begin(self, plan: Plan) -> Coming:
         runtime = self._runtime

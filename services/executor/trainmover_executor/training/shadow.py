@@ -16,7 +16,7 @@ from trainmover_executor.feed import Feed
 from trainmover_executor.feed.batches.kept import KeptBatch
 from trainmover_executor.messages.worker import Warmed
 from trainmover_executor.moves.handover import Handover
-from trainmover_executor.position.course import EndCall, OneMoreStep, Stay, TakeOver
+from trainmover_executor.position.course import EndCall, OneMoreStep, Stay, TakeOver, Way
 from trainmover_executor.position.moment import Moment
 from trainmover_executor.position.position import EndedCall, Position
 from trainmover_executor.state.rng import restore_rng
@@ -73,6 +73,7 @@ class Shadow:
         self._site: Any = None
         self._began_s: float | None = None
         self._is_warm = False
+        self._is_announced = False
         self._beginning: Position | None = None
         self._load: dict[str, Any] | None = None
         self._voted: Position | None = None
@@ -110,12 +111,12 @@ class Shadow:
         elif self._before_site is not None:
             self._loop.variables.put(self._before_site, frame)
             self._before_site = None
-        self._announce()
+        self._warm_up_is_over()
         return self._go(call, iterator, frame)
 
     def _go(self, call: Call, iterator: StepIterator, frame: FrameType) -> Step | None:
         """Where the job is, or nearer to it."""
-        way, moment = self._joiner.way(self._loop.calls.course, between=False, data=self)
+        way, moment = self._way(between=False)
         match way:
             case EndCall(ended=ended):
                 return self._leave(call, iterator, ended, frame)
@@ -216,16 +217,25 @@ class Shadow:
             self._loop.variables.load(variables, frame, contents=self._joiner.large)
         self._loop.close_shadow(call)
 
-    def _announce(self) -> None:
-        """Say once that this standby is warm."""
+    def _way(self, *, between: bool) -> tuple[Way, Moment | None]:
+        course = self._loop.calls.course
+        return self._joiner.way(course, between=between, data=self, ready=self._announce)
+
+    def _warm_up_is_over(self) -> None:
         if self._is_warm:
             return
         self._is_warm = True
+        self._runtime.decisions.take(Warm())
+        self._runtime.open_endpoint()
+
+    def _announce(self) -> None:
+        """Say once that this standby is ready."""
+        if self._is_announced:
+            return
+        self._is_announced = True
         runtime = self._runtime
         took_s = time.monotonic() - (self._began_s or time.monotonic())
         runtime.report(Warmed(rank=runtime.rank, shadow_iterations=self._iterations, warm_s=took_s))
-        runtime.decisions.take(Warm())
-        runtime.open_endpoint()
 
     # -- the data of open calls --------------------------------------------------------------------
 
@@ -293,11 +303,11 @@ class Shadow:
     def between(self, work: Callable[[], Any], frame: FrameType) -> Any:
         """Work between steps in the sandbox, or what it returned in the job."""
         course = self._loop.calls.course
-        if not self._is_warm or not self._joiner.knows_the_place:
-            result = None if self._is_warm else work()
+        if not self._is_warm:
+            result = work()
             course.results.append(None)
             return result
-        way, moment = self._joiner.way(course, between=True, data=self)
+        way, moment = self._way(between=True)
         if isinstance(way, TakeOver):
             assert moment is not None  # noqa: S101 - it comes with it
             self._take_over(moment, frame, None)

@@ -47,7 +47,7 @@ class Weights:
     trouble: int = 1_000
     far: int = 10
     fresh: int = 1
-    ages_s: tuple[float, ...] = (60.0, 600.0, 3_600.0)
+    ages_s: tuple[float, ...] = (10.0, 60.0, 600.0, 3_600.0)
 
 
 WEIGHTS: Final = Weights()

@@ -29,6 +29,8 @@ from trainmover_executor.state.training import Stateful
 __all__ = ["StatefulSource", "resumes_itself"]
 
 _QUICK_S: Final = 0.05
+_STARTS_S: Final = 1.0
+"""What it takes about to resume with workers, as long as that is not known."""
 _MOST_DROPS: Final = 10_000.0
 
 
@@ -81,7 +83,8 @@ class StatefulSource:
     def drops(self) -> float:
         """See ``Source``."""
         draw_s = self._draws_s / max(self._drawn, 1)
-        return min(max(self._prefetched, self._resume_s / max(draw_s, 1e-6)), _MOST_DROPS)
+        resume_s = self._resume_s or (_STARTS_S if self.loads_ahead else _QUICK_S)
+        return min(max(self._prefetched, resume_s / max(draw_s, 1e-6)), _MOST_DROPS)
 
     def lead(self, at: int) -> int:
         """See ``Source``."""
