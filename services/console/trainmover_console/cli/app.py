@@ -35,6 +35,7 @@ from trainmover_console.cli.services.up import up
 from trainmover_console.cli.tools.bus import bus_app
 from trainmover_console.cli.tools.context import context_app
 from trainmover_console.cli.tools.detector import detector_app
+from trainmover_console.cli.tools.pool import pool_app
 from trainmover_console.cli.tools.simulate import simulate
 
 __all__ = ["app", "run"]
@@ -118,6 +119,7 @@ app.add_typer(context_app, name="context", rich_help_panel=_TOOLS)
 app.add_typer(detector_app, name="detector", rich_help_panel=_TOOLS)
 detector_app.command("run")(detector_run)
 app.command(rich_help_panel=_TOOLS)(simulate)
+app.add_typer(pool_app, name="pool", rich_help_panel=_TOOLS)
 
 app.command(rich_help_panel=_SERVICES)(agent)
 app.add_typer(planner_app, name="planner", rich_help_panel=_SERVICES)
