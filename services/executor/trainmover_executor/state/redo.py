@@ -69,6 +69,11 @@ class StepStart:
         return self._rng
 
     @property
+    def state_bytes(self) -> int:
+        """Parameters and what optimizers keep, as they are now."""
+        return _size_of(self._state.large())
+
+    @property
     def keeps_all(self) -> bool:
         """Whether parameters and optimizer state are kept, too."""
         return self._large is not None
