@@ -41,6 +41,7 @@ def test_it_is_said_once_and_when_it_changes() -> None:
     rank.steps(20, at_end=False)
     [front] = rank.said
     assert (front.vote, front.kept_bytes, front.because) == ("front", 0, "")
+    assert front.state_bytes == 72 * 4, "plain SGD keeps nothing"
     assert (front.machine, front.rank, front.drawn) == ("m1", 1, "list_iterator")
     rank.steps(20, at_end=True)
     [_, end] = rank.said
