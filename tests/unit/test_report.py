@@ -8,13 +8,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.unit import factories as make
 
 from trainmover.errors import ConfigError
 from trainmover.events import Envelope, decode
 from trainmover.job.plan import Forecast
+from trainmover_console.cli.daily.status import _status_table
 from trainmover_console.report.page import render
 from trainmover_console.report.report import Report, duration
+from trainmover_console.view import JobView
 
 RECORDED = Path(__file__).parent / "data" / "two-migrations.jsonl"
 
@@ -122,6 +125,18 @@ def test_what_was_foreseen_is_beside_what_was_measured(
     assert report.as_data()["forecast_held"] is held
     assert report.as_data()["forecast"]["pause_most_s"] == 0.05
     assert "nine of ten" in render(report)
+
+
+def test_who_is_asked_to_approve_a_move_is_told_what_it_costs() -> None:
+    proposed = make.MOVE.proposed().model_copy(update={"forecast": FORESEEN})
+    view = JobView("j")
+    for fact in (*make.FORMED, proposed):
+        view.apply(make.said(fact))
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(_status_table(view, None))
+    assert "  cost: a pause of 0.02 s, within 0.05 s in nine of ten" in capture.get()
+    assert "  gain: 720 s saved within 3600 s" in capture.get()
 
 
 def test_of_a_planner_that_foresaw_nothing_nothing_is_shown(facts: list[Envelope]) -> None:
