@@ -201,7 +201,7 @@ def plan_table(plan: Plan | None) -> Any:
         (move.slot, move.leaver, move.joiner, f"{plan.from_epoch} -> {plan.epoch}")
         for move in plan.moves
     ]
-    parts = [output.table(("slot", "leaver", "joiner", "epoch"), rows)]
+    parts: list[Any] = [output.table(("slot", "leaver", "joiner", "epoch"), rows)]
     if plan.candidates:
         parts += ["", _candidates_table(plan.candidates)]
     if plan.forecast is not None:
