@@ -16,10 +16,11 @@ pytestmark = [pytest.mark.job, pytest.mark.timeout(300)]
 def test_the_facts_of_a_real_job_say_how_many_standbys_it_needs(
     cluster: Callable[..., ClusterJob], tmp_path: Path
 ) -> None:
-    gate = tmp_path / "gate"
+    gate, last_gate = tmp_path / "gate", tmp_path / "last"
     job = cluster(
         *("--nnodes", "2:3", WORKLOADS, "ddp", "--steps", "60"),
         *("--hold-at", "20", "--gate", str(gate)),
+        *("--then-hold-at", "50", "--then-gate", str(last_gate)),
     )
     job.until(r"job\.formed")
     job.wait_until_ready(2)
@@ -39,4 +40,5 @@ def test_the_facts_of_a_real_job_say_how_many_standbys_it_needs(
     assert found["demand"]["machines"] == 2
     assert "1 failure seen in" in found["assumptions"][0]
     assert found["cautious"] >= found["standbys"] >= 1
+    last_gate.touch()
     assert job.finish() == 0, job.output
