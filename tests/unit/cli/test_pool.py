@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from trainmover_console.cli.app import app
-from trainmover_console.cli.tools.pool_ask import Asked, long_words
-from trainmover_console.view.losses import Losses
+from trainmover_console.cli.pool.ask import Asked, long_words
+from trainmover_console.cli.pool.losses import Losses
 
 GIVEN = ("--machines", "64", "--mtbf", "50d", "--repair", "24h")
 

@@ -27,6 +27,7 @@ from trainmover_console.cli.jobs.machine import machine_app
 from trainmover_console.cli.jobs.migration import migration_app
 from trainmover_console.cli.jobs.notice import notice_app
 from trainmover_console.cli.jobs.policy import policy_app
+from trainmover_console.cli.pool.advise import pool_app
 from trainmover_console.cli.services.dashboard import dashboard
 from trainmover_console.cli.services.metrics import metrics
 from trainmover_console.cli.services.processes import agent, become, detector_run, planner_app
@@ -35,7 +36,6 @@ from trainmover_console.cli.services.up import up
 from trainmover_console.cli.tools.bus import bus_app
 from trainmover_console.cli.tools.context import context_app
 from trainmover_console.cli.tools.detector import detector_app
-from trainmover_console.cli.tools.pool import pool_app
 from trainmover_console.cli.tools.simulate import simulate
 
 __all__ = ["app", "run"]

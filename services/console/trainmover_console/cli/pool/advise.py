@@ -18,7 +18,7 @@ from trainmover_console.cli.connect import (
     execute,
 )
 from trainmover_console.cli.exits import ExitCode
-from trainmover_console.view.losses import Losses
+from trainmover_console.cli.pool.losses import Losses
 
 __all__ = ["pool_app"]
 
@@ -102,11 +102,11 @@ def advise(
 
     async def main() -> ExitCode:
         # Only this command needs these.
-        from trainmover_console.cli.tools import pool_ask, pool_show  # noqa: PLC0415
+        from trainmover_console.cli.pool import ask, show  # noqa: PLC0415
 
         if by not in ("failures", "time"):
             raise ConfigError(f"--by {by} is not known: write --by failures or --by time.")
-        asked = pool_ask.Asked(
+        asked = ask.Asked(
             machines=machines,
             mtbf=mtbf,
             failures=failures,
@@ -120,9 +120,9 @@ def advise(
             of="time" if by == "time" else "failures",
         )
         seen = await _seen(job, nats) if asked.needs_facts else None
-        found = pool_show.answer(asked.question(seen), simulated=simulated, seed=seed)
+        found = show.answer(asked.question(seen), simulated=simulated, seed=seed)
         chosen = output.Format.JSON if as_json else format
-        output.emit(found, format=chosen, render=lambda: pool_show.render(found))
+        output.emit(found, format=chosen, render=lambda: show.render(found))
         return ExitCode.OK
 
     raise typer.Exit(execute(main))

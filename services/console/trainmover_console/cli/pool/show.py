@@ -11,7 +11,7 @@ from rich.text import Text
 
 from trainmover.errors import ConfigError
 from trainmover_console.cli import output
-from trainmover_console.cli.tools.pool_ask import Question, long_words
+from trainmover_console.cli.pool.ask import Question, long_words
 from trainmover_simulator.failures import DAY_S
 from trainmover_simulator.pool import Demand, Figures, advised, cheapest, needed
 from trainmover_simulator.pool_run import Repair, simulate

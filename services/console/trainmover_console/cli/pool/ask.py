@@ -10,7 +10,7 @@ from typing import Final
 
 from trainmover.errors import ConfigError
 from trainmover.policy.model import seconds
-from trainmover_console.view.losses import Losses
+from trainmover_console.cli.pool.losses import Losses
 from trainmover_simulator.failures import DAY_S, MODELS, RACK
 from trainmover_simulator.pool import HOUR_S, Demand, Target, upper_count
 
