@@ -108,6 +108,15 @@ def test_what_policy_moves_away_is_counted_until_it_is_let_back_in() -> None:
     assert (found.moves, found.failures, found.repair_s) == (1, [], 400)
 
 
+def test_what_an_operator_keeps_out_is_neither_lost_nor_repaired() -> None:
+    kept_out = MachineQuarantined(machine="node-2", reason="new switch", requested_by="ada")
+    let_in = MachineUnquarantined(
+        machine="node-2", reason="done", requested_by="ada", ready_slots=(0,)
+    )
+    found = losses((100, kept_out), (200, lost("node-0")), (300, let_in), (500, lost("node-1")))
+    assert (found.away_s, found.returns) == (300, 0)
+
+
 def test_what_an_operator_moves_is_not_what_policy_wants() -> None:
     assert losses((20, make.MOVE.committed())).moves == 0
 

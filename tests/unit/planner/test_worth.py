@@ -174,7 +174,7 @@ def test_a_share_is_one(make, said, share):
     world = make(automation="approval")
     late(world, "w-2", said)
     plan = world.ask("policy", incident="i-1")["explanation"]
-    (check,) = [one for one in plan["checks"] if one["what"] == "worth"]
+    (check,) = [one for one in plan["checks"] if one["what"] == "gain"]
     assert f"wait for {share * 100:.3g} % of each step" in check["words"]
 
 
@@ -190,7 +190,7 @@ def test_explain_has_the_numbers(make):
     (check,) = [
         one
         for one in world.ask("policy", incident="i-1")["explanation"]["checks"]
-        if one["what"] == "worth"
+        if one["what"] == "gain"
     ]
     assert not check["holds"]
     assert "assumed: no earlier move" in check["words"]

@@ -172,7 +172,7 @@ def _ripeness(said: Verdict, now_s: float) -> Iterator[Check]:
 def _limits(state: State, incident: IncidentOpened, now_s: float) -> Iterator[Check]:
     forecast = foresee(state, () if incident.slot is None else [incident.slot], incident)
     words = f"cost: {forecast.cost_words}; gain: {forecast.gain_words}"
-    yield Check(what="worth", holds=forecast.pays, words=words)
+    yield Check(what="gain", holds=forecast.pays, words=words)
     kept = state.policy.keep_reserve
     ready = sum(bool(host.ready) for host in standbys(state))
     words = f"{ready} standbys are ready; {kept} of them are kept for crashes"

@@ -26,8 +26,9 @@ class Losses:
         watched_s: Seconds since it formed.
         failures: Machines with slots that each failure took, the oldest first.
         moves: Machines that policy moved away because of an incident.
-        away_s: Machine-seconds for which machines were away: lost or in quarantine, and no other
-            was warm in their place yet.
+        away_s: Machine-seconds for which machines were away: lost or put into quarantine by
+            policy, and no other was warm in their place yet. Those that an operator keeps out do
+            not count.
         returns: Machines that came in the place of those.
     """
 
@@ -44,6 +45,8 @@ class Losses:
     _members: frozenset[str] = frozenset()
     _present: set[str] = field(default_factory=set)
     _of_incidents: set[str] = field(default_factory=set)
+    _set_aside: set[str] = field(default_factory=set)
+    """Machines that an operator keeps out: neither lost nor repaired."""
 
     @classmethod
     def of(cls, facts: Iterable[Envelope]) -> Losses:
@@ -109,8 +112,11 @@ class Losses:
                 if name in self._members and name in self._present:
                     self._fail(fact.time)
                 self._leave(name)
-            case machine.MachineQuarantined(machine=name):
+            case machine.MachineQuarantined(machine=name, requested_by="policy"):
                 self._leave(name)
+            case machine.MachineQuarantined(machine=name):
+                self._set_aside.add(name)
+                self._present.discard(name)
             case machine.MachineReady(machine=name):
                 self._come(name)
             case operator.MachineUnquarantined(machine=name, ready_slots=ready) if ready:
@@ -148,6 +154,8 @@ class Losses:
         if name in self._present:
             return
         self._present.add(name)
-        if self._away:  # otherwise the pool has grown
+        if name in self._set_aside:
+            self._set_aside.discard(name)
+        elif self._away:  # otherwise the pool has grown
             self._away -= 1
             self.returns += 1
