@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from trainmover.events.migration import MigrationApproved, MigrationProposed, Mi
 from trainmover.events.operator import PolicyChanged
 from trainmover.job.plan import Forecast
 from trainmover.policy import Policy
+from trainmover_planner.rules import worth
 
 GB = 10**9
 
@@ -267,6 +269,17 @@ def test_of_many_pauses_nine_of_ten_are_within(make):
     found = forecast_of(world)
     assert found.measured == 19
     assert (found.pause_s, found.pause_most_s) == (10.0, 18.0)
+
+
+@pytest.mark.parametrize("count", [9, 10, 16, 32])
+@pytest.mark.parametrize("sigma", [0.25, 1.0])
+def test_nine_of_ten_further_pauses_are_within_whatever_they_are_like(count, sigma):
+    draw = random.Random(count)
+    within = 0
+    for _ in range(2_000):
+        seen = [draw.lognormvariate(0, sigma) for _ in range(count)]
+        within += draw.lognormvariate(0, sigma) <= worth._pause_s(seen, 0)[1]
+    assert 0.88 <= within / 2_000 <= 0.96
 
 
 def test_a_planner_that_starts_over_knows_the_same(make):
