@@ -38,7 +38,7 @@ def test_a_job_that_has_not_formed_says_nothing() -> None:
 
 def test_failures_of_machines_with_slots_are_counted_over_all_slots() -> None:
     found = losses((1_000, lost("node-0")), (1_001, DEAD.committed()), (5_000, lost("node-1")))
-    assert found.slots == 2
+    assert (found.slots, found.standbys) == (2, 0)
     assert found.failures == [1, 1]
     assert found.watched_s == 5_000
     assert found.failure_s == 2 * 5_000 / 2
@@ -124,6 +124,7 @@ def test_what_an_operator_moves_is_not_what_policy_wants() -> None:
 def test_nothing_after_its_end_counts() -> None:
     found = losses((100, JobFinished(epoch=1, step=9)), (200, lost("node-0")))
     assert (found.failures, found.watched_s) == ([], 100)
+    assert found.standbys is None
 
 
 def test_a_fact_whose_clock_is_behind_takes_no_time_back() -> None:

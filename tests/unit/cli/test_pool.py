@@ -154,6 +154,7 @@ def test_what_is_not_given_is_what_was_seen() -> None:
     assert (demand.repair_s, demand.group, demand.group_share) == (3_600, 4, 0.25)
     assert demand.move_s == 5 * 86_400
     assert "4 failures seen in 240 d of machine time" in " ".join(found.said)
+    assert found.there == 0
     assert found.cautious is not None
     assert found.cautious.failure_s == pytest.approx(demand.failure_s * 4 / 9.154, rel=0.001)
 

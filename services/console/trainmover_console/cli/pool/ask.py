@@ -43,6 +43,7 @@ class Question:
         target: The share to hold.
         of: What it is a share of.
         said: A sentence on each number.
+        there: Standbys that the job has now; None where no job was looked at.
         cautious: The same with the most failures that what was seen allows (95 %); None where
             the rate was given.
     """
@@ -51,6 +52,7 @@ class Question:
     target: float
     of: Target
     said: tuple[str, ...]
+    there: int | None
     cautious: Demand | None
 
 
@@ -103,6 +105,7 @@ class Asked:
             target=_share(self.target, "--target"),
             of=self.of,
             said=(*said, *_ALWAYS),
+            there=None if seen is None else seen.standbys,
             cautious=self._cautious(demand, seen),
         )
 

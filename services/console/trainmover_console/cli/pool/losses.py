@@ -75,6 +75,11 @@ class Losses:
         return None if not self.returns or not self.away_s else self.away_s / self.returns
 
     @property
+    def standbys(self) -> int | None:
+        """Standbys that are there now; None where the job is over, or has not formed."""
+        return None if self._over or self.slots is None else len(self._present - self._members)
+
+    @property
     def group(self) -> int:
         """Machines that a failure took where it took several, on average; 1: none did."""
         several = [size for size in self.failures if size > 1]

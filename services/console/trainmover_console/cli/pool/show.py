@@ -57,6 +57,7 @@ def answer(question: Question, *, simulated: bool, seed: int) -> dict[str, Any]:
         "keep_reserve": None if demand.move_s is None else chosen.reserve,
         "least_hours": least,
         "cautious": cautious,
+        "there": question.there,
         "target": question.target,
         "of": question.of,
         "rows": [_row(row) for row in rows],
@@ -152,6 +153,8 @@ def _words(
         f"Keep {count} standby{'s' * (count != 1)}: {share(chosen)} {what} "
         f"({_percent(target)} is asked{less})."
     ]
+    if question.there is not None:
+        lines[0] += f" The job has {question.there} at present."
     if failures:
         lines.append(
             "In the long run at least one slot is without a machine, and the job stands still, for "
