@@ -18,7 +18,8 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Final
@@ -107,6 +108,26 @@ class Fleet:
             alike = executor.Span.of((rank, (rank + half) % self.ranks))
             yield executor.JobLayoutKnown(machine=name, rank=rank, alike=alike)
 
+    def costs(self) -> Iterator[Frozen]:
+        """Each rank says how large its state is."""
+        for rank in range(self.ranks):
+            name = f"node-{rank // RANKS_PER_MACHINE}"
+            yield executor.WorkerCosts(machine=name, rank=rank, vote="front", state_bytes=10**10)
+
+    def resumed(self, migration: str) -> Iterator[Frozen]:
+        """Each rank says how long it paused for a migration; the later, the longer."""
+        for rank in range(self.ranks):
+            yield executor.StepResumed(
+                machine=f"node-{rank // RANKS_PER_MACHINE}",
+                rank=rank,
+                epoch=1,
+                step=9,
+                pause_s=rank * 1e-6,
+                step_s=1.0,
+                steps_redone=0,
+                migration=migration,
+            )
+
     def second(self, step: int) -> list[Frozen]:
         """What is said while nothing happens: how far each machine is."""
         return [
@@ -120,6 +141,22 @@ class Fleet:
             )
             for number in range(self.machines)
         ]
+
+    def slow(self, slot: int) -> Frozen:
+        """The detector finds a straggler, and says how late it is."""
+        name = f"node-{slot}"
+        return incident.IncidentOpened(
+            id="i-0001",
+            kind="straggler",
+            machine=name,
+            slot=slot,
+            epoch=1,
+            confidence=0.9,
+            summary=f"{name} comes late",
+            evidence={"lateness": 0.2},
+            detector="straggler",
+            advice="move",
+        )
 
     def failed(self, slot: int) -> Frozen:
         """The detector names a machine."""
@@ -176,7 +213,8 @@ class Life:
 
     def form(self) -> float:
         """All machines register, standbys become ready, each rank says what it holds."""
-        facts = said([*self.fleet.registered(), *self.fleet.warmed(), *self.fleet.layouts()])
+        fleet = self.fleet
+        facts = said([*fleet.registered(), *fleet.warmed(), *fleet.layouts(), *fleet.costs()])
         took = self.hear(facts)
         if self.state.membership is None:
             raise RuntimeError("the job did not form")
@@ -189,12 +227,26 @@ class Life:
             self.hear(said(self.fleet.second(step))) for step in range(SECONDS)
         )
 
-    def plan_ms(self) -> float:
-        """Median time to plan for one failed machine, up to the commands for all others."""
+    def resumed_s(self) -> float:
+        """Time to take in what each rank says of its pause for a planned move."""
+        before = self.state
+        fact = Fact(self.fleet.slow(1), "/detector", "i-0")
+        self.state, commands = core.step(self.state, fact, self.now_s + 1.0)
+        _check_plan(commands, self.fleet.machines)
+        (id,) = self.state.open
+        took = self.hear(said(self.fleet.resumed(id)))
+        (pause,) = self.state.lately.pauses
+        if pause != (id, (self.fleet.ranks - 1) * 1e-6):
+            raise RuntimeError(f"the longest pause is not {pause}")
+        self.state = replace(before, lately=replace(before.lately, pauses=(("m-0", 0.2),) * 32))
+        return took
+
+    def plan_ms(self, incident: Callable[[int], Frozen]) -> float:
+        """Median time to plan for a machine that leaves, up to the commands for all others."""
         took = []
         for number in range(PLANS):
             slot = (number * 37 + 1) % self.fleet.machines
-            fact = Fact(self.fleet.failed(slot), "/detector", f"i-{number}")
+            fact = Fact(incident(slot), "/detector", f"i-{number}")
             began = time.process_time()
             _, commands = core.step(self.state, fact, self.now_s + 1.0)
             took.append(time.process_time() - began)
@@ -207,7 +259,7 @@ class Life:
             yield encoded(payload, _source(payload))
         for fact in self.own:
             yield encoded(fact.payload, "/planner")
-        for payload in (*self.fleet.warmed(), *self.fleet.layouts()):
+        for payload in (*self.fleet.warmed(), *self.fleet.layouts(), *self.fleet.costs()):
             yield encoded(payload, _source(payload))
         second = self.fleet.second(9)
         kept_s = catalog.type_of(second[0]).kept_s or 0
@@ -262,7 +314,8 @@ def row(ranks: int) -> dict[str, Any]:
     """All figures of one size."""
     before = _peak_bytes()
     life = Life(ranks)
-    form_s, second_s, plan_ms = life.form(), life.seconds(), life.plan_ms()
+    form_s, second_s, resumed_s = life.form(), life.seconds(), life.resumed_s()
+    plan_ms, move_ms = life.plan_ms(life.fleet.failed), life.plan_ms(life.fleet.slow)
     peak = _peak_bytes() - before
     resume_s = resume(life.stream(), now_s=life.now_s)
     return {
@@ -271,6 +324,8 @@ def row(ranks: int) -> dict[str, Any]:
         "form_s": round(form_s, 4),
         "second_of_life_s": round(second_s, 5),
         "plan_ms": round(plan_ms, 2),
+        "move_ms": round(move_ms, 2),
+        "resumed_s": round(resumed_s, 4),
         "resume_s": round(resume_s, 3),
         "peak_bytes": peak,
     }
@@ -346,7 +401,7 @@ def growth_exponent(rows: list[dict[str, Any]]) -> float:
     """The steepest growth of any figure from one size to the next: 1 is linear."""
     steepest = 0.0
     for less, more in pairwise(rows):
-        for name in ("form_s", "second_of_life_s", "resume_s", "peak_bytes"):
+        for name in ("form_s", "second_of_life_s", "resumed_s", "resume_s", "peak_bytes"):
             if less[name] > 0 and more[name] > 0:
                 grown = math.log(more[name] / less[name])
                 steepest = max(steepest, grown / math.log(more["ranks"] / less["ranks"]))

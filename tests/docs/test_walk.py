@@ -95,6 +95,10 @@ ELSEWHERE = {
     r"trainmover simulate --paper": (
         "tests/unit/cli/test_simulate.py::test_the_papers_figures_have_their_deviation"
     ),
+    r"trainmover pool advise --machines 64 .*": "tests/unit/cli/test_pool.py::"
+    "test_people_get_a_table_the_advice_and_what_it_assumes",
+    r"trainmover pool advise --job my-run": "tests/e2e/test_pool_advise.py::"
+    "test_the_facts_of_a_real_job_say_how_many_standbys_it_needs",
     r"make walk": "tests/docs/test_walk.py::test_a_reader_gets_all_that_the_pages_promise",
     r"make demo": "tests/e2e/test_demo_cli.py::test_the_demo_passes_and_leaves_nothing_behind",
     r"docker compose up --build -d|docker compose run --rm cli status": TRAIN_ON,

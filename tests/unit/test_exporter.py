@@ -20,6 +20,7 @@ from tests.unit import factories as make
 
 from trainmover.bus.nats.bus import NatsBus
 from trainmover.events.incident import IncidentClosed
+from trainmover.job.plan import Forecast
 from trainmover.job.topology import Frozen
 from trainmover.telemetry.records import RECORD, Batch
 from trainmover.tracing.observe import new_event
@@ -95,6 +96,21 @@ def test_a_pause_is_counted_once_and_never_taken_back() -> None:
     assert of(found, "migration_pause_seconds_count", kind="failure") == 0
     assert of(found, "migration_phase_seconds_sum", kind="planned", phase="proposed") == 1
     assert of(found, "steps_redone_total") == 0
+
+
+@pytest.mark.parametrize(("pause_s", "held"), [(0.05, "yes"), (0.06, "no")])
+def test_how_well_pauses_are_foreseen_is_counted(pause_s: float, held: str) -> None:
+    expected = Forecast(pause_s=0.02, pause_most_s=0.05, measured=4, horizon_s=3_600)
+    proposed = make.MOVE.proposed().model_copy(update={"forecast": expected})
+    seen = watched(proposed, make.MOVE.committed())
+    early = scrape(seen, now=make.at(8))
+    assert [of(early, "pause_forecasts_total", held=one) for one in ("yes", "no")] == [0, 0]
+    seen.apply(make.said(make.MOVE.resumed("node-0", 0, pause_s), at_s=9))
+    found = scrape(seen, now=make.at(9))
+    for one in ("yes", "no"):
+        assert of(found, "pause_forecasts_total", held=one) == float(one == held)
+    assert of(found, "pause_forecast_error_seconds_count") == 1
+    assert of(found, "pause_forecast_error_seconds_sum") == pytest.approx(pause_s - 0.02)
 
 
 def test_a_rank_that_never_reports_is_not_waited_for_for_ever() -> None:

@@ -8,12 +8,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.unit import factories as make
 
 from trainmover.errors import ConfigError
 from trainmover.events import Envelope, decode
+from trainmover.job.plan import Forecast
+from trainmover_console.cli.daily.status import _status_table
 from trainmover_console.report.page import render
 from trainmover_console.report.report import Report, duration
+from trainmover_console.view import JobView
 
 RECORDED = Path(__file__).parent / "data" / "two-migrations.jsonl"
 
@@ -85,6 +89,60 @@ def test_who_decided_and_why_is_told() -> None:
     page = render(report)
     assert "It did not come to a switch." in page
     assert "wrong one" in page
+
+
+FORESEEN = Forecast(
+    pause_s=0.02,
+    pause_most_s=0.05,
+    measured=4,
+    lateness=0.2,
+    horizon_s=3_600,
+    gain_s=720,
+)
+
+
+@pytest.mark.parametrize(
+    ("pause_s", "held", "words"), [(0.04, True, "; it was"), (0.06, False, "; it was not")]
+)
+def test_what_was_foreseen_is_beside_what_was_measured(
+    pause_s: float, held: bool, words: str
+) -> None:
+    proposed = make.MOVE.proposed().model_copy(update={"forecast": FORESEEN})
+    said = [
+        *(make.said(one) for one in make.FORMED),
+        make.said(proposed),
+        make.said(make.MOVE.committed(), at_s=1),
+        make.said(make.MOVE.resumed("node-0", 0, pause_s), at_s=2),
+    ]
+    report = Report.of(said, "m-0001", job="j")
+    assert report.foreseen() == [
+        (
+            "expected",
+            f"a pause of 0.02 s, within 0.05 s in nine of ten (of 4 earlier moves){words}",
+        ),
+        ("gain", "720 s saved within 3600 s, as the others wait for 20 % of each step"),
+    ]
+    assert report.as_data()["forecast_held"] is held
+    assert report.as_data()["forecast"]["pause_most_s"] == 0.05
+    assert "nine of ten" in render(report)
+
+
+def test_who_is_asked_to_approve_a_move_is_told_what_it_costs() -> None:
+    proposed = make.MOVE.proposed().model_copy(update={"forecast": FORESEEN})
+    view = JobView("j")
+    for fact in (*make.FORMED, proposed):
+        view.apply(make.said(fact))
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(_status_table(view, None))
+    assert "  cost: a pause of 0.02 s, within 0.05 s in nine of ten" in capture.get()
+    assert "  gain: 720 s saved within 3600 s" in capture.get()
+
+
+def test_of_a_planner_that_foresaw_nothing_nothing_is_shown(facts: list[Envelope]) -> None:
+    report = Report.of(facts, "m-0001", job="job")
+    assert report.foreseen() == []
+    assert report.as_data()["forecast_held"] is None
 
 
 def test_the_page_needs_nothing_and_escapes_what_it_is_told(facts: list[Envelope]) -> None:

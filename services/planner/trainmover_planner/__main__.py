@@ -46,6 +46,7 @@ _SECONDS: Final = {
     "checkpoint_deadline_s": "longest wait for the checkpoint",
     "restart_within_s": "longest wait for a machine to start over",
     "cooldown_s": "pause between automatic moves of one slot",
+    "horizon_s": "a straggler is moved where it would cost more than its move within so long",
     "form_quiet_s": "form the job when nobody registered for so long",
     "prepare_deadline_s": "longest phase 1 of a planned move",
     "switch_deadline_s": "longest switch or recovery",

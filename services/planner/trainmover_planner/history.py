@@ -129,6 +129,7 @@ def _proposed(transition: Transition, payload: migration.MigrationProposed, fact
             cause=payload.cause,
             asked=payload.moves,
             incident=payload.incident,
+            forecast=payload.forecast,
             requested_by=payload.requested_by,
             trace=fact.trace,
         ),

@@ -29,7 +29,7 @@ from trainmover_planner.recovery.deaths import (
     incarnation_at,
     running_memberships,
 )
-from trainmover_planner.rules import verdict
+from trainmover_planner.rules import verdict, worth
 from trainmover_planner.state import shapes
 from trainmover_planner.state.effects import Fact
 from trainmover_planner.state.inventory import Incarnation
@@ -107,17 +107,13 @@ def _warmed(transition: Transition, fact: machine.MachineWarming | machine.Machi
 
 def _of_ranks(transition: Transition, payload: Frozen) -> None:
     match payload:
-        case executor.StepProgress() | executor.StepResumed():
+        case executor.StepProgress():
             _seen(transition, payload)
-        case executor.JobLayoutKnown():
-            _held(transition, payload)
-        case executor.StateFollowed():
-            _followed(transition, payload)
+        case executor.StepResumed():
+            if _seen(transition, payload):
+                worth.note_pause(transition, payload)
         case executor.StepBroken():
             _broke(transition, payload)
-        case executor.CheckpointSaved():
-            if _speaks_for(transition.state, payload.machine, payload.rank, payload.epoch):
-                transition.put("saved", (payload.machine, payload.rank), payload)
         case executor.WorkerFinished():
             if _seen(transition, payload):
                 transition.put("finished", (payload.machine, payload.rank), None)
@@ -128,6 +124,23 @@ def _of_ranks(transition: Transition, payload: Frozen) -> None:
             | executor.PlanFailed()
         ):
             _report(transition, payload)
+        case _:
+            _of_their_state(transition, payload)
+
+
+def _of_their_state(transition: Transition, payload: Frozen) -> None:
+    """What ranks say of the state that they hold."""
+    match payload:
+        case executor.JobLayoutKnown():
+            _held(transition, payload)
+        case executor.StateFollowed():
+            _followed(transition, payload)
+        case executor.CheckpointSaved():
+            if _speaks_for(transition.state, payload.machine, payload.rank, payload.epoch):
+                transition.put("saved", (payload.machine, payload.rank), payload)
+        case executor.WorkerCosts():
+            if _membership_of(transition.state, payload.machine, payload.rank) is not None:
+                worth.note_size(transition, payload)
         case _:
             pass
 
@@ -142,6 +155,8 @@ def _of_detectors(transition: Transition, fact: Fact) -> None:
                 transition.put("traces", opened.id, fact.trace)
             if condemn.recommends_end(opened):
                 condemned(transition, opened)
+        case incident.IncidentUpdated() as updated:
+            worth.note_late(transition, updated)
         case incident.IncidentClosed(id=id):
             verdict.note_closed(transition, id)
             transition.drop("incidents", id)

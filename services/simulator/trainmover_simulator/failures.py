@@ -14,6 +14,7 @@ __all__ = [
     "DAY_S",
     "GPUS_PER_MACHINE",
     "MODELS",
+    "RACK",
     "Failure",
     "FailureModel",
     "Kind",

@@ -222,6 +222,8 @@ class WorkerCosts(Frozen):
         because: Why the vote is at the end, for people.
         drawn: Loaders that a joiner can follow only by drawing what was used, for people.
         drawing_s: Seconds that this standby has spent in drawing it.
+        state_bytes: Parameters and optimizer state of the rank: what a joiner has to be given; 0
+            where a standby says it.
     """
 
     machine: str
@@ -232,6 +234,7 @@ class WorkerCosts(Frozen):
     because: str = ""
     drawn: str = ""
     drawing_s: float = 0.0
+    state_bytes: int = Field(default=0, ge=0)
 
 
 class WorkerFinished(Frozen):

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainmover.job.plan import MigrationKind, Move, Plan
+from trainmover.job.plan import Forecast, MigrationKind, Move, Plan
 from trainmover.job.topology import Frozen, Membership
 
 __all__ = [
@@ -83,10 +83,15 @@ class _OfMigration(Frozen):
 
 
 class MigrationProposed(_OfMigration):
-    """Somebody (an incident, an operator) asks that ``leaver`` leave ``slot``."""
+    """Somebody (an incident, an operator) asks that ``leaver`` leave ``slot``.
+
+    Attributes:
+        forecast: What a move that policy wants is expected to cost and to save.
+    """
 
     incident: str | None = None
     requested_by: str = "policy"
+    forecast: Forecast | None = None
 
 
 class MigrationApproved(_OfMigration):

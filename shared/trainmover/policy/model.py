@@ -125,6 +125,8 @@ class Policy(Frozen):
             a rule may do.
         keep_reserve: Standbys that an automatic planned move must leave for crashes.
         cooldown_s: Pause between automatic moves of the same slot.
+        horizon_s: For how long a slow machine would stay slow: a straggler is moved where that
+            costs more than the pause of its move.
         moves_per_hour: Machines that policy may move by itself within an hour; None: no limit.
         moves_per_hour_by: The same for each value of a label of the machine: ``{rack: 2}``.
         rules: The first that matches decides what becomes of an incident; where none does, it is
@@ -152,6 +154,7 @@ class Policy(Frozen):
     automation: AutomationMode = "automatic"
     keep_reserve: Count = 0
     cooldown_s: Seconds = 30.0
+    horizon_s: Seconds = 3_600.0
     moves_per_hour: Count | None = Field(default=None, examples=["6"])
     moves_per_hour_by: Mapping[str, Count] = Field(default_factory=dict, examples=["{rack: 2}"])
     rules: tuple[Rule, ...] = Field(default=(), max_length=200)

@@ -38,6 +38,7 @@ def of_phase(state: Migration) -> Frozen:
         "moves": state.moves,
         "incident": state.incident,
         "requested_by": state.requested_by,
+        "forecast": state.forecast,
         "approved_by": state.decided_by or "policy",
         "approval": state.approval,
         "rejected_by": state.decided_by or "policy",

@@ -14,7 +14,7 @@ from typing import Final
 
 from trainmover.commands import AbortMigration, Prepare, Recover, Release
 from trainmover.events.executor import PlanCommitted, PlanFailed, PlanPrepared, PlanSwitched
-from trainmover.job.plan import MigrationKind, Move, Plan
+from trainmover.job.plan import Forecast, MigrationKind, Move, Plan
 from trainmover.job.spans import some
 from trainmover.job.tables import Table
 from trainmover.job.topology import Membership
@@ -74,6 +74,7 @@ class Migration:
         incident: The incident behind it, if any.
         decided_by: Who took the latest decision about it.
         approval: Why an operator approved it, if they said so.
+        forecast: What it was expected to cost and to save when policy proposed it.
         history: Every phase it was in, with the time (seconds) it began.
         before: The membership the plan starts from.
         prepared: (machine, rank) of each rank that reported phase 1 complete; here as below only
@@ -97,6 +98,7 @@ class Migration:
     requested_by: str = "policy"
     decided_by: str = ""
     approval: str = ""
+    forecast: Forecast | None = None
     phase: Phase = Phase.PROPOSED
     history: tuple[tuple[Phase, float], ...] = ()
     plan: Plan | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import SGD
 
@@ -41,11 +42,27 @@ def test_it_is_said_once_and_when_it_changes() -> None:
     rank.steps(20, at_end=False)
     [front] = rank.said
     assert (front.vote, front.kept_bytes, front.because) == ("front", 0, "")
+    assert front.state_bytes == 72 * 4, "plain SGD keeps nothing"
     assert (front.machine, front.rank, front.drawn) == ("m1", 1, "list_iterator")
     rank.steps(20, at_end=True)
     [_, end] = rank.said
     assert (end.vote, end.kept_bytes, end.because) == ("end", 72 * 4, "it communicates")
     assert end.keep_s > 0
+
+
+class Sharded(torch.Tensor):
+    """Says the size of the whole and holds a part of it, as a DTensor does."""
+
+    def to_local(self) -> torch.Tensor:
+        return self.as_subclass(torch.Tensor)[:2]
+
+
+def test_of_a_shard_the_part_counts_that_the_rank_holds() -> None:
+    model = nn.Linear(8, 8, bias=False)
+    optimizer = SGD(model.parameters())
+    state = TrainingState(models=[model], optimizers=[optimizer], others={})
+    optimizer.state[model.weight]["momentum_buffer"] = torch.zeros(8).as_subclass(Sharded)
+    assert StepStart(state).state_bytes == (64 + 2) * 4
 
 
 def test_a_standby_says_what_it_spent_in_drawing_when_that_has_doubled() -> None:

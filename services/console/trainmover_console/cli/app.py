@@ -27,6 +27,7 @@ from trainmover_console.cli.jobs.machine import machine_app
 from trainmover_console.cli.jobs.migration import migration_app
 from trainmover_console.cli.jobs.notice import notice_app
 from trainmover_console.cli.jobs.policy import policy_app
+from trainmover_console.cli.pool.advise import pool_app
 from trainmover_console.cli.services.dashboard import dashboard
 from trainmover_console.cli.services.metrics import metrics
 from trainmover_console.cli.services.processes import agent, become, detector_run, planner_app
@@ -118,6 +119,7 @@ app.add_typer(context_app, name="context", rich_help_panel=_TOOLS)
 app.add_typer(detector_app, name="detector", rich_help_panel=_TOOLS)
 detector_app.command("run")(detector_run)
 app.command(rich_help_panel=_TOOLS)(simulate)
+app.add_typer(pool_app, name="pool", rich_help_panel=_TOOLS)
 
 app.command(rich_help_panel=_SERVICES)(agent)
 app.add_typer(planner_app, name="planner", rich_help_panel=_SERVICES)

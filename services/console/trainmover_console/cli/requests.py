@@ -201,10 +201,12 @@ def plan_table(plan: Plan | None) -> Any:
         (move.slot, move.leaver, move.joiner, f"{plan.from_epoch} -> {plan.epoch}")
         for move in plan.moves
     ]
-    moves = output.table(("slot", "leaver", "joiner", "epoch"), rows)
-    if not plan.candidates:
-        return moves
-    return Group(moves, "", _candidates_table(plan.candidates))
+    parts: list[Any] = [output.table(("slot", "leaver", "joiner", "epoch"), rows)]
+    if plan.candidates:
+        parts += ["", _candidates_table(plan.candidates)]
+    if plan.forecast is not None:
+        parts += ["", f"cost: {plan.forecast.cost_words}", f"gain: {plan.forecast.gain_words}"]
+    return Group(*parts)
 
 
 def _candidates_table(candidates: Sequence[Candidate]) -> Any:

@@ -144,6 +144,29 @@ class JobCollector(Collector):
         done = [one for one in moves if settled(one, view, now)]
         yield self._pauses(done)
         yield self._phases(done)
+        yield from self._forecasts(done)
+
+    def _forecasts(self, moves: Sequence[MigrationView]) -> Iterator[Metric]:
+        """How well pauses are foreseen: nine of ten should be within what was said."""
+        held = self._counter(
+            "pause_forecasts", "Planned moves by whether their pause was as foreseen.", "held"
+        )
+        outcomes = Counter(one.forecast_held for one in moves)
+        for outcome, name in ((True, "yes"), (False, "no")):
+            held.add_metric([self._watched.job, name], outcomes[outcome])
+        yield held
+        error = SummaryMetricFamily(
+            "trainmover_pause_forecast_error_seconds",
+            "How far pauses were from what was foreseen as likely, either way.",
+            labels=["training_job"],
+        )
+        missed = [
+            abs(one.pause_s - one.forecast.pause_s)
+            for one in moves
+            if one.kind == "planned" and one.pause_s is not None and one.forecast is not None
+        ]
+        error.add_metric([self._watched.job], len(missed), sum(missed))
+        yield error
 
     def _pauses(self, moves: Sequence[MigrationView]) -> Metric:
         family = HistogramMetricFamily(

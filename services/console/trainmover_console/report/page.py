@@ -103,6 +103,7 @@ def _costs(report: Report) -> Iterator[tuple[str, str]]:
     for rank, seconds in cost.pauses_s.items():
         yield f"pause of rank {rank}", duration(seconds)
     yield "steps done again", str(cost.steps_redone)
+    yield from report.foreseen()
 
 
 def _phases(report: Report) -> str:

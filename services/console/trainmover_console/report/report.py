@@ -117,12 +117,23 @@ class Report:
                 rows.append((name.replace("_", " "), _words(value)))
         return rows
 
+    def foreseen(self) -> list[tuple[str, str]]:
+        """What was expected of it, beside what was measured: name and words, for people."""
+        forecast = self.migration.forecast
+        if forecast is None:
+            return []
+        words = forecast.cost_words
+        if (held := self.migration.forecast_held) is not None:
+            words += "; it was" if held else "; it was not"
+        return [("expected", words), ("gain", forecast.gain_words)]
+
     def as_data(self) -> dict[str, Any]:
         """JSON-ready: the migration, and the rest of its story."""
         cost = self.cost
         return {
             **self.migration.as_data(),
             "approval": self.approval,
+            "forecast_held": self.migration.forecast_held,
             "decision": self.decision,
             "finding": None if self.incident is None else self.incident.as_data(),
             "cost": {

@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final
 
-from trainmover.job.plan import Move
+from trainmover.job.plan import Forecast, Move
 from trainmover_console.view.standbys import NotReady, grouped
 
 __all__ = ["IncidentView", "MachineView", "MigrationView"]
@@ -82,6 +82,7 @@ class MigrationView:
         phases_s: Seconds per phase, as the planner recorded them at the commit.
         requested_by: Who wanted it: ``policy`` or an operator.
         decided_by: Who approved it, or ended it before the switch.
+        forecast: What it was expected to cost and to save; None where nobody foresaw that.
     """
 
     id: str
@@ -103,6 +104,7 @@ class MigrationView:
     pauses_s: dict[int, float] = field(default_factory=dict)
     steps_redone: dict[int, int] = field(default_factory=dict)
     phases_s: dict[str, float] = field(default_factory=dict)
+    forecast: Forecast | None = None
 
     @property
     def moves(self) -> tuple[Move, ...]:
@@ -131,6 +133,13 @@ class MigrationView:
         """Longest pause of any rank in seconds; None until a rank has resumed."""
         return max(self.pauses_s.values(), default=None)
 
+    @property
+    def forecast_held(self) -> bool | None:
+        """Whether the pause was within what was foreseen for nine of ten; None: not known."""
+        if self.forecast is None or self.pause_s is None or self.kind != "planned":
+            return None
+        return self.pause_s <= self.forecast.pause_most_s
+
     def spans_s(self) -> dict[str, float]:
         """Seconds between the announcements of successive phases, keyed by the earlier phase."""
         return {
@@ -154,6 +163,7 @@ class MigrationView:
             "epoch": self.epoch,
             "step": self.step,
             "pause_s": self.pause_s,
+            "forecast": None if self.forecast is None else self.forecast.model_dump(),
             "steps_redone": max(self.steps_redone.values(), default=0),
             "phases_s": {**self.spans_s(), **self.phases_s},
             "times": {name: at.isoformat() for name, at in self.times.items()},

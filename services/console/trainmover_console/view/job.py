@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from trainmover.events import executor, incident, machine, migration, operator
 from trainmover.events.envelope import Envelope
+from trainmover.job.plan import Forecast
 from trainmover.job.topology import Frozen, Membership
 from trainmover_console.view.entries import DrainView, IncidentView, MachineView, MigrationView
 from trainmover_console.view.standbys import NotReady
@@ -247,6 +248,7 @@ class JobView:
             (getattr(fact, name) for name in _DECIDERS if hasattr(fact, name)), view.decided_by
         )
         view.epoch = getattr(fact, "epoch", view.epoch)
+        view.forecast = _forecast(payload) or view.forecast
         if isinstance(payload, migration.MigrationCommitted):
             view.step = payload.step
             self.step = max(self.step, payload.step)
@@ -263,6 +265,17 @@ class JobView:
             view = self._machine(name)
             view.role, view.slot = "active", slot
             view.ready_slots, view.failures = set(), {}
+
+
+def _forecast(payload: Frozen) -> Forecast | None:
+    """The latest is that of the plan."""
+    match payload:
+        case migration.MigrationProposed(forecast=forecast):
+            return forecast
+        case migration.MigrationApproved(plan=plan):
+            return plan.forecast
+        case _:
+            return None
 
 
 _DECIDERS: Final = ("approved_by", "rejected_by", "aborted_by")

@@ -55,6 +55,7 @@ class Costs:
                     keep_s=start.keep_s,
                     because=because if at_end else "",
                     drawn=_drawn(feeds),
+                    state_bytes=start.state_bytes,
                 )
             )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from trainmover_executor.state.packing.shards import local_of
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import TrainingState
 
@@ -67,6 +68,11 @@ class StepStart:
     def rng(self) -> dict[str, Any]:
         """Random generators at the start."""
         return self._rng
+
+    @property
+    def state_bytes(self) -> int:
+        """Parameters and what optimizers keep, as they are now; of shards, this rank's."""
+        return _size_of(self._state.large())
 
     @property
     def keeps_all(self) -> bool:
@@ -138,7 +144,7 @@ def _restore_gradient(parameter: torch.Tensor, kept: torch.Tensor | None) -> Non
 
 def _size_of(value: Any) -> int:
     if isinstance(value, torch.Tensor):
-        return value.nbytes
+        return local_of(value).nbytes
     if isinstance(value, dict):
         return sum(map(_size_of, value.values()))
     return sum(map(_size_of, value)) if isinstance(value, list | tuple) else 0

@@ -21,6 +21,7 @@ from trainmover_planner.migrations.policy import OPERATOR_REJECTED, advises_move
 from trainmover_planner.rules.budget import spent
 from trainmover_planner.rules.declaring import COMMAND_LINE
 from trainmover_planner.rules.verdict import Verdict, bounded, judge, labels_of, obstacle
+from trainmover_planner.rules.worth import foresee
 from trainmover_planner.state.effects import Request
 from trainmover_planner.state.state import State
 from trainmover_planner.state.transition import Transition
@@ -169,6 +170,9 @@ def _ripeness(said: Verdict, now_s: float) -> Iterator[Check]:
 
 
 def _limits(state: State, incident: IncidentOpened, now_s: float) -> Iterator[Check]:
+    forecast = foresee(state, () if incident.slot is None else [incident.slot], incident)
+    words = f"cost: {forecast.cost_words}; gain: {forecast.gain_words}"
+    yield Check(what="gain", holds=forecast.pays, words=words)
     kept = state.policy.keep_reserve
     ready = sum(bool(host.ready) for host in standbys(state))
     words = f"{ready} standbys are ready; {kept} of them are kept for crashes"

@@ -8,7 +8,7 @@ from typing import Final
 
 from trainmover.commands import Prepare
 from trainmover.events.machine import MachineQuarantined
-from trainmover.job.plan import MigrationKind, Move, Plan
+from trainmover.job.plan import Forecast, MigrationKind, Move, Plan
 from trainmover.job.topology import Membership
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration, MigrationEvent
@@ -47,6 +47,7 @@ def propose(
     incident: str | None = None,
     requested_by: str = POLICY,
     trace: Mapping[str, str] | None = None,
+    forecast: Forecast | None = None,
 ) -> Migration:
     """Give a migration its id and say that it was proposed.
 
@@ -58,6 +59,7 @@ def propose(
         incident: The incident behind it, if any.
         requested_by: Who asked.
         trace: W3C trace headers; the incident's when omitted.
+        forecast: What it is expected to cost and to save, where policy weighs that.
     """
     number = transition.state.sequence + 1
     fresh = Migration(
@@ -70,6 +72,7 @@ def propose(
         cause=cause,
         incident=incident,
         requested_by=requested_by,
+        forecast=forecast,
         trace=trace or transition.state.traces.get(incident or "", {}),
     )
     transition.set(sequence=number)

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trainmover.errors import RequestRefusedError
+from trainmover.events.incident import IncidentOpened
 from trainmover.job.plan import Candidate, Move, Plan
 from trainmover.job.topology import Member, Membership
 from trainmover_planner.machines.assignment import standbys
 from trainmover_planner.machines.choice import Choice, Judge, Option, choose
 from trainmover_planner.migrations.migrations import base_of
+from trainmover_planner.rules.worth import foresee
 from trainmover_planner.state.state import State
 
 __all__ = ["Proposal", "check_moves", "planned", "refusal"]
@@ -75,8 +77,17 @@ def check_moves(
     return Proposal(chosen.members, chosen.candidates, membership)
 
 
-def planned(state: State, proposal: Proposal, *, id: str) -> Plan:
-    """The plan of a move; its epoch was never used before."""
+def planned(
+    state: State, proposal: Proposal, *, id: str, incident: IncidentOpened | None = None
+) -> Plan:
+    """The plan of a move; its epoch was never used before.
+
+    Args:
+        state: The planner's state.
+        proposal: Who takes which slot.
+        id: The migration's.
+        incident: What a detector found, where that is why.
+    """
     before = proposal.membership
     return Plan(
         id=id,
@@ -87,6 +98,7 @@ def planned(state: State, proposal: Proposal, *, id: str) -> Plan:
         moves=proposal.moves,
         sources={rank: rank for slot in proposal.joiners for rank in before.layout.ranks_of(slot)},
         candidates=proposal.candidates,
+        forecast=foresee(state, proposal.joiners, incident),
     )
 
 

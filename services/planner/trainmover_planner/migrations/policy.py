@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainmover.errors import RequestRefusedError
 from trainmover.events.incident import IncidentOpened
-from trainmover.job.plan import Move
+from trainmover.job.plan import Forecast, Move
 from trainmover.policy.model import Decision
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
@@ -14,6 +14,7 @@ from trainmover_planner.migrations.migrations import advance, propose, start
 from trainmover_planner.migrations.moves import Proposal, check_moves, planned, refusal
 from trainmover_planner.rules.budget import exceeded
 from trainmover_planner.rules.verdict import bounded, judge
+from trainmover_planner.rules.worth import foresee
 from trainmover_planner.state.inventory import incarnation_of
 from trainmover_planner.state.state import State
 from trainmover_planner.state.transition import Transition
@@ -67,14 +68,16 @@ def _move(transition: Transition, incident: IncidentOpened, decision: Decision) 
     waiting = next((one for one in state.waiting if one.incident == incident.id), None)
     if incident.machine is None or (waiting is not None and decision == "wait"):
         return
+    forecast = foresee(state, () if incident.slot is None else [incident.slot], incident)
     try:
         proposal = check_moves(state, [incident.machine], now_s=transition.now_s)
+        _is_worth_it(incident.machine, forecast)
         _within_limits(transition, proposal)
         if decision == "act":
             _within_budget(transition, proposal)
     except RequestRefusedError as refused:
         if waiting is None:
-            _say_once(transition, incident, refused)
+            _say_once(transition, incident, refused, forecast)
         return
     one = waiting or propose(
         transition,
@@ -82,9 +85,10 @@ def _move(transition: Transition, incident: IncidentOpened, decision: Decision) 
         moves=proposal.moves,
         cause=incident.summary,
         incident=incident.id,
+        forecast=forecast,
     )
     if decision == "act":
-        plan = planned(transition.state, proposal, id=one.id)
+        plan = planned(transition.state, proposal, id=one.id, incident=incident)
         start(transition, one.id, plan, proposal.membership)
 
 
@@ -128,6 +132,16 @@ def _withdraw(transition: Transition) -> None:
             advance(transition, one.id, protocol.Abort(why))
 
 
+def _is_worth_it(machine: str, forecast: Forecast) -> None:
+    if not forecast.pays:
+        raise refusal(
+            f"Moving {machine} costs more than it saves: {forecast.cost_words}; "
+            f"{forecast.gain_words}.",
+            "does_not_pay",
+            f"Move it yourself with `trainmover migrate {machine}`, or declare a longer horizon.",
+        )
+
+
 def _within_limits(transition: Transition, proposal: Proposal) -> None:
     state = transition.state
     slot, until_s = max(
@@ -164,7 +178,10 @@ def _within_budget(transition: Transition, proposal: Proposal) -> None:
 
 
 def _say_once(
-    transition: Transition, incident: IncidentOpened, refused: RequestRefusedError
+    transition: Transition,
+    incident: IncidentOpened,
+    refused: RequestRefusedError,
+    forecast: Forecast | None = None,
 ) -> None:
     said = (incident.id, refused.code)
     if refused.code in _QUIET or said in transition.state.said:
@@ -179,6 +196,7 @@ def _say_once(
         moves=[Move(slot=slot, leaver=incident.machine, joiner="")],
         cause=incident.summary,
         incident=incident.id,
+        forecast=forecast,
     )
     advance(transition, one.id, protocol.Reject(code=refused.code, reason=str(refused)))
 

@@ -82,7 +82,8 @@ def approve(transition: Transition, request: Request) -> RequestAccepted:
     one = _waiting(transition.state, wish.migration)
     leavers = [move.leaver for move in one.moves]
     proposal = check_moves(transition.state, leavers, now_s=transition.now_s, to=wish.to)
-    plan = planned(transition.state, proposal, id=one.id)
+    incident = transition.state.incidents.get(one.incident or "")
+    plan = planned(transition.state, proposal, id=one.id, incident=incident)
     words = ", ".join(map(str, plan.moves))
     if not wish.dry_run:
         start(transition, one.id, plan, proposal.membership, by=wish.requested_by, why=wish.reason)

@@ -148,8 +148,8 @@ def note_closed(transition: Transition, id: str) -> None:
         closed = closed.drop(key).put(key, (since_s, now_s))
         if len(closed) > _LATELY:
             closed = closed.drop(next(iter(closed)))
-    opened = state.lately.opened.drop(id)
-    transition.note(lately=replace(state.lately, opened=opened, closed=closed))
+    opened, late = state.lately.opened.drop(id), state.lately.late.drop(id)
+    transition.note(lately=replace(state.lately, opened=opened, closed=closed, late=late))
 
 
 def _voters(state: State, incident: IncidentOpened, rule: Rule) -> tuple[str, ...]:

@@ -205,18 +205,26 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Lately:
-    """What a policy counts. In one field: the state is copied field by field.
+    """What a policy counts and weighs. In one field: the state is copied field by field.
 
     Attributes:
         opened: Since when each open incident counts as open, in seconds.
         closed: By machine and kind, of those that closed a moment ago: since when each counted as
             open, and when it closed, in seconds.
         moved: Machines that policy moved by itself within an hour, oldest first.
+        late: For each open incident that says more since, how late its machine is, as a share of a
+            step.
+        pauses: The latest planned moves whose pause was reported: migration, and the longest pause
+            of a rank in seconds; oldest first.
+        sizes: Bytes of parameters and optimizer state of each rank.
     """
 
     opened: Table[str, float] = field(default_factory=Table)
     closed: Table[tuple[str, str], tuple[float, float]] = field(default_factory=Table)
     moved: tuple[Moved, ...] = ()
+    late: Table[str, float] = field(default_factory=Table)
+    pauses: tuple[tuple[str, float], ...] = ()
+    sizes: Table[int, int] = field(default_factory=Table)
 
 
 def _none() -> Mapping[Any, Any]:

@@ -105,4 +105,7 @@ def _operated(view: JobView, planner: dict[str, Any] | None) -> list[str]:
                 f"{one.id} waits to move {leavers} away ({one.cause}): "
                 f"'trainmover migration approve {one.id}' or 'trainmover migration reject {one.id}'"
             )
+            if one.forecast is not None:
+                lines.append(f"  cost: {one.forecast.cost_words}")
+                lines.append(f"  gain: {one.forecast.gain_words}")
     return lines

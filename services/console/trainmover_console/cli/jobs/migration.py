@@ -206,7 +206,8 @@ def _report(report: Report) -> RenderableType:
         parts.append(Text(f"why it ended: {move.reason}", style="yellow"))
     if evidence := report.evidence():
         parts += [Text(""), output.table(("why it was believed", ""), evidence)]
-    rows = [("pause beyond one step", pause), ("steps done again", cost.steps_redone)]
+    rows: list[tuple[str, object]] = [("pause beyond one step", pause), *report.foreseen()]
+    rows.append(("steps done again", cost.steps_redone))
     rows += [("switched after step", move.step), ("epoch", move.epoch)]
     if cost.beside_s is not None:
         rows.append(("beside training", duration(cost.beside_s)))

@@ -1,0 +1,1 @@
+"""``trainmover pool``: how many standbys a job needs."""
