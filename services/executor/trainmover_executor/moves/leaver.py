@@ -17,6 +17,7 @@ from trainmover_executor.position.moment import Moment
 from trainmover_executor.state.handing_over.lead import StateLead
 from trainmover_executor.state.handing_over.transfer import StateCorruptError
 from trainmover_executor.state.training import TrainingState
+from trainmover_executor.worker.adapters.files import flush_files
 from trainmover_executor.worker.prepare_links import STATE_GROUP
 from trainmover_executor.worker.runtime import Runtime
 
@@ -185,6 +186,7 @@ class Leaver:
             runtime.latch.trip(f"state hand-over to the joiner broke: {error}")
             return
         runtime.reach("leave.sent")
+        flush_files()  # the joiner writes on behind what is in them
         self._reports.switched(
             plan,
             {"state": time.perf_counter() - started},

@@ -18,6 +18,7 @@ from torch._C._distributed_c10d import TCPStore
 from trainmover.tracing import observe
 from trainmover_executor.messages.worker import Broke, WorkerSpec
 from trainmover_executor.worker.adapters.checkpoints import adapt_checkpoints
+from trainmover_executor.worker.adapters.files import WithheldWrites, flush_files
 from trainmover_executor.worker.adapters.refuse_backends import refuse_others
 from trainmover_executor.worker.adapters.withhold import withhold_saves
 from trainmover_executor.worker.blame import error_line, place_of
@@ -44,6 +45,9 @@ def main(spec: WorkerSpec) -> NoReturn:
     if spec.role == "standby":
         runtime.on_promotion(_silence(spec))
         runtime.on_promotion(withhold_saves())
+        writes = WithheldWrites()
+        runtime.on_shadow_iterations(writes.begin_iterations)
+        runtime.on_promotion(writes.end)
     runtime.start()
     refuse_others()
     store = _private_store()
@@ -56,6 +60,7 @@ def main(spec: WorkerSpec) -> NoReturn:
     else:
         runtime.flush()  # why a plan failed, say: it was noted just before the error was raised
     _flush()
+    flush_files()
     # Interpreter shutdown would join daemon threads that wait for peers and agents.
     del store
     os._exit(status)

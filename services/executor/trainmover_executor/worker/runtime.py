@@ -114,6 +114,7 @@ class Runtime:
         self.places = Places()
         self._choice = choice_of(os.environ)
         self._on_promotion: list[Callable[[], None]] = []
+        self._on_shadow_iterations: list[Callable[[], None]] = []
         self._groups: dict[str, TrainMoverProcessGroup] = {}
         self._outside: list[tuple[GroupEngine, Communicator]] = []
         self._communicators: list[LinkCommunicator] = []
@@ -160,6 +161,10 @@ class Runtime:
     def on_promotion(self, listener: Callable[[], None]) -> None:
         """Have ``listener`` called when this standby becomes a joiner."""
         self._on_promotion.append(listener)
+
+    def on_shadow_iterations(self, listener: Callable[[], None]) -> None:
+        """Have ``listener`` called when the first step of this standby's program begins."""
+        self._on_shadow_iterations.append(listener)
 
     def report(self, message: Frozen) -> None:
         """Have the agent publish an event payload, or hear a control message; never waits."""
@@ -241,6 +246,8 @@ class Runtime:
     def begin_step(self) -> None:
         """A step begins here, or a shadow iteration of a standby."""
         if self.sandboxed:
+            while self._on_shadow_iterations:
+                self._on_shadow_iterations.pop()()
             self._replay.begin_step()
         elif not self._recording.complete:
             self._recording.begin_step()

@@ -1,0 +1,131 @@
+"""What a shadow's program writes into files of its own: nothing that the job would find there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainmover_executor.worker.adapters.files import WithheldWrites, flush_files
+
+
+@pytest.fixture
+def writes() -> Iterator[WithheldWrites]:
+    withheld = WithheldWrites()
+    yield withheld
+    withheld.end()
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """A file that the job has written to."""
+    path = tmp_path / "steps.csv"
+    path.write_text("step\n1\n")
+    return path
+
+
+@pytest.mark.parametrize("mode", ["w", "a", "w+"])
+def test_a_file_of_the_job_stays_as_it_is_until_the_slot_is_taken(
+    mode: str, theirs: Path, writes: WithheldWrites
+) -> None:
+    with open(theirs, mode) as file:  # noqa: PTH123 - what programs call
+        file.write("step\n")
+        file.write("shadow\n")  # held back: it must not come out later
+        assert theirs.read_text() == "step\n1\n"
+        writes.end()
+        file.write("2\n")
+    assert theirs.read_text() == "step\n1\n2\n"
+
+
+def test_bytes_unbuffered_and_through_pathlib(theirs: Path, writes: WithheldWrites) -> None:
+    with theirs.open("wb", buffering=0) as file:
+        file.write(b"shadow\n")
+        writes.end()
+        file.write(b"2\n")
+    theirs.with_name("other").write_text("written again")
+    assert theirs.read_text() == "step\n1\n2\n"
+
+
+def test_logging_goes_on_behind_what_the_leaver_logged(
+    theirs: Path, writes: WithheldWrites
+) -> None:
+    handler = logging.FileHandler(theirs, mode="w")
+    record = logging.LogRecord("mine", logging.INFO, "", 0, "a line", None, None)
+    handler.emit(record)
+    writes.end()
+    handler.emit(record)
+    handler.close()
+    assert theirs.read_text() == "step\n1\na line\n"
+
+
+def test_what_is_read_again_on_the_way_is_made(tmp_path: Path, writes: WithheldWrites) -> None:
+    vocabulary = tmp_path / "vocabulary.txt"
+    vocabulary.write_text("a b c")
+    assert vocabulary.read_text() == "a b c"
+    del writes
+
+
+def test_a_file_made_in_front_of_the_first_step_is_left_alone_from_there(
+    tmp_path: Path, writes: WithheldWrites
+) -> None:
+    """The standby's program may be there before the rank that it stands by for."""
+    with (tmp_path / "log").open("w") as file:
+        file.write("head\n")
+        writes.begin_iterations()
+        file.write("shadow\n")
+        writes.end()
+        file.write("1\n")
+    assert (tmp_path / "log").read_text() == "head\n1\n"
+
+
+def test_closed_files_and_other_modes_are_nobodys_business(
+    theirs: Path, writes: WithheldWrites
+) -> None:
+    theirs.open("w").close()
+    with theirs.open("r+") as file:
+        assert file.read() == "step\n1\n"
+    writes.end()
+    writes.end()
+    assert theirs.read_text() == "step\n1\n"
+
+
+def test_libraries_write_where_they_will(theirs: Path, writes: WithheldWrites) -> None:
+    """Caches and locks are each process's own."""
+    source = f"with open({str(theirs)!r}, 'w') as file:\n    file.write('cached')\n"
+    place = Path(torch.__file__).with_name("somewhere.py")
+    exec(compile(source, str(place), "exec"), {"__name__": "torch.somewhere"})
+    assert theirs.read_text() == "cached"
+    del writes
+
+
+def test_it_is_said_once(
+    theirs: Path, writes: WithheldWrites, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs.open("w").close()
+    theirs.open("a").close()
+    said = capsys.readouterr().out
+    assert said.count(f"what is written to {theirs} goes nowhere") == 1
+    del writes
+
+
+def test_open_is_the_real_one_afterwards(theirs: Path) -> None:
+    kept_before = open
+    withheld = WithheldWrites()
+    ours = open
+    withheld.end()
+    assert open is kept_before
+    with ours(theirs, "w") as file:
+        file.write("anew")
+    assert theirs.read_text() == "anew"
+
+
+def test_what_files_hold_back_is_written_out(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as file, (tmp_path / "raw").open("wb") as raw:
+        file.write("a line")
+        raw.write(b"bytes")
+        flush_files()
+        assert (tmp_path / "log").read_text() == "a line"
+        assert (tmp_path / "raw").read_bytes() == b"bytes"
