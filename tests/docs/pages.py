@@ -48,3 +48,25 @@ def anchors(page: Path) -> set[str]:
             plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1]).replace("`", "")
             found.add(re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-"))
     return found
+
+
+def section(page: Path, title: str) -> str:
+    """What stands below a heading, up to the next one of its level or above."""
+    text = page.read_text(encoding="utf-8")
+    found = re.search(rf"^(#+) {re.escape(title)}\n", text, re.MULTILINE)
+    assert found, f"{named(page)} has no section {title!r}"
+    rest = text[found.end() :]
+    end = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
+    return rest[: end.start()] if end else rest
+
+
+def table(text: str) -> list[list[str]]:
+    """Rows of the tables in a text, without their heads."""
+    rows: list[list[str]] = []
+    lines = text.splitlines()
+    for before, line in zip(["", *lines], lines, strict=False):
+        if not line.startswith("|") or set(line) <= set("|- "):
+            continue
+        if before.startswith("|"):
+            rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
