@@ -135,6 +135,7 @@ async def test_a_bus_feeds_it_and_the_planner_says_how_it_was_started() -> None:
                 migrations=(),
                 incidents=(),
                 automation=told,
+                unprotected=2,
             )
             return status.model_dump_json().encode()
 
@@ -154,3 +155,19 @@ async def test_a_bus_feeds_it_and_the_planner_says_how_it_was_started() -> None:
                 await news.wait()
             task.cancel()
         assert seen.view.standbys[0].name == "node-2"
+        assert (seen.planner, seen.unprotected) == (True, 2)
+        seen.unanswered()
+        assert (seen.planner, seen.unprotected) == (False, None)
+
+
+async def test_a_planner_that_does_not_answer_is_noticed() -> None:
+    async with MemoryBus() as bus:
+        await bus.setup()
+        seen, news = Watched("j"), asyncio.Event()
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(follow(bus, seen, changed=news.set))
+            while seen.planner is None:
+                news.clear()
+                await news.wait()
+            task.cancel()
+        assert seen.planner is False

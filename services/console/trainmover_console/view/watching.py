@@ -64,6 +64,9 @@ class Watched:
         lines: The latest facts worth showing, oldest first.
         current: Whether all stored facts have been read.
         connected: Whether the bus answered last.
+        planner: Whether the planner answered last; None before anybody asked it.
+        unprotected: Ranks whose state a crash would lose, as the planner said last; None where it
+            does not know or does not answer.
     """
 
     job: str
@@ -72,6 +75,8 @@ class Watched:
     lines: deque[Line] = field(default_factory=lambda: deque(maxlen=_LINES))
     current: bool = False
     connected: bool = True
+    planner: bool | None = None
+    unprotected: int | None = None
     told: int = 0
     _pace: deque[tuple[datetime, int]] = field(default_factory=lambda: deque(maxlen=4096))
 
@@ -102,10 +107,15 @@ class Watched:
 
     def steered(self, status: JobStatus) -> None:
         """Take in what the planner itself says: how it was started is in no fact."""
+        self.planner, self.unprotected = True, status.unprotected
         told = status.automation
         self.view.automation = told.mode
         if told.requested_by:
             self.view.automation_words = f"by {told.requested_by}: {told.reason}"
+
+    def unanswered(self) -> None:
+        """The planner gave no answer."""
+        self.planner, self.unprotected = False, None
 
     def rate(self, now: datetime) -> float | None:
         """Steps per second of late; None where too little is known."""
@@ -214,8 +224,10 @@ async def _ask(
     """What only the planner knows: how it was started is in no fact."""
     await current.wait()
     while True:
-        with contextlib.suppress(BusError, ValueError):
+        try:
             reply = await bus.request(watched.job, "status", StatusRequest(), timeout_s=2)
             watched.steered(JobStatus.model_validate_json(reply))
-            changed()
+        except (BusError, ValueError):
+            watched.unanswered()
+        changed()
         await asyncio.sleep(_ASK_S)
