@@ -177,7 +177,7 @@ def test_an_exit_code_is_one_of_ours(page: Path) -> None:
     assert {int(code) for code in told} <= {*ExitCode}
 
 
-# -- what is run from a checkout --------------------------------------------------------------------
+# -- what is run from a checkout -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("page", "command"), each(said(r"^(make|python -m|pytest) .*$")))
