@@ -117,6 +117,16 @@ def test_the_page_tells_the_verdict_and_the_pause() -> None:
     assert "They part at step 50, rank 1" in failed
 
 
+def test_a_migration_is_a_column_with_a_line_for_each_phase() -> None:
+    page = render(outcome())
+    table = page[page.index('<table class="beside">') :]
+    table = table[: table.index("</table>")]
+    assert table.count("<tr>") == table.count("<td>") == 9
+    assert f"<td><code>{'ab' * 16}</code></td>" in table
+    (phases,) = re.findall(r"<th>phases</th><td>(.*?)</td>", table)
+    assert len(re.findall(r"<div>[\w ]+ \d+\.\d{3} s</div>", phases)) == phases.count("<div>") >= 2
+
+
 def test_the_verdict_as_json() -> None:
     data = json.loads(json.dumps(outcome().as_data()))
     assert data["verdict"] == "pass"

@@ -26,7 +26,8 @@ p { margin: 4px 0 10px; max-width: 75ch; } .soft { color: var(--soft); }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 4px 14px 4px 0; border-bottom: 1px solid var(--line);
   vertical-align: top; } th { font-weight: 600; }
-code { font-size: 13px; } .whole { white-space: nowrap; }
+code { font-size: 13px; } .beside { width: 100%; } .beside th { white-space: nowrap; width: 1%; }
+.beside td { min-width: 240px; }
 h3 { font-size: 14px; margin: 18px 0 2px; }
 svg text { font: 12px system-ui, sans-serif; fill: var(--soft); }
 svg .label { text-anchor: end; } svg .tick { text-anchor: middle; }

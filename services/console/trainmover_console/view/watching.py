@@ -30,6 +30,12 @@ __all__ = ["Line", "Watched", "follow"]
 LATE_STEPS: Final = 120
 """Steps of lateness that are kept."""
 
+_RECENT: Final = 10
+"""Steps whose mean lateness says who is behind now."""
+
+_BEHIND: Final = 0.1
+"""Part of a step: nobody who keeps the others waiting for less is called late."""
+
 _LINES: Final = 200
 _PACE_S: Final = 20.0
 """The step rate is that of the last so many seconds."""
@@ -131,6 +137,19 @@ class Watched:
         """Lateness of a rank in the latest ``count`` steps in seconds, oldest first."""
         return [] if self.lateness is None else self.lateness.latest(rank, count)
 
+    def behind_s(self) -> dict[int, float]:
+        """Ranks that stand out by coming late, and how late each came in the latest steps.
+
+        Somebody is the last in every step: a rank stands out when it costs a good part of a step,
+        and twice as much as most ranks do.
+        """
+        world = 0 if self.lateness is None else self.lateness.world_size
+        recent = {rank: self.late_s(rank, _RECENT) for rank in range(world)}
+        means = {rank: sum(late) / len(late) for rank, late in recent.items() if late}
+        usual = sorted(means.values())[(len(means) - 1) // 2] if means else 0.0
+        least = max(2 * usual, _BEHIND * (self.step_s() or 0.0))
+        return {rank: late for rank, late in means.items() if late > least}
+
     def step_s(self) -> float | None:
         """The slowest machine's step time in seconds, as last reported."""
         members = self.view.membership
@@ -146,11 +165,13 @@ class Watched:
         """JSON-ready: the view, and what only somebody who watches knows."""
         members = self.view.membership
         ranks: list[dict[str, Any]] = []
+        behind = self.behind_s()
         if members is not None:
             for rank in range(members.layout.world_size):
                 machine = members.machine_of(rank)
                 late = [round(each, 5) for each in self.late_s(rank, LATE_STEPS)]
-                ranks.append({"rank": rank, "machine": machine, "late_s": late})
+                now_s = round(behind.get(rank, 0.0), 5)
+                ranks.append({"rank": rank, "machine": machine, "late_s": late, "behind_s": now_s})
         steps = [] if self.lateness is None else [step for step, _ in self.lateness.steps()]
         return {
             **self.view.as_data(),
