@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 from tests.docs import sources
-from tests.docs.pages import PROSE, ROOT, codes, each, named, said, section
+from tests.docs.pages import PROSE, ROOT, codes, each, named, said
 from tests.docs.test_commands import MAKEFILE, words
+from tests.docs.verbs import pairs, verbs
 
 from trainmover_console.cli.exits import ExitCode
-
-REFERENCE = ROOT / "docs/reference/cli.md"
 
 OTHERS = {
     "--build-arg": "docker buildx",
@@ -33,30 +31,6 @@ OTHERS = {
 """Options of programs that are not ours."""
 
 # -- commands and their options --------------------------------------------------------------------
-
-
-@cache
-def verbs() -> dict[str, dict[str, set[str]]]:
-    """Options of each command, and what each of them takes where that is one of several words.
-
-    Read from the reference, which is made from the code.
-    """
-    titles = re.findall(r"^## trainmover (.*)$", REFERENCE.read_text(), re.MULTILINE)
-    found = {title: dict(_options(section(REFERENCE, f"trainmover {title}"))) for title in titles}
-    before = section(REFERENCE, "Command line").partition("Before any command:")[2]
-    everywhere = dict(_options(before.partition("| command |")[0]))
-    everywhere |= {"--help": set(), "--install-completion": set()}  # typer's own
-    return {verb: {**everywhere, **options} for verb, options in found.items()}
-
-
-def _options(text: str) -> Iterator[tuple[str, set[str]]]:
-    for shown in re.findall(r"^\| `(-[^`]+)`", text, re.MULTILINE):
-        plain = shown.replace("\\|", "|").replace(" / ", ", ")
-        names = re.findall(r"(?:^|, )(--?[a-z][\w-]*)", plain)
-        value = re.sub(r"^(--?[\w-]+(, )?)+ ?", "", plain).strip("{}")
-        choices = set(re.split(r"[|,]", value)) if re.search(r"[a-z][|,][a-z]", value) else set()
-        for name in names:
-            yield name, choices
 
 
 def verb_of(arguments: list[str]) -> tuple[str, list[str]]:
@@ -87,17 +61,6 @@ def test_a_command_has_the_verb_and_the_options(page: str, command: str) -> None
         known = verbs()[verb]
         assert option in known, f"{page}: {verb} has no {option}"
         check_value(page, option, value, [known[option]])
-
-
-def pairs(arguments: list[str]) -> Iterator[tuple[str, str]]:
-    """(option, what stands behind it); nothing of what is behind ``--`` or a program."""
-    for at, word in enumerate(arguments):
-        if word == "--" or word.endswith(".py"):
-            return
-        if re.fullmatch(r"--?[a-z][\w-]*(=.*)?", word):
-            name, _, value = word.partition("=")
-            following = arguments[at + 1] if at + 1 < len(arguments) else ""
-            yield name, value or ("" if following.startswith("-") else following)
 
 
 def check_value(page: str, option: str, value: str, choices: list[set[str]]) -> None:

@@ -65,6 +65,8 @@ def test_each_error_is_told_by_its_name() -> None:
 
 def test_each_kind_of_incident_is_told() -> None:
     assert set(coded("Incidents")) == sources.incidents()
+    rows = table(section(ROOT / "docs/concepts/detection.md", "What is told apart"))
+    assert {CODE.findall(row[0])[0] for row in rows} == sources.incidents()
 
 
 def test_each_refusal_is_told() -> None:

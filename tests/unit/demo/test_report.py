@@ -17,6 +17,7 @@ from trainmover_console.demo.metrics import RunMetrics, StepLine
 from trainmover_console.demo.play import DemoSpec, Outcome, RunState
 from trainmover_console.demo.report import render
 from trainmover_console.report.charts import Mark, Series, heat_map, line_chart, timeline
+from trainmover_console.report.style import STYLE
 from trainmover_console.view import JobView
 
 STEPS = 60
@@ -105,6 +106,15 @@ def test_the_page_is_whole_and_needs_nothing_from_anywhere() -> None:
     assert not re.search(r"https?://|url\(|@import", page)
     assert "prefers-color-scheme: dark" in page
     assert "<script>" not in page
+
+
+def test_each_shape_has_a_colour() -> None:
+    page = render(outcome())
+    drawn = {
+        name for names in re.findall(r'<rect class="([\w -]+)"', page) for name in names.split()
+    }
+    assert {"computes", "hurt", "phase", "pause"} <= drawn
+    assert {name for name in drawn if f"svg .{name}" not in STYLE} == set()
 
 
 def test_the_page_tells_the_verdict_and_the_pause() -> None:

@@ -111,7 +111,7 @@ def _bars(outcome: Outcome) -> Iterator[Bar]:
             first, _ = seats.get(line.machine, (line.time_s, 0.0))
             seats[line.machine] = (first, line.time_s)
         for machine, (first, last) in seats.items():
-            css = "hurt" if machine in leavers else "seat"
+            css = "hurt" if machine in leavers else "computes"
             yield Bar(f"rank {rank}", first - began, last - began, machine, css)
     for move in outcome.moves:
         if (gap := outcome.gap(move)) is not None:

@@ -37,7 +37,8 @@ svg .mark { stroke: var(--phase); stroke-dasharray: 3 3; }
 svg polyline { fill: none; } svg .run { stroke: var(--two); stroke-width: 5; stroke-opacity: .45; }
 svg .reference { stroke: var(--one); stroke-width: 1.6; }
 svg .heat { fill: var(--heat); stroke: var(--line); stroke-width: .3; }
-svg .first-step { fill: var(--one); fill-opacity: .75; } svg .phase { fill: var(--phase); }
+svg .first-step, svg .computes { fill: var(--one); fill-opacity: .75; }
+svg .phase { fill: var(--phase); }
 svg .hurt { fill: var(--two); fill-opacity: .85; } svg .pause { fill: var(--bad); }
 .key { display: inline-block; width: 22px; height: 5px; margin: 0 5px 3px 12px; }
 """
