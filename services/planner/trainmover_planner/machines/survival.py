@@ -90,7 +90,8 @@ def describe(state: State, membership: Membership | None) -> str:
 def unprotected(state: State, membership: Membership | None) -> int | None:
     """How many ranks' state would be lost if their machine died now.
 
-    Those of nobody's but the program's own checkpoint, and those whose copy is not complete.
+    Ranks count that only the program's own checkpoint protects, and ranks whose copy is not
+    complete.
 
     Returns:
         None before any rank said what it holds.
@@ -98,4 +99,5 @@ def unprotected(state: State, membership: Membership | None) -> int | None:
     if membership is None or not state.holdings:
         return None
     copies = Copies(state, membership)
-    return sum(one.kind != "replica" and rank not in copies for rank, one in state.holdings.items())
+    held = state.holdings.items()
+    return len([rank for rank, one in held if one.kind != "replica" and rank not in copies])
