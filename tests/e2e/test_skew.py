@@ -77,7 +77,7 @@ class Site:
         self.start(f"{called} detector", "trainmover_detector", "--lease", "1", env=env)
 
     def machine(self, number: int, *program: str, env: dict[str, str]) -> None:
-        shape = ("--slots", str(SLOTS), "--standbys", "1", "--host", "127.0.0.1")
+        shape = ("--nnodes", f"{SLOTS}:{SLOTS + 1}", "--host", "127.0.0.1")
         files = ("--metrics-dir", str(self.metrics), "--log-dir", str(self.folder / "logs"))
         me = ("--machine", f"node-{number}")
         agent = "trainmover_executor.agent"

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainmover import Session
+from trainmover_executor import Session
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import tarfile
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -37,10 +38,26 @@ def unpack(ref: str, folder: Path) -> dict[str, str]:
     Raises:
         NoReleaseError: git cannot give them.
     """
-    with tarfile.open(fileobj=io.BytesIO(_git("archive", ref, "shared", "services"))) as archive:
+    sources = _git("archive", ref, "pyproject.toml", "shared", "services")
+    with tarfile.open(fileobj=io.BytesIO(sources)) as archive:
         archive.extractall(folder, filter="data")
+    _install(folder)
     paths = [folder / "shared", *sorted((folder / "services").iterdir())]
     return {"PYTHONPATH": os.pathsep.join(map(str, paths))}
+
+
+def _install(folder: Path) -> None:
+    """Give the sources the metadata of an installed package: detectors are found by it."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    info = folder / "shared" / f"trainmover-{project['version']}.dist-info"
+    info.mkdir()
+    about = f"Metadata-Version: 2.1\nName: trainmover\nVersion: {project['version']}\n"
+    (info / "METADATA").write_text(about)
+    points = (
+        f"[{group}]\n" + "".join(f"{name} = {where}\n" for name, where in named.items())
+        for group, named in project["entry-points"].items()
+    )
+    (info / "entry_points.txt").write_text("\n".join(points))
 
 
 def _git(*arguments: str) -> bytes:
