@@ -15,6 +15,7 @@ from tests.docs.pages import PROSE, ROOT, codes, each, fences, named, said
 from tests.support.metrics import exported
 
 from trainmover import Session, security
+from trainmover.bus.streams import stream_configs
 from trainmover.events import CATALOG
 from trainmover_executor.training.step import Step
 
@@ -109,6 +110,11 @@ EVENTS = each(said(r"^[a-z]+\.[a-z_]+$"))
 @pytest.mark.parametrize(("page", "name"), each(said(r"\bTM_[A-Z]+\b")))
 def test_a_stream_is_one_that_setup_makes(page: str, name: str) -> None:
     assert name in sources.messages(), page
+
+
+def test_the_bus_takes_at_most_as_much_disk_as_is_said() -> None:
+    most = sum(config.max_bytes or 0 for config in stream_configs()) // 2**20
+    assert f"at most {most:,} MiB" in (ROOT / "docs/howto/production.md").read_text()
 
 
 FACTS = {kind.name for kind in CATALOG.values()}
