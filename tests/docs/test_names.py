@@ -19,7 +19,7 @@ from trainmover.bus.streams import stream_configs
 from trainmover.events import CATALOG
 from trainmover_executor.training.step import Step
 
-MADE = re.compile(r"(out|runs|~|trainmover-JOBID|/tmp|/opt|/var|/data|/etc|/dev)(/|$)")
+MADE = re.compile(r"(out|runs|~|\.venv|trainmover-JOBID|/tmp|/opt|/var|/data|/etc|/dev)(/|$)")
 """Where files are that a run makes, or that other programs have."""
 
 CREATED = {"demo.html", "failures.csv", "out.json", "docker-compose.override.yml", "policy.yaml"}
