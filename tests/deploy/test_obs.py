@@ -6,64 +6,29 @@ import json
 import re
 import shutil
 import subprocess
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry, generate_latest
-from tests.unit import factories as make
-
-from trainmover.events.migration import JobFormed
-from trainmover_console.metrics.exporter import JobCollector
-from trainmover_console.view.watching import Watched
+from tests.support.metrics import exported
 
 ROOT = Path(__file__).parents[2]
 OBS = ROOT / "deploy" / "obs"
 BOARDS = sorted((OBS / "grafana" / "dashboards").glob("*.json"))
+RUNBOOKS = "docs/howto/runbooks.md"
+RULES: list[dict[str, Any]] = yaml.safe_load((OBS / "alerts.yml").read_text())["groups"][0]["rules"]
 
 
-@pytest.fixture(scope="module")
-def exported() -> dict[str, set[str]]:
-    """Labels by name, of everything that a job with a bit of everything has."""
-    move = make.Move(
-        "m-1",
-        slot=1,
-        leaver="node-1",
-        joiner="node-2",
-        after=make.membership_of("node-0", "node-2", epoch=2),
-    )
-    facts = [
-        make.registered("node-0"),
-        JobFormed(membership=make.membership_of("node-0", "node-1"), standbys=("node-2",)),
-        make.straggler("node-1", 1),
-        move.proposed(),
-        move.committed(),
-        move.resumed("node-0", 0, 0.1),
-        make.progress("node-0", 0, 3),
-    ]
-    seen = Watched("j")
-    for number, fact in enumerate(facts):
-        seen.apply(make.said(fact, at_s=number))
-    registry = CollectorRegistry()
-    registry.register(JobCollector(seen, clock=lambda: datetime.now(UTC)))
-    text = generate_latest(registry).decode()
-    found: dict[str, set[str]] = {"trainmover_rank_lateness_seconds": {"rank", "machine"}}
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            name, labels = line.split(" ", 1)[0].partition("{")[::2]
-            found.setdefault(name, set()).update(re.findall(r"(\w+)=", labels))
-    for labels in found.values():
-        labels.add("training_job")
-    return found
+KNOWN = {**exported(), "up": frozenset({"job", "instance"})}
+"""Labels by name, of what the exporter has, and of Prometheus' own metric."""
 
 
 def asked(expression: str) -> list[tuple[str, set[str]]]:
     """(metric, labels) that an expression names."""
     return [
         (name, set(re.findall(r"(\w+)\s*=~?", labels)))
-        for name, labels in re.findall(r"(trainmover_\w+)(\{[^}]*\})?", expression)
+        for name, labels in re.findall(r"\b(trainmover_\w+|up\b)(\{[^}]*\})?", expression)
     ]
 
 
@@ -73,14 +38,14 @@ def expressions(board: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
-def test_dashboards_ask_for_what_there_is(path: Path, exported: dict[str, set[str]]) -> None:
+def test_dashboards_ask_for_what_there_is(path: Path) -> None:
     board = json.loads(path.read_text())
     for expression in expressions(board):
         names = asked(expression)
         assert names, expression
         for name, labels in names:
-            assert name in exported, expression
-            assert labels <= exported[name], expression
+            assert name in KNOWN, expression
+            assert labels <= KNOWN[name], expression
     for panel in board["panels"]:
         for target in panel["targets"]:
             shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
@@ -88,7 +53,7 @@ def test_dashboards_ask_for_what_there_is(path: Path, exported: dict[str, set[st
             known = (
                 set(re.split(r",\s*", grouped[1]))
                 if grouped
-                else set().union(*(exported[name] for name, _ in asked(target["expr"])))
+                else set[str]().union(*(KNOWN[name] for name, _ in asked(target["expr"])))
             )
             assert shown <= known, target
 
@@ -111,16 +76,35 @@ def test_panels_have_ids_and_room_of_their_own(path: Path) -> None:
         assert panel["datasource"]["uid"] == "trainmover"
 
 
-def test_there_are_two_dashboards_and_three_alerts_that_say_the_cure(
-    exported: dict[str, set[str]],
-) -> None:
+def test_there_are_two_dashboards() -> None:
     assert [path.stem for path in BOARDS] == ["job", "migrations"]
-    (group,) = yaml.safe_load((OBS / "alerts.yml").read_text())["groups"]
-    assert len(group["rules"]) == 3
-    for rule in group["rules"]:
-        assert {name for name, _ in asked(rule["expr"])} <= exported.keys()
-        assert rule["labels"]["severity"] in {"warning", "critical"}
-        assert "trainmover " in rule["annotations"]["description"]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_asks_for_what_there_is_and_says_the_cure(rule: dict[str, Any]) -> None:
+    named = asked(rule["expr"])
+    assert named
+    for name, labels in named:
+        assert labels <= KNOWN[name]
+    assert rule["labels"]["severity"] in {"warning", "critical"}
+    assert "`trainmover " in rule["annotations"]["description"]
+
+
+def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
+    alerts = [rule["alert"] for rule in RULES]
+    titles = re.findall(r"^## (\w+)$", (ROOT / RUNBOOKS).read_text(), re.MULTILINE)
+    assert sorted(titles) == sorted(alerts)
+    for rule in RULES:
+        anchor = f'{{{{ or $externalLabels.runbooks "{RUNBOOKS}" }}}}#{rule["alert"].lower()}'
+        assert rule["annotations"]["runbook_url"] == anchor
+
+
+def test_each_alert_is_shown_to_fire() -> None:
+    tests = yaml.safe_load((OBS / "alerts.test.yml").read_text())["tests"]
+    fired = {
+        one["alertname"] for test in tests for one in test["alert_rule_test"] if "exp_alerts" in one
+    }
+    assert fired == {rule["alert"] for rule in RULES}
 
 
 def test_the_containers_are_pinned_and_listen_on_this_host_only() -> None:

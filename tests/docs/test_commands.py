@@ -17,11 +17,15 @@ from typing import Any
 import pytest
 import typer
 from tests.docs.pages import PAGES, ROOT, fences, named
+from tests.docs.verbs import pairs, verbs
 from typer.testing import CliRunner
 
 from trainmover_console.cli.app import app
 from trainmover_console.reference import cli as reference
 from trainmover_executor.agent.options import parse
+
+PASSED_ON = ("planner run", "detector run")
+"""Commands whose options go to a service, which reads them."""
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 
@@ -93,6 +97,9 @@ def test_it_exists(page: str, command: str) -> None:
     arguments = ours(found)
     if arguments is not None and arguments[:1] == ["agent"]:
         parse(arguments[1:])
+    elif arguments is not None and " ".join(arguments[:2]) in PASSED_ON:
+        known = verbs()[" ".join(arguments[:2])]
+        assert {option for option, _ in pairs(arguments[2:])} <= known.keys()
     elif arguments is not None:
         done = CliRunner().invoke(STUB, arguments)
         assert done.exit_code == 0, f"{page}: {command}\n{done.output}"

@@ -63,6 +63,10 @@ OWN = "tests/compose/test_page.py::test_a_program_of_your_own"
 THREE = "tests/compose/test_page.py::test_a_bus_of_three_loses_one"
 
 ELSEWHERE = {
+    r"trainmover (migrate node-1 --to node-6 --reason 'upgrade' --yes|"
+    r"planner run --job gpt --nats nats://head:4222)": (
+        "tests/e2e/test_skew.py::test_a_job_is_upgraded_while_it_runs"
+    ),
     r"make (install|check|test|test-all)": ".ci/run",
     r"trainmover run --slots 2 --standbys 1 --when-exhausted fail train.py": (
         "tests/e2e/test_exhausted.py::"

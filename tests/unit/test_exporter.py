@@ -71,6 +71,21 @@ def test_the_job_its_machines_and_its_standbys() -> None:
     assert of(found, "facts_total") == 7
 
 
+def test_what_the_planner_says_is_there_once_it_was_asked_and_answers() -> None:
+    seen = watched()
+    assert not {name for name, _ in scrape(seen, now=make.at(20))} & {
+        "trainmover_planner_up",
+        "trainmover_ranks_unprotected",
+    }
+    seen.planner, seen.unprotected = True, 3
+    found = scrape(seen, now=make.at(20))
+    assert (of(found, "planner_up"), of(found, "ranks_unprotected")) == (1, 3)
+    seen.unanswered()
+    found = scrape(seen, now=make.at(20))
+    assert of(found, "planner_up") == 0
+    assert ("trainmover_ranks_unprotected", frozenset()) not in found
+
+
 def test_a_standby_that_keeps_one_slot_warm_is_ready_with_one() -> None:
     frugal = make.registered("node-2", generation=1).model_copy(update={"warm_limit": 1})
     seen = watched(frugal, make.ready("node-2", 0))

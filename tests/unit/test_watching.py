@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import numpy as np
+import pytest
 from rich.console import Console, RenderableType
 from tests.unit import factories as make
 
@@ -108,10 +109,30 @@ def test_data_for_machines_has_ranks_and_lines() -> None:
     seen.add(batch(0, [50]))
     seen.add(batch(1, [10]))
     data = seen.as_data(make.at(20))
-    assert data["ranks"][1] == {"rank": 1, "machine": "node-1", "late_s": [0.04]}
+    late = {"rank": 1, "machine": "node-1", "late_s": [0.04], "behind_s": 0.04}
+    assert data["ranks"][1] == late
     assert data["late_steps"] == [0]
     assert data["lines"][-1]["text"].startswith("migration.proposed")
     assert data["migrations"][0]["id"] == "m-0001"
+
+
+@pytest.mark.parametrize(
+    ("durations_ms", "behind"),
+    [
+        ([[50, 52], [52, 50]], {}),  # now the one, now the other: nobody
+        ([[200, 200], [160, 160]], {1: 0.04}),
+        ([[200, 200], [185, 185]], {}),  # 15 ms of a step of 250 ms
+        ([[200, 160], [160, 200]], {}),  # both come late at times, as on a busy host
+    ],
+)
+def test_who_comes_late_stands_out_of_the_others(
+    durations_ms: list[list[float]], behind: dict[int, float]
+) -> None:
+    seen = watched(make.progress("node-0", 0, 2))
+    assert seen.behind_s() == {}
+    for rank, each in enumerate(durations_ms):
+        seen.add(batch(rank, each))
+    assert seen.behind_s() == pytest.approx(behind)
 
 
 async def test_a_bus_feeds_it_and_the_planner_says_how_it_was_started() -> None:
@@ -135,6 +156,7 @@ async def test_a_bus_feeds_it_and_the_planner_says_how_it_was_started() -> None:
                 migrations=(),
                 incidents=(),
                 automation=told,
+                unprotected=2,
             )
             return status.model_dump_json().encode()
 
@@ -154,3 +176,19 @@ async def test_a_bus_feeds_it_and_the_planner_says_how_it_was_started() -> None:
                 await news.wait()
             task.cancel()
         assert seen.view.standbys[0].name == "node-2"
+        assert (seen.planner, seen.unprotected) == (True, 2)
+        seen.unanswered()
+        assert (seen.planner, seen.unprotected) == (False, None)
+
+
+async def test_a_planner_that_does_not_answer_is_noticed() -> None:
+    async with MemoryBus() as bus:
+        await bus.setup()
+        seen, news = Watched("j"), asyncio.Event()
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(follow(bus, seen, changed=news.set))
+            while seen.planner is None:
+                news.clear()
+                await news.wait()
+            task.cancel()
+        assert seen.planner is False

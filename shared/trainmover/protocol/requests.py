@@ -264,6 +264,8 @@ class JobStatus(Frozen):
         incidents: Ids of open incidents.
         redundancy: Where the state of the ranks would survive a machine, in one line for people;
             empty before the first step.
+        unprotected: Ranks whose state would be lost with their machine; None where nobody said yet
+            what ranks hold, and from planners that did not tell.
     """
 
     job: str
@@ -277,5 +279,6 @@ class JobStatus(Frozen):
     migrations: tuple[MigrationStatus, ...]
     incidents: tuple[str, ...]
     redundancy: str = ""
+    unprotected: int | None = Field(default=None, ge=0)
     automation: AutomationStatus = Field(default_factory=AutomationStatus)
     drain: DrainStatus | None = None

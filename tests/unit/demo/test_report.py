@@ -17,6 +17,7 @@ from trainmover_console.demo.metrics import RunMetrics, StepLine
 from trainmover_console.demo.play import DemoSpec, Outcome, RunState
 from trainmover_console.demo.report import render
 from trainmover_console.report.charts import Mark, Series, heat_map, line_chart, timeline
+from trainmover_console.report.style import STYLE
 from trainmover_console.view import JobView
 
 STEPS = 60
@@ -107,6 +108,15 @@ def test_the_page_is_whole_and_needs_nothing_from_anywhere() -> None:
     assert "<script>" not in page
 
 
+def test_each_shape_has_a_colour() -> None:
+    page = render(outcome())
+    drawn = {
+        name for names in re.findall(r'<rect class="([\w -]+)"', page) for name in names.split()
+    }
+    assert {"computes", "hurt", "phase", "pause"} <= drawn
+    assert {name for name in drawn if f"svg .{name}" not in STYLE} == set()
+
+
 def test_the_page_tells_the_verdict_and_the_pause() -> None:
     page = render(outcome())
     assert "TrainMover demo: pass" in page
@@ -115,6 +125,16 @@ def test_the_page_tells_the_verdict_and_the_pause() -> None:
     failed = render(outcome(odd=True))
     assert "TrainMover demo: fail" in failed
     assert "They part at step 50, rank 1" in failed
+
+
+def test_a_migration_is_a_column_with_a_line_for_each_phase() -> None:
+    page = render(outcome())
+    table = page[page.index('<table class="beside">') :]
+    table = table[: table.index("</table>")]
+    assert table.count("<tr>") == table.count("<td>") == 9
+    assert f"<td><code>{'ab' * 16}</code></td>" in table
+    (phases,) = re.findall(r"<th>phases</th><td>(.*?)</td>", table)
+    assert len(re.findall(r"<div>[\w ]+ \d+\.\d{3} s</div>", phases)) == phases.count("<div>") >= 2
 
 
 def test_the_verdict_as_json() -> None:

@@ -84,3 +84,25 @@ def test_the_reason_for_no_redundancy_is_told(sharded):
     )
     text = sharded.ask("status")["redundancy"]
     assert text == "1 rank: checkpoint (exotic), 1 rank: follower (0 of them current)"
+
+
+def test_ranks_that_a_crash_would_lose_are_counted(sharded):
+    assert sharded.ask("status")["unprotected"] == 2
+    followed(sharded, 1, machine="w-0")
+    assert sharded.ask("status")["unprotected"] == 1
+    followed(sharded, 0, machine="w-1")
+    assert sharded.ask("status")["unprotected"] == 0
+    sharded.say(
+        executor.JobLayoutKnown(machine="w-1", rank=1, replicas=(1,), redundancy="checkpoint")
+    )
+    assert sharded.ask("status")["unprotected"] == 1
+
+
+def test_replicas_need_no_copy_and_silence_is_no_answer(world_class):
+    world = world_class(slots=2, spare=0)
+    for number in range(2):
+        world.register(f"w-{number}")
+    assert world.ask("status")["unprotected"] is None
+    for rank in range(2):
+        world.say(executor.JobLayoutKnown(machine=f"w-{rank}", rank=rank, replicas=(0, 1)))
+    assert world.ask("status")["unprotected"] == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -111,7 +111,7 @@ def _bars(outcome: Outcome) -> Iterator[Bar]:
             first, _ = seats.get(line.machine, (line.time_s, 0.0))
             seats[line.machine] = (first, line.time_s)
         for machine, (first, last) in seats.items():
-            css = "hurt" if machine in leavers else "seat"
+            css = "hurt" if machine in leavers else "computes"
             yield Bar(f"rank {rank}", first - began, last - began, machine, css)
     for move in outcome.moves:
         if (gap := outcome.gap(move)) is not None:
@@ -132,47 +132,32 @@ def _close_up(outcome: Outcome, move: MigrationView) -> str:
 
 
 def _moves(outcome: Outcome) -> str:
-    rows = []
-    for move in outcome.moves:
-        phases = {**move.spans_s(), **move.phases_s}
-        spans = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in phases.items())
-        pause = "?" if move.pause_s is None else f"{move.pause_s:.3f} s"
-        gap = outcome.gap(move)
-        redone = max(move.steps_redone.values(), default=0)
-        cells = (
-            move.id,
-            move.kind,
-            move.words,
-            move.cause,
-            pause,
-            "?" if gap is None else f"{gap[1] - gap[0]:.3f} s",
-            redone,
-            spans,
-            move.trace_id or "-",
-        )
-        rows.append(_row(cells))
-    heads = (
-        "id",
-        "kind",
-        "move",
-        "cause",
-        "pause",
-        "step to step",
-        "steps redone",
-        "phases",
-        "trace",
+    """A column for each migration: there are few of them, and much is told of each."""
+    told = [_told(outcome, move) for move in outcome.moves]
+    rows = "".join(
+        f"<tr><th>{name}</th>{''.join(f'<td>{one[name]}</td>' for one in told)}</tr>"
+        for name in (told[0] if told else ())
     )
-    head = "".join(f"<th>{name}</th>" for name in heads)
-    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+    return f'<table class="beside">{rows}</table>'
 
 
-def _row(cells: Sequence[object]) -> str:
-    """A table row; short cells do not wrap."""
-    made = ""
-    for cell in cells:
-        text = escape(str(cell))
-        made += f"<td>{text}</td>" if len(text) > 40 else f'<td class="whole">{text}</td>'
-    return f"<tr>{made}</tr>"
+def _told(outcome: Outcome, move: MigrationView) -> dict[str, str]:
+    """What is told of a migration, as HTML."""
+    gap = outcome.gap(move)
+    phases = {**move.spans_s(), **move.phases_s}
+    return {
+        "id": escape(move.id),
+        "kind": escape(move.kind),
+        "move": escape(move.words),
+        "cause": escape(move.cause),
+        "pause": "?" if move.pause_s is None else f"{move.pause_s:.3f} s",
+        "step to step": "?" if gap is None else f"{gap[1] - gap[0]:.3f} s",
+        "steps redone": str(max(move.steps_redone.values(), default=0)),
+        "phases": "".join(
+            f"<div>{escape(name)} {seconds:.3f} s</div>" for name, seconds in phases.items()
+        ),
+        "trace": f"<code>{escape(move.trace_id or '-')}</code>",
+    }
 
 
 def _restart(outcome: Outcome) -> str:

@@ -75,6 +75,12 @@ class JobCollector(Collector):
             yield self._gauge("step_seconds", "Step time of the slowest machine.", step_s)
         up = float(self._watched.connected)
         yield self._gauge("bus_up", "1 while the bus answers the exporter.", up)
+        if self._watched.planner is not None:
+            answers = float(self._watched.planner)
+            yield self._gauge("planner_up", "1 while the planner answers the exporter.", answers)
+        if self._watched.unprotected is not None:
+            words = "Ranks whose state would be lost with their machine."
+            yield self._gauge("ranks_unprotected", words, self._watched.unprotected)
         yield self._one_of("job_state", "1 for the state the job is in.", _STATES, view.state)
         words = "1 for what policy may do about stragglers."
         yield self._one_of("automation", words, _MODES, view.automation)

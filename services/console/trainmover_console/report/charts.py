@@ -12,7 +12,7 @@ __all__ = ["Bar", "Mark", "Series", "heat_map", "line_chart", "timeline"]
 
 _WIDTH: Final = 960
 _LEFT: Final = 90
-_RIGHT: Final = 12
+_RIGHT: Final = 24
 _MAX_COLUMNS: Final = 240
 
 

@@ -26,7 +26,8 @@ p { margin: 4px 0 10px; max-width: 75ch; } .soft { color: var(--soft); }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 4px 14px 4px 0; border-bottom: 1px solid var(--line);
   vertical-align: top; } th { font-weight: 600; }
-code { font-size: 13px; } .whole { white-space: nowrap; }
+code { font-size: 13px; } .beside { width: 100%; } .beside th { white-space: nowrap; width: 1%; }
+.beside td { min-width: 240px; }
 h3 { font-size: 14px; margin: 18px 0 2px; }
 svg text { font: 12px system-ui, sans-serif; fill: var(--soft); }
 svg .label { text-anchor: end; } svg .tick { text-anchor: middle; }
@@ -36,7 +37,8 @@ svg .mark { stroke: var(--phase); stroke-dasharray: 3 3; }
 svg polyline { fill: none; } svg .run { stroke: var(--two); stroke-width: 5; stroke-opacity: .45; }
 svg .reference { stroke: var(--one); stroke-width: 1.6; }
 svg .heat { fill: var(--heat); stroke: var(--line); stroke-width: .3; }
-svg .first-step { fill: var(--one); fill-opacity: .75; } svg .phase { fill: var(--phase); }
+svg .first-step, svg .computes { fill: var(--one); fill-opacity: .75; }
+svg .phase { fill: var(--phase); }
 svg .hurt { fill: var(--two); fill-opacity: .85; } svg .pause { fill: var(--bad); }
 .key { display: inline-block; width: 22px; height: 5px; margin: 0 5px 3px 12px; }
 """

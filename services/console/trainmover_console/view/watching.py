@@ -30,6 +30,12 @@ __all__ = ["Line", "Watched", "follow"]
 LATE_STEPS: Final = 120
 """Steps of lateness that are kept."""
 
+_RECENT: Final = 10
+"""Steps whose mean lateness says who is behind now."""
+
+_BEHIND: Final = 0.1
+"""Part of a step: nobody who keeps the others waiting for less is called late."""
+
 _LINES: Final = 200
 _PACE_S: Final = 20.0
 """The step rate is that of the last so many seconds."""
@@ -64,6 +70,9 @@ class Watched:
         lines: The latest facts worth showing, oldest first.
         current: Whether all stored facts have been read.
         connected: Whether the bus answered last.
+        planner: Whether the planner answered last; None before anybody asked it.
+        unprotected: Ranks whose state a crash would lose, as the planner said last; None where it
+            does not know or does not answer.
     """
 
     job: str
@@ -72,6 +81,8 @@ class Watched:
     lines: deque[Line] = field(default_factory=lambda: deque(maxlen=_LINES))
     current: bool = False
     connected: bool = True
+    planner: bool | None = None
+    unprotected: int | None = None
     told: int = 0
     _pace: deque[tuple[datetime, int]] = field(default_factory=lambda: deque(maxlen=4096))
 
@@ -102,10 +113,15 @@ class Watched:
 
     def steered(self, status: JobStatus) -> None:
         """Take in what the planner itself says: how it was started is in no fact."""
+        self.planner, self.unprotected = True, status.unprotected
         told = status.automation
         self.view.automation = told.mode
         if told.requested_by:
             self.view.automation_words = f"by {told.requested_by}: {told.reason}"
+
+    def unanswered(self) -> None:
+        """The planner gave no answer."""
+        self.planner, self.unprotected = False, None
 
     def rate(self, now: datetime) -> float | None:
         """Steps per second of late; None where too little is known."""
@@ -120,6 +136,19 @@ class Watched:
     def late_s(self, rank: int, count: int) -> list[float]:
         """Lateness of a rank in the latest ``count`` steps in seconds, oldest first."""
         return [] if self.lateness is None else self.lateness.latest(rank, count)
+
+    def behind_s(self) -> dict[int, float]:
+        """Ranks that stand out by coming late, and how late each came in the latest steps.
+
+        Somebody is the last in every step: a rank stands out when it costs a good part of a step,
+        and twice as much as most ranks do.
+        """
+        world = 0 if self.lateness is None else self.lateness.world_size
+        recent = {rank: self.late_s(rank, _RECENT) for rank in range(world)}
+        means = {rank: sum(late) / len(late) for rank, late in recent.items() if late}
+        usual = sorted(means.values())[(len(means) - 1) // 2] if means else 0.0
+        least = max(2 * usual, _BEHIND * (self.step_s() or 0.0))
+        return {rank: late for rank, late in means.items() if late > least}
 
     def step_s(self) -> float | None:
         """The slowest machine's step time in seconds, as last reported."""
@@ -136,11 +165,13 @@ class Watched:
         """JSON-ready: the view, and what only somebody who watches knows."""
         members = self.view.membership
         ranks: list[dict[str, Any]] = []
+        behind = self.behind_s()
         if members is not None:
             for rank in range(members.layout.world_size):
                 machine = members.machine_of(rank)
                 late = [round(each, 5) for each in self.late_s(rank, LATE_STEPS)]
-                ranks.append({"rank": rank, "machine": machine, "late_s": late})
+                now_s = round(behind.get(rank, 0.0), 5)
+                ranks.append({"rank": rank, "machine": machine, "late_s": late, "behind_s": now_s})
         steps = [] if self.lateness is None else [step for step, _ in self.lateness.steps()]
         return {
             **self.view.as_data(),
@@ -214,8 +245,10 @@ async def _ask(
     """What only the planner knows: how it was started is in no fact."""
     await current.wait()
     while True:
-        with contextlib.suppress(BusError, ValueError):
+        try:
             reply = await bus.request(watched.job, "status", StatusRequest(), timeout_s=2)
             watched.steered(JobStatus.model_validate_json(reply))
-            changed()
+        except (BusError, ValueError):
+            watched.unanswered()
+        changed()
         await asyncio.sleep(_ASK_S)

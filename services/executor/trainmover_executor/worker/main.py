@@ -14,6 +14,7 @@ from typing import Final, NoReturn
 
 import structlog
 from torch._C._distributed_c10d import TCPStore
+from torch.distributed import distributed_c10d
 
 from trainmover.tracing import observe
 from trainmover_executor.messages.worker import Broke, WorkerSpec
@@ -77,6 +78,10 @@ def _set_environment(spec: WorkerSpec) -> None:
         TRAINMOVER_JOB=spec.job,
         TRAINMOVER_MACHINE=spec.machine,
     )
+    # From 2.15 on torch records the calls of every process group, and ends the program where a
+    # group has no backend in C++. Ours has none, and records its operations itself.
+    if hasattr(distributed_c10d, "_maybe_attach_flight_recorder"):
+        os.environ["TORCH_FR_BUFFER_SIZE"] = "0"
 
 
 def _private_store() -> TCPStore:

@@ -12,7 +12,7 @@ from trainmover.job.topology import Membership
 from trainmover_planner.state.inventory import incarnation_of
 from trainmover_planner.state.state import State
 
-__all__ = ["Copies", "Replicas", "describe"]
+__all__ = ["Copies", "Replicas", "describe", "unprotected"]
 
 _REASONS: Final = 8
 """Different reasons that one line tells."""
@@ -85,3 +85,19 @@ def describe(state: State, membership: Membership | None) -> str:
             note = f" ({'; '.join(reasons[:_REASONS])})" if reasons else ""
         parts.append(f"{count} rank{'s' * (count > 1)}: {kind}{note}")
     return ", ".join(parts)
+
+
+def unprotected(state: State, membership: Membership | None) -> int | None:
+    """How many ranks' state would be lost if their machine died now.
+
+    Ranks count that only the program's own checkpoint protects, and ranks whose copy is not
+    complete.
+
+    Returns:
+        None before any rank said what it holds.
+    """
+    if membership is None or not state.holdings:
+        return None
+    copies = Copies(state, membership)
+    held = state.holdings.items()
+    return len([rank for rank, one in held if one.kind != "replica" and rank not in copies])

@@ -22,7 +22,7 @@ from trainmover.protocol.requests import (
 )
 from trainmover.protocol.table import Signal, allows
 from trainmover_planner.machines.assignment import standbys
-from trainmover_planner.machines.survival import describe
+from trainmover_planner.machines.survival import describe, unprotected
 from trainmover_planner.migrations import drain, explaining, steering
 from trainmover_planner.migrations.migrations import advance, propose, start
 from trainmover_planner.migrations.moves import check_moves, planned
@@ -73,6 +73,7 @@ def snapshot(state: State) -> JobStatus:
         migrations=tuple(migration_status(one) for one in _told(state)),
         incidents=tuple(state.incidents),
         redundancy=describe(state, membership),
+        unprotected=unprotected(state, membership),
         automation=AutomationStatus(
             mode=state.control.mode,
             reason=state.control.reason,

@@ -42,12 +42,12 @@ function button(verb, move, text, css) {
 }
 
 function pills(data) {
-  const rate = data.rate === null ? "-" : `${data.rate.toFixed(2)} steps/s`;
   const states = { running: "good", held: "warn", failed: "bad" };
   const items = [
-    [data.state, states[data.state] || ""], [`epoch ${data.epoch ?? "-"}`, ""], [`step ${data.step}`, ""],
-    [rate, ""], [`automation ${data.automation}`, data.automation === "automatic" ? "" : "warn"],
+    [data.state, states[data.state] || ""], [data.epoch === null ? "no epoch yet" : `epoch ${data.epoch}`, ""], [`step ${data.step}`, ""],
+    [`automation ${data.automation}`, data.automation === "automatic" ? "" : "warn"],
   ];
+  if (data.rate !== null) items.splice(3, 0, [`${data.rate.toFixed(2)} steps/s`, ""]);
   if (data.step_s !== null) items.push([`${seconds(data.step_s)} a step`, ""]);
   $("pills").replaceChildren(...items.map(([text, css]) => make("li", { class: css }, text)));
 }
@@ -81,19 +81,18 @@ function slots(data) {
   const active = data.machines.filter((one) => one.role === "active").sort((a, b) => a.slot - b.slot);
   const cards = active.map((one) => {
     const ranks = data.ranks.filter((rank) => rank.machine === one.machine);
-    const late = Math.max(0, ...ranks.map((rank) => mean(rank.late_s.slice(-10))));
+    const late = Math.max(0, ...ranks.map((rank) => rank.behind_s));
+    const pace = late ? `, ${seconds(late)} late` : "";
     const css = accused.has(one.machine) ? "slot accused" : leaving.has(one.machine) ? "slot leaving" : "slot";
     const note = accused.has(one.machine) ? "believed bad" : leaving.has(one.machine) ? "is leaving" : `step ${one.step ?? "-"}`;
     return make("div", { class: css }, make("span", { class: "soft" }, `slot ${one.slot}, rank ${ranks.map((rank) => rank.rank).join(", ")}`),
-      make("b", {}, one.machine), make("span", { class: accused.has(one.machine) ? "bad" : "soft" }, `${note}, ${seconds(late)} late`));
+      make("b", {}, one.machine), make("span", { class: accused.has(one.machine) ? "bad" : "soft" }, `${note}${pace}`));
   });
   if (cards.length) $("slots").replaceChildren(...cards);
   const standbys = data.machines.filter((one) => one.role === "standby");
   $("standbys").textContent = `Standbys: ${standbys.map((one) => `${one.machine} (ready for ${one.ready_slots.length} of ${active.length})`).join(", ") || "none"}`;
   $("standbys").className = standbys.length ? "soft" : "warn";
 }
-
-const mean = (list) => (list.length ? list.reduce((sum, each) => sum + each, 0) / list.length : 0);
 
 function timers(move, now) {
   return make("ol", { class: "phases" }, ...PHASES.map((phase, index) => {
