@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
+import struct
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
+from matplotlib.image import imread
 from typer.testing import CliRunner
 
 from trainmover_console.cli.app import app
@@ -51,9 +56,12 @@ def test_a_million_gpus_can_be_asked_for() -> None:
     assert all(0 <= row["ettr"] <= 1 for row in found["rows"])
 
 
+SWEEP = ("--gpus", "8192", "--sweep", "standbys", "0..4")
+
+
 def test_people_get_tables_sources_and_a_page(tmp_path: Path) -> None:
     page = tmp_path / "out" / "page.html"
-    code, text, errors = ask("--gpus", "8192", "--sweep", "standbys", "0..4", "--html", str(page))
+    code, text, errors = ask(*SWEEP, "--plot", str(page))
     assert code == 0
     assert re.search(r"^restart +\d+\.\d+%", text, re.MULTILINE)
     assert re.search(r"least waste with \d standbys", text)
@@ -63,6 +71,30 @@ def test_people_get_tables_sources_and_a_page(tmp_path: Path) -> None:
     assert html.count("<svg") == 2
     assert html.count("<polyline") == len(SYSTEMS) + 1
     assert not re.search(r"(src|href)=|https?://|<script", html)
+
+
+def test_a_plot_is_a_file_of_its_own(tmp_path: Path) -> None:
+    svg, png = tmp_path / "plot.svg", tmp_path / "plot.PNG"
+    least = data(*SWEEP, "--plot", str(svg), "--plot", str(png))["least_waste"]
+    drawing = ET.fromstring(svg.read_text(encoding="utf-8"))
+    curves = [one for one in drawing.iter() if one.tag.endswith("polyline")]
+    assert len(curves) == len(SYSTEMS) + 1
+    words = {one.text for one in drawing.iter() if one.tag.endswith("text")}
+    assert words >= {*(one.title for one in SYSTEMS.values()), "standbys", f"least: {least}"}
+    assert "var(" not in svg.read_text(encoding="utf-8")  # few readers but browsers know them
+    size = struct.unpack(">II", png.read_bytes()[16:24])
+    assert size == (1200, 1008)
+    assert len(np.unique(imread(png)[..., :3].reshape(-1, 3), axis=0)) > len(SYSTEMS)
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    code, text, errors = ask(*SWEEP, "--plot", str(tmp_path / "plot.png"))
+    assert (code, text) == (2, "")
+    assert "trainmover[plots]" in errors
+    assert data(*SWEEP, "--plot", str(tmp_path / "plot.svg"))["rows"]
 
 
 def test_a_sweep_has_each_number_of_standbys() -> None:
@@ -117,6 +149,8 @@ def test_the_papers_figures_have_their_deviation() -> None:
         (("--set", "detect_s=soon"), "is no number"),
         (("--set", "detect_s=-1"), "take a number from 0 on"),
         (("--set", "nobody.crash_s=1"), "changes nothing"),
+        (("--plot", "plot.pdf"), "end the name in .svg, .png or .html"),
+        (("--plot", "/dev/null/plot.svg"), "cannot be written"),
         (("--days", "9000000"), "too many"),
         (("--days", "inf"), "no number of days"),
         (("--set", "racks=0.9", "--set", "switches=0.2"), "at most 1 together"),

@@ -53,7 +53,13 @@ def simulate(
         typer.Option("--planner", help="Also ask the planner's real core (65,536 GPUs: minutes)."),
     ] = False,
     price: Annotated[float, typer.Option(help="Dollars for a GPU hour.", min=0)] = 3.67,
-    html: Annotated[Path | None, typer.Option(help="Write a page with a plot here.")] = None,
+    plot: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Draw what comes of it; may be given again. A .png needs the extra plots.",
+            metavar="FILE.svg|.png|.html",
+        ),
+    ] = None,
     format: OutputOption = output.Format.TABLE,  # noqa: A002
     as_json: Annotated[bool, typer.Option("--json", help="As -o json.")] = False,
 ) -> None:
@@ -84,6 +90,6 @@ def simulate(
             planner=planner,
             price=price,
         )
-        return show.compare(asked, html=html, format=chosen)
+        return show.compare(asked, plots=plot or (), format=chosen)
 
     raise typer.Exit(execute(main))

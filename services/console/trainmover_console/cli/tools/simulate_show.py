@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from trainmover.errors import ConfigError
 from trainmover_console.cli import output
 from trainmover_console.cli.exits import ExitCode
 from trainmover_console.cli.tools.simulate_ask import Asked, Question
+from trainmover_console.report import plots as drawing
 from trainmover_console.report import simulation as page
 from trainmover_simulator.figures import NOT_GIVEN, Figure, figures
 from trainmover_simulator.planner_run import decide
@@ -24,6 +26,7 @@ from trainmover_simulator.systems import SYSTEMS, System
 
 __all__ = ["Asked", "compare", "paper"]
 
+_DRAWN = (".svg", ".png", ".html")
 _SHOWN = 12
 _COLUMNS = (
     "system",
@@ -37,14 +40,25 @@ _COLUMNS = (
 )
 
 
-def compare(asked: Asked, *, html: Path | None, format: output.Format) -> ExitCode:  # noqa: A002
+def compare(
+    asked: Asked,
+    *,
+    plots: Sequence[Path],
+    format: output.Format,  # noqa: A002
+) -> ExitCode:
     """Let all systems go through the same failures.
+
+    Args:
+        asked: The question.
+        plots: Files to draw, each in the format of its name.
+        format: How data is written.
 
     Raises:
         ConfigError: Something that was asked is not known, or a file cannot be read or written.
     """
     began = time.monotonic()
     question = asked.question()
+    _expect_drawable(plots)
     with _progress() as progress:
         outcomes = _outcomes(question, progress)
         swept = _swept(question, asked, progress) if asked.sweep else []
@@ -70,8 +84,9 @@ def compare(asked: Asked, *, html: Path | None, format: output.Format) -> ExitCo
         data["planner"] = decided
     data["wall_s"] = round(time.monotonic() - began, 3)
     data["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    if html is not None:
-        _write(html, page.render(data, outcomes, swept))
+    drawn = page.plots(outcomes, swept, least=data.get("least_waste"))
+    for path in plots:
+        _draw(path, data, drawn)
     output.emit(data, format=format, render=lambda: _tables(data))
     return ExitCode.OK
 
@@ -244,10 +259,29 @@ def _paper_table(found: tuple[Figure, ...]) -> RenderableType:
     )
 
 
-def _write(path: Path, text: str) -> None:
+def _expect_drawable(paths: Sequence[Path]) -> None:
+    """Say so before the simulation where a file cannot be drawn after it."""
+    for path in paths:
+        if path.suffix.lower() not in _DRAWN:
+            raise ConfigError(
+                f"--plot {path} is no format that is known: end the name in "
+                f"{', '.join(_DRAWN[:-1])} or {_DRAWN[-1]}."
+            )
+        if path.suffix.lower() == ".png":
+            drawing.require_png()
+
+
+def _draw(path: Path, data: dict[str, Any], drawn: Sequence[drawing.Plot]) -> None:
+    match path.suffix.lower():
+        case ".png":
+            content = drawing.png(drawn)
+        case ".svg":
+            content = drawing.svg(drawn).encode()
+        case _:
+            content = page.render(data, drawn).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content)
     except OSError as error:
-        raise ConfigError(f"the page {path} cannot be written: {error}.") from error
-    output.note(f"page: {path}")
+        raise ConfigError(f"the plot {path} cannot be written: {error}.") from error
+    output.note(f"plot: {path}")
