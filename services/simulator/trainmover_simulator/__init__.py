@@ -3,5 +3,6 @@
 Read in this order: ``failures`` (what fails, and how often), ``scenario`` (what surrounds a job),
 ``systems`` (what recovery costs with each system), ``replay`` (one job through one history of
 failures), ``figures`` (the papers' figures, and ours). ``planner_run`` puts the planner's real core
-through the same history. Pure: no I/O, no clock; what is random comes from a seed.
+through the same history; ``observed`` and ``measured`` take the parameters from a job's own facts.
+Pure: no I/O, no clock; what is random comes from a seed.
 """

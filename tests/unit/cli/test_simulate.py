@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import re
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -13,8 +15,13 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 from matplotlib.image import imread
+from tests.unit.factories import said
+from tests.unit.simulator.own_times import DAY, SLOTS, facts_of, history, step
 from typer.testing import CliRunner
 
+from trainmover.bus.nats.bus import NatsBus
+from trainmover.detection.evaluation.recording import Recorder
+from trainmover.job.topology import Frozen
 from trainmover_console.cli.app import app
 from trainmover_simulator.systems import SYSTEMS
 
@@ -128,6 +135,70 @@ def test_failures_come_from_a_file(tmp_path: Path) -> None:
     assert str(path) in found["failures"]
 
 
+def own_times() -> list[tuple[float, Frozen]]:
+    """A day of a job with 8 machines and 2 standbys that were needed now and then."""
+    facts = facts_of(DAY, history(days=0.5))
+    return [*facts, step(facts[0][0] + 86_400, 1)]
+
+
+def test_a_recorded_job_says_what_a_standby_is_worth(tmp_path: Path) -> None:
+    path = tmp_path / "job.tmrec.gz"
+    with Recorder(path) as recorder:
+        for at_s, fact in own_times():
+            recorder.fact(0.0, fact, said_s=at_s - 100_000)  # all of it before the recording began
+    found = data("--from", str(path))
+    assert (found["gpus"], found["standbys"], found["scenario"]) == (SLOTS, 2, "job")
+    assert [row["standbys"] for row in found["sweep"]] == [1, 2, 3]
+    assert found["observed"]["interruptions"] == len(history(days=0.5)) > 10
+    assert any("detection: 7 s" in line for line in found["assumptions"]["surroundings"])
+    assert "this job: " in found["failures"]
+    short = [row["standbys_short"] for row in found["sweep"]]
+    assert short == sorted(short, reverse=True)
+    code, text, _ = ask("--from", str(path))
+    assert code == 0
+    assert re.search(r"^one standby more: [+-].* GPU-hours wasted a week", text, re.MULTILINE)
+    assert re.search(r"^one standby fewer: [+-].* GPU-hours wasted a week", text, re.MULTILINE)
+    # What is said comes before what was observed.
+    other = data("--from", str(path), "--gpus", "64", "--set", "detect_s=600", "--days", "7")
+    assert (other["gpus"], other["days"]) == (64, 7)
+    assert other["rows"][-1]["ettr"] < found["rows"][-1]["ettr"]
+
+
+def test_a_running_job_says_the_same_over_its_bus(nats_url: str, tmp_path: Path) -> None:
+    facts = own_times()
+    path = tmp_path / "job.tmrec.gz"
+    with Recorder(path) as recorder:
+        for at_s, fact in facts:
+            recorder.fact(at_s, fact)
+
+    async def tell() -> None:
+        async with NatsBus(nats_url) as bus:
+            await bus.setup()
+            for number, (at_s, fact) in enumerate(facts):
+                await bus.publish(replace(said(fact, at_s=at_s), id=str(number)))
+
+    asyncio.run(tell())
+    over_the_bus = data("--from-job", "j", "--nats", nats_url)
+    recorded = data("--from", str(path))
+    assert over_the_bus["sweep"] == recorded["sweep"]
+    assert over_the_bus["assumptions"] == recorded["assumptions"]
+    code, _, errors = ask("--from-job", "nobody", "--nats", nats_url)
+    assert code == 2
+    assert "has not formed" in errors
+
+
+def test_a_job_without_failures_takes_published_rates(tmp_path: Path) -> None:
+    path = tmp_path / "job.tmrec.gz"
+    with Recorder(path) as recorder:
+        for at_s, fact in facts_of(DAY, []):
+            recorder.fact(at_s, fact)
+    found = data("--from", str(path))
+    assert found["failures"].startswith("no machine of this job failed while it was observed")
+    code, _, errors = ask("--from", str(path), "--failures", "job")
+    assert code == 2
+    assert "no machine of it failed" in errors
+
+
 def test_the_papers_figures_have_their_deviation() -> None:
     found = data("--paper")["figures"]
     assert len(found) > 30
@@ -149,6 +220,10 @@ def test_the_papers_figures_have_their_deviation() -> None:
         (("--set", "detect_s=soon"), "is no number"),
         (("--set", "detect_s=-1"), "take a number from 0 on"),
         (("--set", "nobody.crash_s=1"), "changes nothing"),
+        (("--from", "nowhere.tmrec.gz"), "cannot be read"),
+        (("--from", "a", "--from-job", "b"), "leave one of them out"),
+        (("--failures", "job"), "no file that can be read"),
+        (("--scenario", "job"), "there is no scenario 'job'"),
         (("--plot", "plot.pdf"), "end the name in .svg, .png or .html"),
         (("--plot", "/dev/null/plot.svg"), "cannot be written"),
         (("--days", "9000000"), "too many"),
