@@ -10,6 +10,7 @@ import statistics
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from trainmover.errors import ConfigError
 from trainmover.events import executor, machine, migration
@@ -17,6 +18,9 @@ from trainmover.job.plan import Plan
 from trainmover.job.topology import Frozen, Layout, Membership
 
 __all__ = ["Interruption", "Run", "Took", "observe"]
+
+_BEFORE_S: Final = 60.0
+"""So long before the planner acts a break may be its reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +165,8 @@ class _Fold:
     step_s: list[Took] = field(default_factory=list)
     warm: list[Took] = field(default_factory=list)
     refill: list[Took] = field(default_factory=list)
-    used_s: deque[float] = field(default_factory=deque)
+    used: deque[tuple[str, float]] = field(default_factory=deque)
+    """Standbys that were used and not replaced yet: by which migration, and when it was needed."""
     registered: dict[str, tuple[int, float, int]] = field(default_factory=dict)
     ready: dict[str, set[int]] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
@@ -174,8 +179,10 @@ class _Fold:
                 self.begin_s, self.membership = at_s, membership
             case migration.JobHeld():
                 self.held_s = at_s if self.held_s is None else self.held_s
-            case machine.LinkLost() | executor.StepBroken():
-                self.sign_s = at_s if self.sign_s is None else self.sign_s
+            case machine.LinkLost(epoch=epoch) | executor.StepBroken(epoch=epoch):
+                # Some ranks tell of a break when it is mended already.
+                if self.membership is not None and epoch >= self.membership.epoch:
+                    self.sign_s = at_s if self.sign_s is None else self.sign_s
             case _:
                 self._machine(at_s, fact)
                 self._migration(at_s, fact)
@@ -215,8 +222,9 @@ class _Fold:
                 )
                 self.ready[offered.name] = set()
                 self.gone.discard(offered.name)
-                if self.begin_s is not None and self.used_s:
-                    self.refill.append(Took(at_s, max(0.0, at_s - self.used_s.popleft())))
+                if self.used:
+                    _, since_s = self.used.popleft()
+                    self.refill.append(Took(at_s, max(0.0, at_s - since_s)))
             case machine.MachineReady(machine=name, generation=generation, slot=slot):
                 at, since_s, wanted = self.registered.get(name, (-1, 0.0, 0))
                 if at != generation or slot in self.ready[name]:
@@ -233,18 +241,22 @@ class _Fold:
         match fact:
             case migration.MigrationProposed(migration=id, kind=kind):
                 planned = kind == "planned"
-                acted_s = min(at_s, at_s if self.held_s is None else self.held_s)
-                sign_s = at_s if planned or self.sign_s is None else min(self.sign_s, acted_s)
+                acted_s = at_s if self.held_s is None else min(at_s, self.held_s)
+                sign_s = self.sign_s
+                if planned or sign_s is None or not acted_s - _BEFORE_S < sign_s < acted_s:
+                    sign_s = acted_s
                 self.moves[id] = _Open(sign_s, acted_s, planned)
             case migration.MigrationApproved(migration=id, plan=plan) if id in self.moves:
                 move = self.moves[id]
                 move.plan, move.approved_s, move.held_s = plan, at_s, self.held_s
+                # Not at the commit: a leaver may be back before the planner says that it is free.
+                self.used.extend([(id, move.sign_s)] * (len(plan.moves) * _is_warm(plan)))
+            case migration.MigrationAborted(migration=id) | migration.MigrationFailed(migration=id):
+                self.used = deque(one for one in self.used if one[0] != id)
             case migration.MigrationCommitted(migration=id, membership=membership):
                 self.membership, self.sign_s, self.held_s = membership, None, None
-                if (found := self.moves.get(id)) is not None:
-                    found.committed = True
-                    warm = 0 if found.plan is None else len(found.plan.moves) * _is_warm(found.plan)
-                    self.used_s.extend([found.sign_s] * warm)
+                if id in self.moves:
+                    self.moves[id].committed = True
             case _:
                 pass
 

@@ -30,12 +30,14 @@ def facts_of(job: Job, failures: list[Failure]) -> list[tuple[float, Frozen]]:
     def told(at_s: float, fact: Frozen) -> None:
         if isinstance(fact, incident.IncidentOpened) and not down:
             down.append(at_s - TIMES.detect_s)
-            found.append((down[0], broken()))
+            found.append((down[0], broken(epoch=fact.epoch)))
+            found.append((down[0] + 0.1, broken(epoch=fact.epoch)))
         if isinstance(fact, migration.MigrationApproved) and not down:
             down.append(at_s)
         found.append((at_s, fact))
         if isinstance(fact, migration.MigrationCommitted):
             found.append((at_s, resumed(fact.migration, at_s - down.pop())))
+            found.append((at_s, broken(epoch=fact.epoch - 1)))  # a rank that is late to tell
 
     decide(MOVER, TIMES, job, failures, told=told)
     return found
@@ -46,8 +48,8 @@ def step(at_s: float, count: int) -> tuple[float, Frozen]:
     return at_s, fact
 
 
-def broken() -> executor.StepBroken:
-    return executor.StepBroken(machine="node-0", rank=0, epoch=1, committed_step=1, reason="x")
+def broken(*, epoch: int) -> executor.StepBroken:
+    return executor.StepBroken(machine="node-0", rank=0, epoch=epoch, committed_step=1, reason="x")
 
 
 def resumed(id: str, pause_s: float) -> executor.StepResumed:

@@ -110,4 +110,4 @@ def test_steps_that_took_longer_are_lost_time() -> None:
 
 def test_a_job_that_has_not_formed_is_none() -> None:
     with pytest.raises(ConfigError, match="has not formed"):
-        observe([(0.0, broken())])
+        observe([(0.0, broken(epoch=1))])
