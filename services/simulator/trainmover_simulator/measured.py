@@ -78,7 +78,7 @@ class _Told:
 
     def __init__(self, run: Run) -> None:
         self.lines: list[str] = [
-            f"{run.layout.slots} machines of {run.layout.ranks_per_slot} ranks, "
+            f"{run.layout.world_size} ranks on {run.layout.slots} machines, "
             f"{run.standbys} standbys, as the job says"
         ]
 

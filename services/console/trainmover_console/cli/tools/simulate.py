@@ -28,35 +28,38 @@ def simulate(
         str | None, typer.Option(help="The same from a job's bus.", metavar="JOB")
     ] = None,
     gpus: Annotated[
-        int | None, typer.Option(help="GPUs that train; 65,536, or the job's.", min=1)
+        int | None,
+        typer.Option(
+            help="GPUs that train, 8 in a machine; 65,536, or the ranks of the job.", min=1
+        ),
     ] = None,
     days: Annotated[
         float | None,
-        typer.Option(help="Length of the history; 7, or a year's where a job is asked.", min=0.01),
+        typer.Option(help="Length of the history; 7, or a year where a job is asked.", min=0.01),
     ] = None,
     standbys: Annotated[
         int | None,
-        typer.Option(help="Standby machines; 32, or the job's.", min=0, max=100_000),
+        typer.Option(help="Standby machines; 32, or those of the job.", min=0, max=100_000),
     ] = None,
     compare: Annotated[
         str | None,
         typer.Option(
-            help="Systems, with commas between; or all: the default without a job.",
+            help="Systems, with commas between, or all; all, or TrainMover where a job is asked.",
             metavar="NAMES",
         ),
     ] = None,
     failures: Annotated[
         str | None,
         typer.Option(
-            help="Rates of trainmover, rsc, llama3, c4 or of the job; "
-            "or a CSV file: at_s,slots,kind. trainmover, or the job's.",
+            help="Rates of trainmover, rsc, llama3, c4 or the job; or a CSV file: at_s,slots,kind. "
+            "trainmover, or those of the job.",
             metavar="MODEL|job|FILE",
         ),
     ] = None,
     scenario: Annotated[
         str | None,
         typer.Option(
-            help="Assumptions: measured, paper, paper-two-minutes or job. measured, or the job's."
+            help="Assumptions: measured, paper, paper-two-minutes or job; measured, or job."
         ),
     ] = None,
     change: Annotated[
