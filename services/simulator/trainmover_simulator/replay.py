@@ -6,7 +6,6 @@ import heapq
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final
 
 from trainmover.job.topology import Layout
@@ -167,7 +166,7 @@ class _Run:
     """Steps of all ranks that are done again."""
     idle_gpu_s: float = 0.0
     """Standstill of some."""
-    pauses_s: array[float] = field(default_factory=partial(array, "d"))
+    pauses_s: array[float] = field(default_factory=lambda: array("d"))
     used: int = 0
     short: int = 0
     restarts: int = 0

@@ -110,8 +110,8 @@ def read(path: Path) -> Iterator[Entry]:
         ) from error
 
 
-def _seconds(value: object) -> float:
-    seconds = float(value)  # type: ignore[arg-type] - whatever is no number is an error to tell
+def _seconds(value: Any) -> float:
+    seconds = float(value)
     if not math.isfinite(seconds):
         raise ValueError(f"{value!r} is no time")
     return seconds
