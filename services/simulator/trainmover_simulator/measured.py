@@ -108,11 +108,15 @@ def _failures(run: Run, crashes: Sequence[Interruption], moves: int) -> FailureM
     return FailureModel(
         name="job",
         source=f"this job: {len(crashes)} failures and {moves} planned moves in "
-        f"{run.seconds / 3_600:.2g} h, so {len(crashes) / days:.3g} failures of a machine in a day "
-        f"(90 %: {least:.2g} to {most:.2g}, if they come by chance)",
+        f"{run.seconds / 3_600:.2g} h, so {_number(len(crashes) / days)} failures of a machine in "
+        f"a day (90 %: {_number(least)} to {_number(most)}, if they come by chance)",
         machine_day=len(crashes) / days,
         planned=moves / len(crashes),
     )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def _interval(count: int) -> tuple[float, float]:
