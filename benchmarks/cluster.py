@@ -16,7 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from trainmover.bus.facts import history
 from trainmover.bus.nats.bus import NatsBus
 from trainmover.commands import MigrateRequest
 from trainmover.events.envelope import Envelope
@@ -60,6 +59,8 @@ class Cluster:
         self._changed = asyncio.Condition()
         self.facts: list[tuple[float, Frozen]] = []
         """(monotonic second of arrival, fact) of everything that was said."""
+        self.told: list[Envelope] = []
+        """The same facts with their contexts; the bus does not keep all of them."""
 
     async def __aenter__(self) -> Self:
         command = [sys.executable, "-m", "trainmover_console.cli", "run", "--job", JOB]
@@ -121,6 +122,7 @@ class Cluster:
             async for delivery in facts:
                 async with self._changed:
                     self.facts.append((time.monotonic(), delivery.payload.payload))
+                    self.told.append(delivery.payload)
                     self.view.apply(delivery.payload)
                     self._changed.notify_all()
 
@@ -193,10 +195,6 @@ class Cluster:
             command, env={**os.environ, **self._environment}, stdout=sys.stderr
         )
         return name
-
-    async def history(self) -> list[Envelope]:
-        """All facts of the job until now."""
-        return await history(self._bus, JOB)
 
     async def _agent(self, machine: str) -> int:
         """Process id of a machine's agent."""

@@ -102,7 +102,7 @@ async def play(*, minutes: float, seed: int) -> tuple[list[Envelope], list[Round
             faults = await disturb(cluster, generator, until_s=began_s + ROUND_S)
             await cluster.steps(SETTLED)
             rounds.append(Round(began_s, time.time(), tuple(faults)))
-        return await cluster.history(), rounds
+        return cluster.told, rounds
 
 
 def compare(run: Run, rounds: Sequence[Round]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def compare(run: Run, rounds: Sequence[Round]) -> dict[str, Any]:
     known, ahead = rounds[::2], rounds[1::2]
     found = model(_joined([run.between(one.begin_s, one.end_s) for one in known]))
     later = [run.between(one.begin_s, one.end_s) for one in ahead]
-    real = _real(later)
+    real = _real(later, run.step_s or 0.0)
     simulated = _simulated(found, ahead, later)
     return {
         "real": real,
@@ -130,7 +130,6 @@ def _joined(parts: Sequence[Run]) -> Run:
         end_s=parts[0].begin_s + sum(one.seconds for one in parts),
         interruptions=tuple(each for one in parts for each in one.interruptions),
         steps=(),
-        step_s=tuple(each for one in parts for each in one.step_s),
         warm=tuple(each for one in parts for each in one.warm),
         refill=tuple(each for one in parts for each in one.refill),
     )
@@ -153,11 +152,10 @@ def _mean(parts: Sequence[Run], ettrs: Sequence[float]) -> float:
     return round(statistics.fmean(ettrs, weights), 4)
 
 
-def _real(parts: Sequence[Run]) -> dict[str, Any]:
+def _real(parts: Sequence[Run], step_s: float) -> dict[str, Any]:
     every = [each for one in parts for each in one.interruptions]
-    step_s = [each for one in parts for each in one.step_s]
-    # One median step for all rounds: else one that is slow throughout would look undisturbed.
-    ettrs = [replace(one, step_s=tuple(step_s)).ettr or 0.0 for one in parts]
+    # One step for all rounds: else one that is slow throughout would look undisturbed.
+    ettrs = [one.share(step_s) or 0.0 for one in parts]
     return {
         "migrations": len(every),
         **_pauses([(one.planned, one.pause_s) for one in every]),

@@ -6,10 +6,10 @@ by the clock of whoever stated it.
 
 from __future__ import annotations
 
-import statistics
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Final
 
 from trainmover.errors import ConfigError
@@ -17,7 +17,7 @@ from trainmover.events import executor, machine, migration
 from trainmover.job.plan import Plan
 from trainmover.job.topology import Frozen, Layout, Membership
 
-__all__ = ["Interruption", "Run", "Took", "observe"]
+__all__ = ["Interruption", "Run", "Steps", "Took", "observe"]
 
 _BEFORE_S: Final = 60.0
 """So long before the planner acts a break may be its reason."""
@@ -53,10 +53,25 @@ class Interruption:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """Something that was over at ``at_s`` and had taken ``seconds``; or a count at that time."""
+    """Something that was over at ``at_s`` and had taken ``seconds``."""
 
     at_s: float
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What was reported of a job's steps by whoever was ahead.
+
+    Attributes:
+        at_s: When.
+        count: How many were completed.
+        step_s: Median of the latest, in seconds.
+    """
+
+    at_s: float
+    count: int
+    step_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +84,7 @@ class Run:
         begin_s: When it formed.
         end_s: When the last fact was stated.
         interruptions: In order.
-        steps: (when, how many were completed), by whoever was ahead.
-        step_s: Median step as machines reported it, in order of time.
+        steps: In order; each has more of them than the one before.
         warm: Times from a machine's registration until it was ready for all slots.
         refill: Times from the failure in which a standby was used until another one registered.
     """
@@ -80,8 +94,7 @@ class Run:
     begin_s: float
     end_s: float
     interruptions: tuple[Interruption, ...] = ()
-    steps: tuple[tuple[float, int], ...] = ()
-    step_s: tuple[Took, ...] = ()
+    steps: tuple[Steps, ...] = ()
     warm: tuple[Took, ...] = ()
     refill: tuple[Took, ...] = ()
 
@@ -91,19 +104,35 @@ class Run:
         return max(0.0, self.end_s - self.begin_s)
 
     @property
-    def ettr(self) -> float | None:
-        """Share of the time that went into steps that stayed; None without two reports of steps.
+    def step_s(self) -> float | None:
+        """Median step in seconds, each step counted once; None without two reports."""
+        weights = sorted((b.step_s, b.count - a.count) for a, b in pairwise(self.steps))
+        left = sum(weight for _, weight in weights) / 2
+        for step_s, weight in weights:
+            left -= weight
+            if left <= 0:
+                return step_s
+        return None
 
-        Steps are counted at their median length. So whatever made steps longer counts as lost, not
-        only the pauses.
+    def share(self, step_s: float) -> float | None:
+        """Share of the time that went into steps that stayed; None without two reports.
+
+        Steps are counted at one length. So whatever made steps longer counts as lost, not only the
+        pauses.
+
+        Args:
+            step_s: Length of an undisturbed step.
         """
-        if len(self.steps) < 2 or not self.step_s:
+        if len(self.steps) < 2 or self.steps[-1].at_s <= self.steps[0].at_s:
             return None
-        (first_s, first), (last_s, last) = self.steps[0], self.steps[-1]
-        if last_s <= first_s:
-            return None
-        step_s = statistics.median(one.seconds for one in self.step_s)
-        return min(1.0, (last - first) * step_s / (last_s - first_s))
+        first, last = self.steps[0], self.steps[-1]
+        return (last.count - first.count) * step_s / (last.at_s - first.at_s)
+
+    @property
+    def ettr(self) -> float | None:
+        """The share at the run's own median step."""
+        share = None if self.step_s is None else self.share(self.step_s)
+        return None if share is None else min(1.0, share)
 
     def between(self, begin_s: float, end_s: float) -> Run:
         """The part of it from ``begin_s`` until before ``end_s``."""
@@ -116,8 +145,7 @@ class Run:
             begin_s=max(begin_s, self.begin_s),
             end_s=min(end_s, self.end_s),
             interruptions=tuple(one for one in self.interruptions if inside(one.at_s)),
-            steps=tuple(one for one in self.steps if inside(one[0])),
-            step_s=tuple(one for one in self.step_s if inside(one.at_s)),
+            steps=tuple(one for one in self.steps if inside(one.at_s)),
             warm=tuple(one for one in self.warm if inside(one.at_s)),
             refill=tuple(one for one in self.refill if inside(one.at_s)),
         )
@@ -161,8 +189,7 @@ class _Fold:
     sign_s: float | None = None
     held_s: float | None = None
     moves: dict[str, _Open] = field(default_factory=dict)
-    steps: list[tuple[float, int]] = field(default_factory=list)
-    step_s: list[Took] = field(default_factory=list)
+    steps: list[Steps] = field(default_factory=list)
     warm: list[Took] = field(default_factory=list)
     refill: list[Took] = field(default_factory=list)
     used: deque[tuple[str, float]] = field(default_factory=deque)
@@ -205,7 +232,6 @@ class _Fold:
                 sorted(map(_closed, filter(_is_whole, self.moves.values())), key=_when)
             ),
             steps=tuple(self.steps),
-            step_s=tuple(self.step_s),
             warm=tuple(self.warm),
             refill=tuple(self.refill),
         )
@@ -263,13 +289,18 @@ class _Fold:
     def _progress(self, at_s: float, fact: Frozen) -> None:
         match fact:
             case executor.StepProgress(step=step, step_s=step_s):
-                if not self.steps or step > self.steps[-1][1]:
-                    self.steps.append((at_s, step))
-                self.step_s.append(Took(at_s, step_s))
-            case executor.StepResumed(migration=id, pause_s=pause_s) if id in self.moves:
-                self.moves[id].pause_s = max(self.moves[id].pause_s, pause_s)
+                self._step(at_s, step, step_s)
+            case executor.StepResumed(migration=id, step=step, step_s=step_s):
+                # The bus keeps few reports of progress, and all of these.
+                self._step(at_s, step, step_s)
+                if id in self.moves:
+                    self.moves[id].pause_s = max(self.moves[id].pause_s, fact.pause_s)
             case _:
                 pass
+
+    def _step(self, at_s: float, count: int, step_s: float) -> None:
+        if not self.steps or count > self.steps[-1].count:
+            self.steps.append(Steps(at_s, count, step_s))
 
 
 def _is_warm(plan: Plan) -> bool:
