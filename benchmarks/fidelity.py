@@ -34,18 +34,20 @@ from benchmarks.common import spread
 from trainmover.detection.evaluation.recording import Recorder
 from trainmover.events.envelope import Envelope
 from trainmover_simulator.failures import DAY_S, Failure
-from trainmover_simulator.measured import Model, model
+from trainmover_simulator.measured import model
 from trainmover_simulator.observed import Run, observe
 from trainmover_simulator.planner_run import decide
 from trainmover_simulator.replay import Job, replay
+from trainmover_simulator.scenario import Scenario
+from trainmover_simulator.systems import System
 
 SLOTS = 4
 STANDBYS = 2
-PACE_S = 0.25
+PACE_S = 0.4
 """A step takes so long at least, so that two cores are enough for ranks and standbys."""
 PROGRAM = [
     *("-m", "trainmover_executor.programs.gpt", "--steps", "1000000", "--pace", str(PACE_S)),
-    *("--width", "64", "--layers", "2", "--batch", "2", "--context", "32"),
+    *("--width", "144", "--layers", "4", "--batch", "4", "--context", "64"),
 ]
 EVERY_S = (4.0, 10.0)
 ROUND_S = 30.0
@@ -109,14 +111,17 @@ def compare(run: Run, rounds: Sequence[Round]) -> dict[str, Any]:
     """What every second round was, and what the simulator makes of it with the others' times."""
     known, ahead = rounds[::2], rounds[1::2]
     found = model(_joined([run.between(one.begin_s, one.end_s) for one in known]))
+    mover = found.systems["trainmover"]
+    # A standstill of no length is none to the model, and a migration all the same.
+    mover = replace(mover, planned_s=max(mover.planned_s, 1e-6))
     later = [run.between(one.begin_s, one.end_s) for one in ahead]
     real = _real(later, run.step_s or 0.0)
-    simulated = _simulated(found, ahead, later)
+    simulated = _simulated(mover, found.scenario, ahead, later)
     return {
         "real": real,
         "simulated": simulated,
         "deviation": _deviation(real, simulated),
-        "planner": _planner(found, ahead, later),
+        "planner": _planner(mover, found.scenario, ahead, later),
         "model": found.scenario.about,
         "calibrated_on": sum(len(one.faults) for one in known),
         "seconds": round(sum(one.seconds for one in later), 1),
@@ -164,11 +169,12 @@ def _real(parts: Sequence[Run], step_s: float) -> dict[str, Any]:
     }
 
 
-def _simulated(found: Model, ahead: Sequence[Round], parts: Sequence[Run]) -> dict[str, Any]:
+def _simulated(
+    mover: System, scenario: Scenario, ahead: Sequence[Round], parts: Sequence[Run]
+) -> dict[str, Any]:
     outcomes, pauses = [], []
     for one, part in zip(ahead, parts, strict=True):
-        mover = found.systems["trainmover"]
-        outcome = replay(mover, found.scenario, _job(part), _shifted(one))
+        outcome = replay(mover, scenario, _job(part), _shifted(one))
         kinds = [fault.kind == "planned" for fault in one.faults]
         pauses += list(zip(kinds, outcome.pauses_s, strict=True))
         outcomes.append(outcome)
@@ -180,9 +186,11 @@ def _simulated(found: Model, ahead: Sequence[Round], parts: Sequence[Run]) -> di
     }
 
 
-def _planner(found: Model, ahead: Sequence[Round], parts: Sequence[Run]) -> dict[str, Any]:
+def _planner(
+    mover: System, scenario: Scenario, ahead: Sequence[Round], parts: Sequence[Run]
+) -> dict[str, Any]:
     done = [
-        decide(found.systems["trainmover"], found.scenario, _job(part), _shifted(one))
+        decide(mover, scenario, _job(part), _shifted(one))
         for one, part in zip(ahead, parts, strict=True)
     ]
     ettrs = [1 - one.still_s / part.seconds for one, part in zip(done, parts, strict=True)]

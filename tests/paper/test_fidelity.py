@@ -1,4 +1,4 @@
-"""The simulator foretells what a real job does; ``benchmarks.fidelity`` for a minute and a half."""
+"""The simulator foretells what a real job does; ``benchmarks.fidelity`` for a minute."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ pytestmark = [pytest.mark.job, pytest.mark.long]
 
 @pytest.mark.timeout(600)
 def test_every_other_half_minute_of_a_job_is_foretold(tmp_path: Path) -> None:
-    """Pauses of some ten faults on a host that is shared are in ETTR alone, with a wider bound."""
+    """Pauses of a few faults on a host that is shared are in ETTR alone, with a wider bound."""
     recording = tmp_path / "job.tmrec.gz"
-    command = [sys.executable, "-m", "benchmarks.fidelity", "--json", "--minutes", "1.5"]
+    command = [sys.executable, "-m", "benchmarks.fidelity", "--json", "--minutes", "1"]
     done = subprocess.run(
         [*command, "--keep", str(recording)],
         cwd=ROOT,
@@ -32,7 +32,7 @@ def test_every_other_half_minute_of_a_job_is_foretold(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout)
-    assert found["real"]["migrations"] > 3
+    assert found["real"]["migrations"] > 1
     assert found["deviation"]["migrations"] == 0
     assert abs(found["deviation"]["ettr"]) < 0.05
     assert found["planner"]["migrations"] == found["real"]["migrations"]
