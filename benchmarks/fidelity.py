@@ -1,7 +1,7 @@
 """Whether the simulator foretells what a real job does.
 
     python -m benchmarks.fidelity --json                  # three minutes
-    python -m benchmarks.fidelity --json --minutes 10     # what docs/concepts/projection.md tells
+    python -m benchmarks.fidelity --json --minutes 10     # the full run
 
 One job on this host, four machines and two standbys, is disturbed every few seconds: a machine is
 killed, and another one started in its place, or a machine is moved by plan. Every other half
