@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from trainmover.bus.nats.bus import NatsBus
 from trainmover.commands import MigrateRequest
+from trainmover.events.envelope import Envelope
 from trainmover.job.topology import Frozen
 from trainmover.runtime import procfs
 from trainmover_console.view import JobView, MigrationView
@@ -54,9 +55,12 @@ class Cluster:
         self._options = options
         self._home = tempfile.TemporaryDirectory()
         self._environment = {**(environment or {}), "TRAINMOVER_HOME": self._home.name}
+        self._added: dict[str, subprocess.Popen[bytes]] = {}
         self._changed = asyncio.Condition()
         self.facts: list[tuple[float, Frozen]] = []
         """(monotonic second of arrival, fact) of everything that was said."""
+        self.told: list[Envelope] = []
+        """The same facts with their contexts; the bus does not keep all of them."""
 
     async def __aenter__(self) -> Self:
         command = [sys.executable, "-m", "trainmover_console.cli", "run", "--job", JOB]
@@ -86,12 +90,20 @@ class Cluster:
         self._end()
 
     def _end(self) -> None:
+        for process in self._added.values():
+            process.terminate()
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        for process in self._added.values():
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         self._home.cleanup()
 
     async def _record(self) -> registry.JobRecord:
@@ -110,6 +122,7 @@ class Cluster:
             async for delivery in facts:
                 async with self._changed:
                     self.facts.append((time.monotonic(), delivery.payload.payload))
+                    self.told.append(delivery.payload)
                     self.view.apply(delivery.payload)
                     self._changed.notify_all()
 
@@ -166,12 +179,32 @@ class Cluster:
     async def crash(self, slot: int) -> MigrationView:
         """Kill every process of the machine that fills ``slot``."""
         before = set(self.view.migrations)
-        os.kill((await self._record()).processes[self.holder(slot)], signal.SIGKILL)
+        os.kill(await self._agent(self.holder(slot)), signal.SIGKILL)
         return await self._next_committed(before)
+
+    async def add(self) -> str:
+        """Start one more machine, which becomes a standby; its name."""
+        name = f"added-{len(self._added)}"
+        record = await self._record()
+        command = [sys.executable, "-m", "trainmover_executor.agent", "--job", JOB]
+        command += ["--nats", record.nats, "--machine", name, "--nnodes", self._nnodes]
+        command += ["--host", "127.0.0.1", "--log-dir", record.log_dir]
+        module = self._program[:1] == ["-m"]
+        command += ["-m", "--", *self._program[1:]] if module else ["--", *self._program]
+        self._added[name] = subprocess.Popen(  # noqa: ASYNC220 - it is only started here
+            command, env={**os.environ, **self._environment}, stdout=sys.stderr
+        )
+        return name
+
+    async def _agent(self, machine: str) -> int:
+        """Process id of a machine's agent."""
+        if (added := self._added.get(machine)) is not None:
+            return added.pid
+        return (await self._record()).processes[machine]
 
     async def worker(self, slot: int) -> int:
         """Process id of the largest process of the machine that fills ``slot``: its rank."""
-        agent = (await self._record()).processes[self.holder(slot)]
+        agent = await self._agent(self.holder(slot))
         below = procfs.descendants(agent, procfs.snapshot())
         return max((stat.pid for _, stat in below), key=lambda pid: memory(pid)["VmRSS"])
 

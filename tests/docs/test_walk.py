@@ -96,6 +96,13 @@ ELSEWHERE = {
     r"trainmover simulate --gpus 8192 --set .*": (
         "tests/unit/cli/test_simulate.py::test_assumptions_can_be_changed"
     ),
+    r"trainmover simulate --from-job gpt": "tests/unit/cli/test_simulate.py::"
+    "test_a_running_job_says_the_same_over_its_bus",
+    r"trainmover (job record gpt.tmrec.gz .*|simulate --from gpt.tmrec.gz)": (
+        "tests/unit/cli/test_simulate.py::test_a_recorded_job_says_what_a_standby_is_worth"
+    ),
+    r"python -m benchmarks.fidelity --json": "tests/paper/test_fidelity.py::"
+    "test_every_other_half_minute_of_a_job_is_foretold",
     r"trainmover simulate --paper": (
         "tests/unit/cli/test_simulate.py::test_the_papers_figures_have_their_deviation"
     ),

@@ -57,7 +57,14 @@ class Decisions:
     still_s: float = 0.0
 
 
-def decide(system: System, scenario: Scenario, job: Job, failures: Sequence[Failure]) -> Decisions:
+def decide(
+    system: System,
+    scenario: Scenario,
+    job: Job,
+    failures: Sequence[Failure],
+    *,
+    told: Callable[[float, Frozen], None] | None = None,
+) -> Decisions:
     """Let the planner go through a history; one rank stands for each machine.
 
     Args:
@@ -65,8 +72,9 @@ def decide(system: System, scenario: Scenario, job: Job, failures: Sequence[Fail
         scenario: What surrounds the job.
         job: Its size and length.
         failures: What happens to its machines.
+        told: Given each fact, of the planner and of the machines, and the second of it.
     """
-    run = _Run(system, scenario, job)
+    run = _Run(system, scenario, job, told=told)
     run.form(warm=True)
     for failure in failures:
         run.at(_BEGINS_S + failure.at_s, run.fail, failure)
@@ -75,7 +83,15 @@ def decide(system: System, scenario: Scenario, job: Job, failures: Sequence[Fail
 
 
 class _Run:
-    def __init__(self, system: System, scenario: Scenario, job: Job) -> None:
+    def __init__(
+        self,
+        system: System,
+        scenario: Scenario,
+        job: Job,
+        *,
+        told: Callable[[float, Frozen], None] | None,
+    ) -> None:
+        self._told = told
         self.system, self.scenario, self.job = system, scenario, job
         self.decisions = Decisions()
         self.now_s = 0.0
@@ -115,9 +131,13 @@ class _Run:
         for command in commands:
             # Commands are carried out by `_begin`, which knows the plan, for all machines at once.
             if isinstance(command, PublishFact):
+                if self._told is not None:
+                    self._told(self.now_s, command.payload)
                 self._hear(command.payload)
 
     def _say(self, payload: Frozen, source: str = "/machine/x") -> None:
+        if self._told is not None:
+            self._told(self.now_s, payload)
         self._do(Fact(payload, source, str(next(self._serial))))
 
     # -- machines --------------------------------------------------------------------------------

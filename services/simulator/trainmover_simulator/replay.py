@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -32,16 +33,18 @@ class Job:
         gpus: GPUs that train.
         days: How long.
         standbys: Machines that wait beside them, for systems that know standbys.
+        per_machine: GPUs in a machine.
     """
 
     gpus: int
     days: float
     standbys: int = 0
+    per_machine: int = GPUS_PER_MACHINE
 
     @property
     def machines(self) -> int:
         """Machines that train."""
-        return -(-self.gpus // GPUS_PER_MACHINE)
+        return -(-self.gpus // self.per_machine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Outcome:
         standbys_short: Failures that more standbys would have helped.
         restarts: Failures after which the job started again from a checkpoint.
         days: Length of the history.
+        pauses_s: From each interruption until all ranks went on, in seconds.
         curve: (day, GPU-hours wasted until then), for a plot.
     """
 
@@ -70,6 +74,7 @@ class Outcome:
     standbys_short: int
     restarts: int
     days: float
+    pauses_s: Sequence[float] = ()
     curve: tuple[tuple[float, float], ...] = ()
 
     @property
@@ -161,7 +166,7 @@ class _Run:
     """Steps of all ranks that are done again."""
     idle_gpu_s: float = 0.0
     """Standstill of some."""
-    interruptions: int = 0
+    pauses_s: array[float] = field(default_factory=lambda: array("d"))
     used: int = 0
     short: int = 0
     restarts: int = 0
@@ -220,11 +225,12 @@ class _Run:
             ettr=1 - (wasted_s - standby_s) / (gpus * self.end_s),
             wasted_gpu_hours=wasted_s / 3_600,
             standby_gpu_hours=standby_s / 3_600,
-            interruptions=self.interruptions,
+            interruptions=len(self.pauses_s),
             standbys_used=self.used,
             standbys_short=self.short,
             restarts=self.restarts,
             days=self.job.days,
+            pauses_s=self.pauses_s,
             curve=tuple(self.curve),
         )
 
@@ -279,7 +285,6 @@ class _Run:
         """
         if for_s <= 0:
             return
-        self.interruptions += 1
         self.restarts += bool(rolls_back)
         ran_s = max(at_s - self.up_s, 0.0)
         if rolls_back and ran_s and self.scenario.checkpoint_s:
@@ -292,6 +297,7 @@ class _Run:
             began_s = self.up_s if self.scenario.one_after_another else at_s
         until_s = max(self.up_s, began_s + for_s)
         self.still_s += until_s - self.up_s
+        self.pauses_s.append(until_s - at_s)
         self.up_s = self.saved_s = until_s
 
     def _successors(self, failure: Failure) -> None:
@@ -300,9 +306,9 @@ class _Run:
         if system.waits or (system.grow_s and scenario.grows_at_once):
             return
         for_s = scenario.infra_s + system.group_s
-        idle = len(failure.slots) * GPUS_PER_MACHINE
+        idle = len(failure.slots) * self.job.per_machine
         if system.group:
-            groups = {slot * GPUS_PER_MACHINE // system.group for slot in failure.slots}
+            groups = {slot * self.job.per_machine // system.group for slot in failure.slots}
             idle = len(groups) * system.group
         self.idle_gpu_s += min(idle, self.job.gpus) * min(for_s, self.end_s - failure.at_s)
         if system.grow_s:
@@ -314,7 +320,7 @@ class _Run:
     def _standby_gpu_s(self, until_s: float) -> float:
         if self.system.standby_s is None:
             return 0.0
-        return self.job.standbys * GPUS_PER_MACHINE * until_s
+        return self.job.standbys * self.job.per_machine * until_s
 
     def _wasted_gpu_s(self, until_s: float) -> float:
         whole_s = self.still_s + self.lost_s

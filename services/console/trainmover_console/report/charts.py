@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-__all__ = ["Bar", "Mark", "Series", "heat_map", "line_chart", "timeline"]
+__all__ = ["WIDTH", "Bar", "Mark", "Series", "heat_map", "line_chart", "timeline"]
 
-_WIDTH: Final = 960
+WIDTH: Final = 960
+"""Of every drawing, in its own units."""
 _LEFT: Final = 90
 _RIGHT: Final = 24
 _MAX_COLUMNS: Final = 240
@@ -74,7 +75,7 @@ def line_chart(
     ys = [y for one in series for _, y in one.points]
     if not xs:
         return "<p>No data.</p>"
-    x = _Scale(min(xs), max(xs), _LEFT, _WIDTH - _RIGHT)
+    x = _Scale(min(xs), max(xs), _LEFT, WIDTH - _RIGHT)
     y = _Scale(min(ys), max(ys), height - 34, 22)
     parts = [_axis_y(y), _axis_x(x, height - 34, x_label)]
     for mark in marks:
@@ -114,7 +115,7 @@ def heat_map(
     # One outlier must not make everything else look alike.
     values = sorted(value for cells in rows.values() for _, value in cells)
     top = values[int(0.99 * (len(values) - 1))] or 1e-9
-    x = _Scale(low, high, _LEFT, _WIDTH - _RIGHT)
+    x = _Scale(low, high, _LEFT, WIDTH - _RIGHT)
     parts, cell_height, top_margin = [], 26, 18
     height = top_margin + cell_height * len(rows) + 34
     for index, (name, cells) in enumerate(rows.items()):
@@ -147,7 +148,7 @@ def timeline(bars: Sequence[Bar], *, x_label: str) -> str:
     if not bars:
         return "<p>No data.</p>"
     rows = list(dict.fromkeys(bar.row for bar in bars))
-    x = _Scale(min(bar.begin for bar in bars), max(bar.end for bar in bars), _LEFT, _WIDTH - _RIGHT)
+    x = _Scale(min(bar.begin for bar in bars), max(bar.end for bar in bars), _LEFT, WIDTH - _RIGHT)
     row_height, parts = 30, []
     height = row_height * len(rows) + 40
     for row in rows:
@@ -179,7 +180,7 @@ def _axis_x(x: _Scale, y: float, label: str) -> str:
 
 def _axis_y(y: _Scale) -> str:
     return "".join(
-        f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(tick):.1f}" '
+        f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y(tick):.1f}" '
         f'y2="{y(tick):.1f}"/><text class="label" x="{_LEFT - 8}" y="{y(tick) + 4:.1f}">'
         f"{tick:g}</text>"
         for tick in y.ticks(5)
@@ -187,4 +188,6 @@ def _axis_y(y: _Scale) -> str:
 
 
 def _svg(height: int, parts: Iterable[str]) -> str:
-    return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img">{"".join(parts)}</svg>'
+    # A page's style makes it as wide as the page; inside of another drawing it keeps this size.
+    size = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
+    return f'<svg {size} role="img">{"".join(parts)}</svg>'

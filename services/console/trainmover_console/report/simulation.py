@@ -7,17 +7,14 @@ from html import escape
 from string import Template
 from typing import Any, Final
 
-from trainmover_console.report import charts
+from trainmover_console.report.charts import Mark
+from trainmover_console.report.plots import CURVES, Curve, Plot, keys, part
 from trainmover_console.report.style import STYLE
 from trainmover_simulator.replay import Outcome
 from trainmover_simulator.systems import SYSTEMS
 
-__all__ = ["render"]
+__all__ = ["plots", "render"]
 
-_COLOURS: Final = ("#c62828", "#d9480f", "#b08800", "#8250df", "#0b6bcb", "#1a7f37")
-_LINES: Final = "".join(
-    f"svg .s{n} {{ stroke: {colour}; stroke-width: 1.8; }}" for n, colour in enumerate(_COLOURS)
-)
 _PAGE: Final = Template(
     """<!doctype html>
 <html lang="en">
@@ -28,17 +25,14 @@ _PAGE: Final = Template(
 <style>
 """
     + STYLE
-    + _LINES
+    + CURVES
     + """</style>
 </head>
 <body>
 <h1>What failures cost</h1>
 <p class="soft">$job. Failures: $failures.</p>
 <div class="wide">$table</div>
-<h2>Thousands of GPU-hours wasted, over the days</h2>
-<p>$keys</p>
-<div class="wide">$plot</div>
-$sweep
+$plots
 <h2>What is assumed</h2>
 $assumed
 </body>
@@ -57,24 +51,51 @@ _COLUMNS: Final = {
 }
 
 
-def render(
-    data: Mapping[str, Any], outcomes: Sequence[Outcome], swept: Sequence[tuple[int, Outcome]]
-) -> str:
+def plots(
+    outcomes: Sequence[Outcome], swept: Sequence[tuple[int, Outcome]], *, least: int | None
+) -> tuple[Plot, ...]:
+    """What there is to draw: waste over the days, and over the number of standbys.
+
+    Args:
+        outcomes: One for each system.
+        swept: Numbers of standbys, and what came of each; may be empty.
+        least: The number of them with the least waste.
+    """
+    over_days = Plot(
+        "Thousands of GPU-hours wasted, over the days",
+        "day",
+        [
+            Curve(
+                SYSTEMS[one.system].title,
+                [(0.0, 0.0), *((day, hours / 1_000) for day, hours in one.curve)],
+            )
+            for one in outcomes
+        ],
+    )
+    if not swept:
+        return (over_days,)
+    over_standbys = Plot(
+        "Thousands of GPU-hours wasted, standbys included",
+        "standbys",
+        [Curve("wasted", [(float(n), one.wasted_gpu_hours / 1_000) for n, one in swept])],
+        [] if least is None else [Mark(least, f"least: {least}")],
+    )
+    return over_days, over_standbys
+
+
+def render(data: Mapping[str, Any], drawn: Sequence[Plot]) -> str:
     """The page.
 
     Args:
         data: What the command writes as JSON.
-        outcomes: One for each system.
-        swept: Numbers of standbys, and what came of each.
+        drawn: Its plots.
     """
     return _PAGE.substitute(
         job=f"{data['gpus']:,} GPUs, {data['days']:g} days, {data['standbys']} standbys, "
         f"seed {data['seed']}",
         failures=escape(str(data["failures"])),
         table=_table(data["rows"]),
-        keys=_keys(outcomes),
-        plot=_plot(outcomes),
-        sweep=_sweep(swept, data.get("least_waste")),
+        plots="".join(map(_plot, drawn)),
         assumed="".join(
             f"<h3>{escape(who)}</h3>{_list(sentences)}"
             for who, sentences in data["assumptions"].items()
@@ -83,36 +104,9 @@ def render(
     )
 
 
-def _plot(outcomes: Sequence[Outcome]) -> str:
-    series = [
-        charts.Series(
-            SYSTEMS[one.system].title,
-            [(0.0, 0.0), *((day, hours / 1_000) for day, hours in one.curve)],
-            f"s{number % len(_COLOURS)}",
-        )
-        for number, one in enumerate(outcomes)
-    ]
-    return charts.line_chart(series, x_label="day", height=320)
-
-
-def _keys(outcomes: Sequence[Outcome]) -> str:
-    return "\n".join(
-        f'<span class="key" style="background: {_COLOURS[number % len(_COLOURS)]}"></span>'
-        f"{escape(SYSTEMS[one.system].title)}"
-        for number, one in enumerate(outcomes)
-    )
-
-
-def _sweep(swept: Sequence[tuple[int, Outcome]], least: int | None) -> str:
-    if not swept:
-        return ""
-    points = [(float(count), one.wasted_gpu_hours / 1_000) for count, one in swept]
-    chart = charts.line_chart([charts.Series("wasted", points, "s5")], x_label="standbys")
-    return (
-        "<h2>How many standbys?</h2>"
-        f"<p>Thousands of GPU-hours wasted, standbys included; least with {least}.</p>"
-        f'<div class="wide">{chart}</div>'
-    )
+def _plot(plot: Plot) -> str:
+    names = f"<p>{keys(plot)}</p>" if len(plot.curves) > 1 else ""
+    return f'<h2>{escape(plot.title)}</h2>{names}<div class="wide">{part(plot)}</div>'
 
 
 def _table(rows: Iterable[Mapping[str, Any]]) -> str:

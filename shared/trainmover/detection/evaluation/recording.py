@@ -2,7 +2,9 @@
 
 A recording is a gzipped file of JSON lines, each with ``t`` (seconds since it began) and one of
 ``fact`` (a CloudEvents type and its payload), ``batch`` (a telemetry message, in base64) or
-``label`` (what a perfect detector would have said). It can be read, cut and joined by hand.
+``label`` (what a perfect detector would have said). A fact's ``said`` is when it was stated, where
+that is known: a recorder that comes later is handed all earlier facts at once. It can be read, cut
+and joined by hand.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +34,13 @@ class Entry:
     Attributes:
         now_s: Seconds since the recording began.
         what: A fact, a batch, or a label.
+        said_s: When a fact was stated, by the clock of who stated it: seconds since the recording
+            began, negative for what was before. ``now_s`` where nobody wrote it down.
     """
 
     now_s: float
     what: Frozen | Batch | Label
+    said_s: float
 
 
 class Recorder:
@@ -54,10 +60,11 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def fact(self, now_s: float, fact: Frozen) -> None:
-        """Add a fact."""
+    def fact(self, now_s: float, fact: Frozen, *, said_s: float | None = None) -> None:
+        """Add a fact, and when it was stated; see ``Entry``."""
         payload = fact.model_dump(mode="json")
-        self._line(now_s, {"fact": {"type": type_of(fact).type, "payload": payload}})
+        said = {} if said_s is None else {"said": round(said_s, 6)}
+        self._line(now_s, {**said, "fact": {"type": type_of(fact).type, "payload": payload}})
 
     def batch(self, now_s: float, batch: Batch | bytes) -> None:
         """Add a telemetry message."""
@@ -85,7 +92,9 @@ def read(path: Path) -> Iterator[Entry]:
             for line in file:
                 number += 1
                 document = json.loads(line)
-                yield Entry(float(document["t"]), _what(document))
+                now_s = _seconds(document["t"])
+                said_s = _seconds(document.get("said", now_s))
+                yield Entry(now_s, _what(document), said_s)
     except OSError as error:
         raise ConfigError(f"recording {path} cannot be read: {error}.") from error
     except (
@@ -99,6 +108,13 @@ def read(path: Path) -> Iterator[Entry]:
             f"line {number} of recording {path} is not an entry: {error}. Was it made by "
             "`trainmover job record` of this version, and to its end?"
         ) from error
+
+
+def _seconds(value: Any) -> float:
+    seconds = float(value)
+    if not math.isfinite(seconds):
+        raise ValueError(f"{value!r} is no time")
+    return seconds
 
 
 def _what(document: dict[str, Any]) -> Frozen | Batch | Label:

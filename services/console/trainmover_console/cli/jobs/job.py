@@ -63,7 +63,7 @@ def record(
     job: JobOption = None,
     nats: NatsOption = None,
 ) -> None:
-    """Record a running job's facts and telemetry, for `trainmover detector replay`."""
+    """Record a job's facts and telemetry, for `detector replay` and `simulate --from`."""
 
     async def main() -> ExitCode:
         target = Target.find(job, nats)
@@ -84,11 +84,14 @@ def record(
 
 async def _record(bus: Bus, job: str, recorder: Recorder, seconds: float | None) -> None:
     began = time.monotonic()
+    began_at = time.time()
 
     async def facts() -> None:
         # From the start of the job: who sits where is told by facts alone.
         async for delivery in bus.events(job):
-            recorder.fact(time.monotonic() - began, delivery.payload.payload)
+            event = delivery.payload
+            said_s = event.time.timestamp() - began_at
+            recorder.fact(time.monotonic() - began, event.payload, said_s=said_s)
 
     async def telemetry() -> None:
         async for _, data in bus.telemetry(job):

@@ -10,9 +10,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainmover.errors import ConfigError
-from trainmover_simulator.failures import MODELS, Failure, read_csv
+from trainmover_simulator.failures import (
+    DAY_S,
+    GPUS_PER_MACHINE,
+    MODELS,
+    Failure,
+    FailureModel,
+    read_csv,
+)
+from trainmover_simulator.measured import Model, model
+from trainmover_simulator.observed import Run
 from trainmover_simulator.replay import Job, histories
-from trainmover_simulator.scenario import SCENARIOS, Scenario
+from trainmover_simulator.scenario import MEASURED, SCENARIOS, Scenario
 from trainmover_simulator.systems import SYSTEMS, System
 
 __all__ = ["Asked", "Question"]
@@ -20,23 +29,35 @@ __all__ = ["Asked", "Question"]
 _T = TypeVar("_T")
 _Changed = TypeVar("_Changed", Scenario, System)
 _MOST_EVENTS = 5_000_000
+_GPUS = 65_536
+_STANDBYS = 32
+_RATES = "trainmover"
+_WEEK = 7.0
+_YEAR = 364.0
+_ENOUGH = 10_000
+"""Failures of an observed job's rate, after which chance is small."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The options of the command line."""
+    """The options of the command line; what was left out is None.
 
-    gpus: int
-    days: float
-    standbys: int
-    systems: str
-    failures: str
-    scenario: str
+    Attributes:
+        run: A job as it was observed, which then says what was left out.
+    """
+
+    gpus: int | None
+    days: float | None
+    standbys: int | None
+    systems: str | None
+    failures: str | None
+    scenario: str | None
     changes: tuple[str, ...]
     seed: int
     sweep: tuple[str, str] | None
     planner: bool
     price: float
+    run: Run | None = None
 
     def question(self) -> Question:
         """What they mean.
@@ -44,10 +65,14 @@ class Asked:
         Raises:
             ConfigError: A name or a value is not known.
         """
-        if not math.isfinite(self.days):
-            raise ConfigError("--days is no number of days: write one such as 7.")
-        names = list(SYSTEMS) if self.systems == "all" else self.systems.split(",")
-        chosen = [_named(name.strip(), SYSTEMS, "system") for name in names]
+        own = None if self.run is None else model(self.run)
+        systems = SYSTEMS | ({} if own is None else own.systems)
+        scenarios = SCENARIOS | ({} if own is None else {own.scenario.name: own.scenario})
+        failures = self._failures(own)
+        job = self._job(failures)
+        wanted = self.systems or ("all" if own is None else ",".join(own.systems))
+        names = list(SYSTEMS) if wanted == "all" else wanted.split(",")
+        chosen = [_named(name.strip(), systems, "system") for name in names]
         owners = ["", *(one.name for one in chosen)]
         known = {
             name: [one.split("=", 1) for one in self.changes if _owner(one) == name]
@@ -59,24 +84,66 @@ class Asked:
                 f"--set {strangers[0]} changes nothing: write NAME=VALUE or SYSTEM.NAME=VALUE, "
                 f"SYSTEM one of those compared: {', '.join(owners[1:])}."
             )
-        scenario = _changed(_named(self.scenario, SCENARIOS, "scenario"), known[""])
+        wanted = self.scenario or (MEASURED.name if own is None else own.scenario.name)
+        scenario = _changed(_named(wanted, scenarios, "scenario"), known[""])
         if scenario.racks + scenario.switches > 1:
             raise ConfigError("racks and switches are shares of all failures: at most 1 together.")
+        chosen = [_changed(one, known[one.name]) for one in chosen]
         return Question(
-            job=Job(self.gpus, self.days, self.standbys),
+            job=job,
             scenario=scenario,
-            systems=tuple(_changed(one, known[one.name]) for one in chosen),
-            failures=self.failures,
+            systems=tuple(chosen),
+            mover=next((one for one in chosen if one.standby_s is not None), systems["trainmover"]),
+            failures=failures,
             seed=self.seed,
         )
 
-    def standby_counts(self) -> range:
-        """The counts of a sweep.
+    def _failures(self, own: Model | None) -> FailureModel | str:
+        """A model, or the name of a file."""
+        if own is None or self.failures not in {None, "job"}:
+            name = self.failures or _RATES
+            return MODELS.get(name, name)
+        if own.failures is not None:
+            return own.failures
+        if self.failures == "job":
+            raise ConfigError(
+                "--failures job: no machine of it failed while it was observed. "
+                f"Take one of {', '.join(MODELS)}, or a file."
+            )
+        published = MODELS[_RATES]
+        source = f"no machine of this job failed while it was observed, so {published.source}"
+        return replace(published, source=source)
+
+    def _job(self, failures: FailureModel | str) -> Job:
+        run = self.run
+        per_machine = GPUS_PER_MACHINE if run is None else run.layout.ranks_per_slot
+        gpus, standbys, days = self.gpus, self.standbys, self.days
+        if gpus is None:
+            gpus = _GPUS if run is None else run.layout.world_size
+        if standbys is None:
+            standbys = _STANDBYS if run is None else run.standbys
+        if days is not None and not math.isfinite(days):
+            raise ConfigError("--days is no number of days: write one such as 7.")
+        job = Job(gpus, _WEEK if days is None else days, standbys, per_machine)
+        if run is None or days is not None or isinstance(failures, str):
+            return job
+        # Chance is to be small, and so is the wait for the answer.
+        enough = _ENOUGH * failures.mttf_s(job.machines) / DAY_S
+        return replace(job, days=min(_YEAR, float(f"{enough:.3g}")))
+
+    def standby_counts(self, standbys: int) -> range:
+        """The counts of a sweep; empty where nobody asked for one.
+
+        Args:
+            standbys: Those of the question; for an observed job one less and one more are swept.
 
         Raises:
             ConfigError: It is none.
         """
-        what, span = self.sweep or ("standbys", "0..0")
+        if self.sweep is None:
+            near = range(max(0, standbys - 1), standbys + 2)
+            return range(0) if self.run is None else near
+        what, span = self.sweep
         first, dots, last = span.partition("..")
         if what != "standbys" or not dots or not (first.isdigit() and last.isdigit()):
             raise ConfigError(f"--sweep {what} {span} is not known: write --sweep standbys 0..64.")
@@ -87,19 +154,26 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A job, what surrounds it, and who is compared."""
+    """A job, what surrounds it, and who is compared.
+
+    Attributes:
+        mover: The system whose standbys are counted.
+        failures: Rates, or the name of a file with a history.
+    """
 
     job: Job
     scenario: Scenario
     systems: tuple[System, ...]
-    failures: str
+    mover: System
+    failures: FailureModel | str
     seed: int
 
     @property
     def source(self) -> str:
         """Where the failures come from."""
-        model = MODELS.get(self.failures)
-        return f"the file {self.failures}" if model is None else model.source
+        if isinstance(self.failures, str):
+            return f"the file {self.failures}"
+        return self.failures.source
 
     def histories(self, job: Job) -> tuple[tuple[Failure, ...], tuple[Failure, ...]]:
         """Failures of members and of standbys.
@@ -107,14 +181,13 @@ class Question:
         Raises:
             ConfigError: They cannot be had.
         """
-        model = MODELS.get(self.failures)
-        if model is not None:
-            count = job.days * 86_400 / model.mttf_s(job.machines)
+        if not isinstance(self.failures, str):
+            count = job.days * DAY_S / self.failures.mttf_s(job.machines)
             if count > _MOST_EVENTS:
                 raise ConfigError(
                     f"{count:.2g} failures are too many to go through: ask for fewer days."
                 )
-            return histories(model, self.scenario, job, seed=self.seed)
+            return histories(self.failures, self.scenario, job, seed=self.seed)
         try:
             with Path(self.failures).open(encoding="utf-8-sig", newline="") as lines:
                 return read_csv(lines, machines=job.machines), ()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import resource
+import statistics
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,16 @@ from trainmover.errors import ConfigError
 from trainmover_console.cli import output
 from trainmover_console.cli.exits import ExitCode
 from trainmover_console.cli.tools.simulate_ask import Asked, Question
+from trainmover_console.report import plots as drawing
 from trainmover_console.report import simulation as page
 from trainmover_simulator.figures import NOT_GIVEN, Figure, figures
+from trainmover_simulator.observed import Run
 from trainmover_simulator.planner_run import decide
 from trainmover_simulator.replay import Outcome, replay
-from trainmover_simulator.systems import SYSTEMS, System
 
 __all__ = ["Asked", "compare", "paper"]
 
+_DRAWN = (".svg", ".png", ".html")
 _SHOWN = 12
 _COLUMNS = (
     "system",
@@ -37,24 +41,35 @@ _COLUMNS = (
 )
 
 
-def compare(asked: Asked, *, html: Path | None, format: output.Format) -> ExitCode:  # noqa: A002
+def compare(
+    asked: Asked,
+    *,
+    plots: Sequence[Path],
+    format: output.Format,  # noqa: A002
+) -> ExitCode:
     """Let all systems go through the same failures.
+
+    Args:
+        asked: The question.
+        plots: Files to draw, each in the format of its name.
+        format: How data is written.
 
     Raises:
         ConfigError: Something that was asked is not known, or a file cannot be read or written.
     """
     began = time.monotonic()
     question = asked.question()
+    _expect_drawable(plots)
     with _progress() as progress:
         outcomes = _outcomes(question, progress)
-        swept = _swept(question, asked, progress) if asked.sweep else []
+        swept = _swept(question, asked, progress)
         decided = _decided(question, progress) if asked.planner else None
     data: dict[str, Any] = {
         "rows": [_row(one, asked.price) for one in outcomes],
         "seed": asked.seed,
-        "gpus": asked.gpus,
-        "days": asked.days,
-        "standbys": asked.standbys,
+        "gpus": question.job.gpus,
+        "days": question.job.days,
+        "standbys": question.job.standbys,
         "scenario": question.scenario.name,
         "failures": question.source,
         "assumptions": {
@@ -66,12 +81,15 @@ def compare(asked: Asked, *, html: Path | None, format: output.Format) -> ExitCo
     if swept:
         data["sweep"] = [{"standbys": n, **_row(one, asked.price)} for n, one in swept]
         data["least_waste"] = min(swept, key=lambda item: item[1].wasted_gpu_hours)[0]
+    if asked.run is not None:
+        data["observed"] = _observed(asked.run)
     if decided is not None:
         data["planner"] = decided
     data["wall_s"] = round(time.monotonic() - began, 3)
     data["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    if html is not None:
-        _write(html, page.render(data, outcomes, swept))
+    drawn = page.plots(outcomes, swept, least=data.get("least_waste"))
+    for path in plots:
+        _draw(path, data, drawn)
     output.emit(data, format=format, render=lambda: _tables(data))
     return ExitCode.OK
 
@@ -122,8 +140,8 @@ def _outcomes(question: Question, progress: Progress) -> list[Outcome]:
 
 
 def _swept(question: Question, asked: Asked, progress: Progress) -> list[tuple[int, Outcome]]:
-    counts = asked.standby_counts()
-    system = _with_standbys(question)
+    counts = asked.standby_counts(question.job.standbys)
+    system = question.mover
     bar = progress.add_task("standbys", total=len(counts))
     found = []
     for count in counts:
@@ -139,7 +157,7 @@ def _decided(question: Question, progress: Progress) -> dict[str, Any]:
     """What the planner's real core does with the same failures, beside the model's counts."""
     bar = progress.add_task("the planner's core", total=None)
     members, _ = question.histories(question.job)
-    system = _with_standbys(question)
+    system = question.mover
     decisions = decide(system, question.scenario, question.job, members)
     # The core knows nothing of steps that are done again.
     scenario = replace(question.scenario, step_s=0.0, checkpoint_s=0.0)
@@ -156,10 +174,15 @@ def _decided(question: Question, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _with_standbys(question: Question) -> System:
-    return next(
-        (one for one in question.systems if one.standby_s is not None), SYSTEMS["trainmover"]
-    )
+def _observed(run: Run) -> dict[str, Any]:
+    """What the job itself had to bear until now."""
+    pauses = [one.pause_s for one in run.interruptions]
+    return {
+        "hours": round(run.seconds / 3_600, 3),
+        "interruptions": len(pauses),
+        "pause_s": round(statistics.median(pauses), 3) if pauses else None,
+        "ettr": None if run.ettr is None else round(run.ettr, 5),
+    }
 
 
 def _row(outcome: Outcome, price: float) -> dict[str, Any]:
@@ -180,13 +203,17 @@ def _cells(row: dict[str, Any], name: str) -> tuple[object, ...]:
     return (
         name,
         f"{row['ettr']:.2%}",
-        f"{row['wasted_gpu_hours_per_week']:,.0f}",
+        _hours(row["wasted_gpu_hours_per_week"]),
         row["interruptions"],
         row["restarts"],
         row["standbys_used"],
         f"{row['wasted_cost'] / 1e6:,.2f}",
         f"{row['standby_cost'] / 1e6:,.2f}",
     )
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
 
 
 def _tables(data: dict[str, Any]) -> RenderableType:
@@ -205,6 +232,8 @@ def _tables(data: dict[str, Any]) -> RenderableType:
         ]
         parts += [Text(), output.table(("standbys", *_COLUMNS[1:]), lines)]
         parts.append(Text(f"least waste with {data['least_waste']} standbys"))
+    if "observed" in data:
+        parts += [Text(), *map(Text, _observed_words(data))]
     if "planner" in data:
         parts += [Text(), Text(_planner_words(data["planner"]))]
     parts += [Text(), Text(f"failures: {data['failures']}")]
@@ -212,6 +241,27 @@ def _tables(data: dict[str, Any]) -> RenderableType:
         if sentences:
             parts += [Text(f"{who}:"), *(Text(f"  {sentence}") for sentence in sentences)]
     return Group(*parts)
+
+
+def _observed_words(data: dict[str, Any]) -> Iterator[str]:
+    """What there was, and what one standby more or less would change."""
+    seen = data["observed"]
+    ettr = "unknown" if seen["ettr"] is None else f"{seen['ettr']:.1%}"
+    pause = "" if seen["pause_s"] is None else f" of {seen['pause_s']:g} s in the median"
+    yield (
+        f"observed for {seen['hours']:g} h: {seen['interruptions']} interruptions{pause}, "
+        f"ETTR {ettr}"
+    )
+    rows = {row["standbys"]: row for row in data["sweep"]}
+    now = rows.get(data["standbys"])
+    for count, words in ((data["standbys"] + 1, "more"), (data["standbys"] - 1, "fewer")):
+        if now is not None and (row := rows.get(count)) is not None:
+            hours = row["wasted_gpu_hours_per_week"] - now["wasted_gpu_hours_per_week"]
+            yield (
+                f"one standby {words}: {hours:+,.3g} GPU-hours wasted a week, ETTR "
+                f"{now['ettr']:.2%} -> {row['ettr']:.2%}, waits for a machine "
+                f"{now['standbys_short']} -> {row['standbys_short']}"
+            )
 
 
 def _planner_words(found: dict[str, Any]) -> str:
@@ -244,10 +294,29 @@ def _paper_table(found: tuple[Figure, ...]) -> RenderableType:
     )
 
 
-def _write(path: Path, text: str) -> None:
+def _expect_drawable(paths: Sequence[Path]) -> None:
+    """Say so before the simulation where a file cannot be drawn after it."""
+    for path in paths:
+        if path.suffix.lower() not in _DRAWN:
+            raise ConfigError(
+                f"--plot {path} is no format that is known: end the name in "
+                f"{', '.join(_DRAWN[:-1])} or {_DRAWN[-1]}."
+            )
+        if path.suffix.lower() == ".png":
+            drawing.require_png()
+
+
+def _draw(path: Path, data: dict[str, Any], drawn: Sequence[drawing.Plot]) -> None:
+    match path.suffix.lower():
+        case ".png":
+            content = drawing.png(drawn)
+        case ".svg":
+            content = drawing.svg(drawn).encode()
+        case _:
+            content = page.render(data, drawn).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content)
     except OSError as error:
-        raise ConfigError(f"the page {path} cannot be written: {error}.") from error
-    output.note(f"page: {path}")
+        raise ConfigError(f"the plot {path} cannot be written: {error}.") from error
+    output.note(f"plot: {path}")
