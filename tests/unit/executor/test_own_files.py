@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +48,21 @@ def test_bytes_unbuffered_and_through_pathlib(theirs: Path, writes: WithheldWrit
         file.write(b"2\n")
     theirs.with_name("other").write_text("written again")
     assert theirs.read_text() == "step\n1\n2\n"
+
+
+def test_other_names_of_a_file(theirs: Path, writes: WithheldWrites) -> None:
+    class Named:
+        def __fspath__(self) -> bytes:
+            return bytes(theirs)
+
+    with open(file=Named(), mode="w") as file:  # noqa: PTH123 - what programs call
+        file.write("shadow\n")
+    assert theirs.read_text() == "step\n1\n"
+    descriptor = os.open(theirs, os.O_WRONLY | os.O_APPEND)
+    with open(descriptor, "a") as file:  # noqa: PTH123 - a descriptor
+        file.write("2\n")
+    assert theirs.read_text() == "step\n1\n2\n"
+    del writes
 
 
 def test_logging_goes_on_behind_what_the_leaver_logged(

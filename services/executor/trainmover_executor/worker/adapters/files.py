@@ -73,9 +73,10 @@ class WithheldWrites:
     def _instead(self) -> Callable[..., IO[Any]]:
         @functools.wraps(self._open)
         def open_in_shadow(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> IO[Any]:
-            if not (self._active and _writes(mode) and _is_path(file) and _by_program()):
+            ours = self._active and _writes(mode) and _is_path(file) and "opener" not in kwargs
+            if not (ours and _by_program()):
                 return self._open(file, mode, *args, **kwargs)
-            path = str(Path(file).absolute())
+            path = str(Path(os.fsdecode(file)).absolute())
             if not _is_regular(path):
                 made = self._open(file, mode, *args, **kwargs)
                 if _is_regular(path):
