@@ -38,7 +38,7 @@ def migrate(
     reason: requests.ReasonOption = "operator request",
     by: requests.ByOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, move nobody.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not requests.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     wait: requests.WaitOption = True,
     timeout: requests.WaitSecondsOption = 120.0,
     job: JobOption = None,
