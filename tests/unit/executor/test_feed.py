@@ -316,6 +316,46 @@ class TestLimits:
         assert len(resumed) == 2, "the job waits, and this is quicker"
         assert other.draw() == (True, 602)
 
+    @pytest.mark.filterwarnings("ignore:'set_vital':UserWarning")
+    @pytest.mark.parametrize("persistent", [False, True])
+    def test_workers_do_not_load_what_a_follower_drops(self, persistent, monkeypatch):
+        monkeypatch.setattr("trainmover_executor.feed.sources.stateful._QUICK_S", 0.0)
+        loaded = torch.zeros(1, dtype=torch.int64).share_memory_()
+
+        class Counts(Numbers):
+            def __getitem__(self, index):
+                loaded.add_(1)
+                return super().__getitem__(index % SIZE)
+
+            def __len__(self):
+                return 100 * BATCH
+
+        def make() -> Feed:
+            loader = StatefulDataLoader(
+                Counts(), BATCH, num_workers=1, persistent_workers=persistent, shuffle=True
+            )
+            return Feed(loader, epochs=2)
+
+        beginning()
+        calm = train(make(), most=170)
+        places = [unpack_tree(place)["feed"] for place in calm.places]
+        seed_all(99)
+        other = make()
+        assert other.approach(places[5], budget_s=30.0)
+        loaded.zero_()
+        assert other.approach(places[80], budget_s=30.0)
+        assert loaded.item() < 20 * BATCH, "and not 80 batches"
+        assert other.approach(places[90], budget_s=30.0)
+        go(other, calm.places[91])
+        assert train(other, most=10).batches == calm.batches[92:102]
+        loaded.zero_()
+        assert other.approach(places[165], budget_s=30.0), "in the next pass"
+        assert loaded.item() < 30 * BATCH
+        assert not other.approach(places[169], budget_s=0.0)
+        at = other.position()["consumed"]
+        seed_all(3)
+        assert train(other, most=1).batches[0][:2] == calm.batches[100 + at][:2]
+
     def test_a_state_that_only_pickle_could_carry_is_said(self):
         class Odd(Again):
             def state_dict(self):

@@ -117,6 +117,8 @@ class Feed:
                 self._print = print_of(self._loader)
                 self._source.begin()
                 self._begun = True
+            if self._source.unloaded:
+                self._source.resume(self._source.mark(), self._consumed)
             try:
                 batch = self._source.draw()
             except StopIteration:
@@ -261,7 +263,8 @@ class Feed:
         """
         source, mark, at = self._source, position["mark"], position["consumed"]
         most = source.drops if drops is None else drops
-        if not (self._is_in(position) and 0 <= at - self._consumed <= most):
+        gap = at - self._consumed
+        if not (self._is_in(position) and source.unloaded <= gap <= most):
             source.end()
             self._set_epoch_of(position)
             self._begun = False
@@ -279,7 +282,7 @@ class Feed:
             if time.monotonic() >= until:
                 return False
             try:
-                self._source.draw()
+                self._source.drop(at - self._consumed)
             except StopIteration:
                 raise DataEndedError(self._loader, at=self._consumed, wanted=at) from None
             self._consumed += 1

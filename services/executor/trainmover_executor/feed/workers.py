@@ -119,16 +119,25 @@ class PassSeed:
 
     def __init__(self) -> None:
         self.passes = 0
-        self._cell = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._cells = torch.zeros(2, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
 
     @property
     def value(self) -> int:
         """It."""
-        return int(self._cell.item())
+        return int(self._cells[0].item())
 
     @value.setter
     def value(self, seed: int) -> None:
-        self._cell.fill_(seed)
+        self._cells[0] = seed
+
+    @property
+    def skips(self) -> bool:
+        """Whether nobody wants what workers load now."""
+        return bool(self._cells[1].item())
+
+    @skips.setter
+    def skips(self, skips: bool) -> None:
+        self._cells[1] = skips
 
 
 _pass_seeds: weakref.WeakKeyDictionary[DataLoader[Any], PassSeed] = weakref.WeakKeyDictionary()
@@ -144,7 +153,8 @@ def pass_seed_of(loader: Any) -> PassSeed:
 class SeededItems(Dataset[Any]):
     """A map-style dataset whose items are loaded with seeds made of the pass and their indices.
 
-    For loaders that number no index batches, and keep the state of samplers themselves.
+    For loaders that number no index batches, and keep the state of samplers themselves. While the
+    seed says that it ``skips``, nothing is loaded, except by a dataset with a state.
 
     Args:
         dataset: The user's.
@@ -154,7 +164,8 @@ class SeededItems(Dataset[Any]):
     def __init__(self, dataset: Any, seed: PassSeed) -> None:
         self._seeding = _Seeding(dataset)
         self._seed = seed
-        if hasattr(dataset, "state_dict"):
+        self._may_skip = not hasattr(dataset, "state_dict")
+        if not self._may_skip:
             self.state_dict = dataset.state_dict
             self.load_state_dict = dataset.load_state_dict
 
@@ -164,10 +175,14 @@ class SeededItems(Dataset[Any]):
         return self._seeding.inner
 
     def __getitem__(self, index: Any) -> Any:
+        if self._may_skip and self._seed.skips:
+            return Nothing()
         self._seeding.seed(mix(self._seed.value, repr(index)))
         return self.inner[index]
 
     def __getitems__(self, indices: Any) -> Any:
+        if self._may_skip and self._seed.skips:
+            return Nothing()
         self._seeding.seed(mix(self._seed.value, repr(indices)))
         together = getattr(self.inner, "__getitems__", None)
         return together(indices) if together else [self.inner[each] for each in indices]

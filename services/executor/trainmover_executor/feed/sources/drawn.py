@@ -38,6 +38,7 @@ class DrawnSource:
     follows = True
     drops = float("inf")
     loads_ahead = False
+    unloaded = 0
 
     def __init__(self, loader: Any, *, replay: int) -> None:
         self._loader = loader
@@ -88,6 +89,11 @@ class DrawnSource:
     def draw(self) -> Any:
         """See ``Source``."""
         return self._run(next, self._iterator)
+
+    def drop(self, left: int) -> None:
+        """See ``Source``."""
+        del left
+        self.draw()
 
     def mark(self) -> dict[str, Any]:
         """See ``Source``."""

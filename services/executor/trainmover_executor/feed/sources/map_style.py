@@ -58,6 +58,7 @@ class MapSource:
         self._indices = _indices.setdefault(loader, Indices(loader))
         self._generator = loader.generator
         self.loads_ahead = loader.num_workers > 0
+        self.unloaded = 0
         self.drops = prefetched(loader)
         self._iterator: Iterator[Any] | None = None
         self._spare: IndexPass | None = None
@@ -114,6 +115,11 @@ class MapSource:
         while isinstance(batch, Nothing):
             batch = next(self._iterator)
         return batch
+
+    def drop(self, left: int) -> None:
+        """See ``Source``."""
+        del left
+        self.draw()
 
     def mark(self) -> dict[str, Any]:
         """See ``Source``."""

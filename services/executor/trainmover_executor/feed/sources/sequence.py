@@ -28,6 +28,7 @@ class SequenceSource:
     follows = False
     drops = 0.0
     loads_ahead = False
+    unloaded = 0
 
     def __init__(self, batches: Any) -> None:
         self._batches = batches
@@ -58,6 +59,11 @@ class SequenceSource:
         batch = self._batches[self._at]
         self._at += 1
         return batch
+
+    def drop(self, left: int) -> None:
+        """See ``Source``."""
+        del left
+        self.draw()
 
     def mark(self) -> dict[str, Any]:
         """See ``Source``."""

@@ -67,6 +67,17 @@ class Source(Protocol):
             StopIteration: There is none.
         """
 
+    def drop(self, left: int) -> None:
+        """Draw a batch that nobody wants, of ``left`` such batches in a row.
+
+        Raises:
+            StopIteration: There is none.
+        """
+
+    @property
+    def unloaded(self) -> int:
+        """Batches from here on of which nothing may have been loaded: they can only be dropped."""
+
     def mark(self) -> dict[str, Any]:
         """The mark of the pass, after a batch was drawn; takes microseconds."""
 

@@ -16,6 +16,7 @@ from trainmover_executor.feed import owned
 from trainmover_executor.feed.seeds import mix, torch_state
 from trainmover_executor.feed.sources.source import How
 from trainmover_executor.feed.workers import (
+    Collating,
     SeededItems,
     WorkerInit,
     end_workers,
@@ -73,6 +74,8 @@ class StatefulSource:
         self._mark: dict[str, Any] | None = None
         self._first: Any = None
         self._drawn, self._draws_s, self._resume_s = 0, 0.0, 0.0
+        self._skips = self._seed.skips = False
+        self.unloaded = 0
 
     @property
     def follows(self) -> bool:
@@ -122,6 +125,7 @@ class StatefulSource:
             loader,
             dataset=SeededItems(loader.dataset, self._seed),
             worker_init_fn=WorkerInit(loader.worker_init_fn, self._seed.value),
+            collate_fn=Collating(loader.collate_fn),
         ):
             self._iterator = iter(loader)
 
@@ -142,6 +146,18 @@ class StatefulSource:
         self._draws_s += time.monotonic() - started
         self._drawn += 1
         return batch
+
+    def drop(self, left: int) -> None:
+        """See ``Source``; workers of a map-style loader need not load it."""
+        ahead = int(self._prefetched)
+        skips = self._seeds_items and left > ahead  # these are with the workers already
+        self._skip(skips)
+        self.draw()
+        self.unloaded = ahead if skips else max(self.unloaded - 1, 0)
+
+    def _skip(self, skips: bool) -> None:
+        if skips != self._skips:
+            self._skips = self._seed.skips = skips
 
     def mark(self) -> dict[str, Any]:
         """See ``Source``; the loader's state is taken once for each batch.
@@ -214,6 +230,8 @@ class StatefulSource:
         """See ``Source``."""
         self._iterator = None
         self._mark = None
+        self._skip(False)
+        self.unloaded = 0
 
     def prepare(self, mark: dict[str, Any], at: int, *, until: float) -> bool:
         """See ``Source``: it resumes quickly from anywhere."""
@@ -223,6 +241,8 @@ class StatefulSource:
     def resume(self, mark: dict[str, Any], at: int) -> int:
         """See ``Source``."""
         started = time.monotonic()
+        self._skip(False)
+        self.unloaded = 0
         self._id = self._seed.value = mark["id"]
         self._seed.passes = mark["passes"]
         with contextlib.ExitStack() as quiet:
