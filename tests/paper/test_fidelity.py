@@ -1,4 +1,7 @@
-"""The simulator foretells what a real job does; ``benchmarks.fidelity`` for a minute."""
+"""The simulator foretells what a real job does; ``benchmarks.fidelity`` for a minute.
+
+A soak test: what a busy host does to a few pauses is no matter of the simulator.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from typer.testing import CliRunner
 from trainmover_console.cli.app import app
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.job, pytest.mark.long]
+pytestmark = [pytest.mark.job, pytest.mark.soak]
 
 
 @pytest.mark.timeout(600)
