@@ -34,8 +34,8 @@ from benchmarks.common import spread
 from trainmover.detection.evaluation.recording import Recorder
 from trainmover.events.envelope import Envelope
 from trainmover_simulator.failures import DAY_S, Failure
-from trainmover_simulator.measured import model
-from trainmover_simulator.observed import Run, observe
+from trainmover_simulator.jobs.measured import model
+from trainmover_simulator.jobs.observed import Run, observe
 from trainmover_simulator.planner_run import decide
 from trainmover_simulator.replay import Job, replay
 from trainmover_simulator.scenario import Scenario

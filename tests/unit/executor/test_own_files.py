@@ -97,6 +97,21 @@ def test_a_file_made_in_front_of_the_first_step_is_left_alone_from_there(
     assert (tmp_path / "log").read_text() == "head\n1\n"
 
 
+def test_a_log_that_nobody_has_begun_begins_with_the_slot(
+    tmp_path: Path, writes: WithheldWrites
+) -> None:
+    """The rank writes its first line as well, and both would stand in it."""
+    with pytest.raises(FileNotFoundError):
+        (tmp_path / "missing" / "log").open("a")
+    log = tmp_path / "train.log"
+    with log.open("a") as file:
+        file.write("begin\n")
+        assert not log.exists()
+        writes.end()
+        file.write("1\n")
+    assert log.read_text() == "1\n"
+
+
 def test_closed_files_and_other_modes_are_nobodys_business(
     theirs: Path, writes: WithheldWrites
 ) -> None:

@@ -11,7 +11,7 @@ from tests.unit.simulator.own_times import DAY, facts_of, history, step
 from trainmover.events import executor
 from trainmover.job.topology import Frozen
 from trainmover_simulator.failures import Failure
-from trainmover_simulator.observed import observe
+from trainmover_simulator.jobs.observed import observe
 
 BEGIN_S, MIDDLE_S, END_S = 100.0, 43_300.0, 86_500.0
 """The planner's day begins at 100 s."""

@@ -22,8 +22,8 @@ from tests.unit.simulator.own_times import (
 from trainmover.errors import ConfigError
 from trainmover.events import migration
 from trainmover_simulator.failures import Failure, FailureModel
-from trainmover_simulator.measured import Model, model
-from trainmover_simulator.observed import Run, observe
+from trainmover_simulator.jobs.measured import Model, model
+from trainmover_simulator.jobs.observed import Run, observe
 from trainmover_simulator.replay import Job, replay
 from trainmover_simulator.systems import SYSTEMS
 

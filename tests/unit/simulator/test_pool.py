@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from trainmover.errors import ConfigError
 from trainmover_simulator.failures import DAY_S, FailureModel
-from trainmover_simulator.pool import (
+from trainmover_simulator.replay import Job, histories, replay
+from trainmover_simulator.scenario import Scenario
+from trainmover_simulator.sizing.formula import (
     Demand,
     Target,
     advised,
@@ -23,9 +25,7 @@ from trainmover_simulator.pool import (
     reserve_for,
     upper_count,
 )
-from trainmover_simulator.pool_run import Repair, Share, simulate
-from trainmover_simulator.replay import Job, histories, replay
-from trainmover_simulator.scenario import Scenario
+from trainmover_simulator.sizing.history import Repair, Share, simulate
 from trainmover_simulator.systems import SYSTEMS
 
 ALONE = Demand(machines=64, failure_s=50 * DAY_S, repair_s=DAY_S)

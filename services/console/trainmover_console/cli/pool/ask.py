@@ -12,7 +12,7 @@ from trainmover.errors import ConfigError
 from trainmover.policy.model import seconds
 from trainmover_console.cli.pool.losses import Losses
 from trainmover_simulator.failures import DAY_S, MODELS, RACK
-from trainmover_simulator.pool import HOUR_S, Demand, Target, upper_count
+from trainmover_simulator.sizing.formula import HOUR_S, Demand, Target, upper_count
 
 __all__ = ["Asked", "Question", "long_words"]
 

@@ -18,8 +18,8 @@ from trainmover_simulator.failures import (
     FailureModel,
     read_csv,
 )
-from trainmover_simulator.measured import Model, model
-from trainmover_simulator.observed import Run
+from trainmover_simulator.jobs.measured import Model, model
+from trainmover_simulator.jobs.observed import Run
 from trainmover_simulator.replay import Job, histories
 from trainmover_simulator.scenario import MEASURED, SCENARIOS, Scenario
 from trainmover_simulator.systems import SYSTEMS, System

@@ -9,7 +9,7 @@ from trainmover.detection.evaluation.recording import read
 from trainmover.errors import ConfigError
 from trainmover.job.topology import Frozen
 from trainmover_console.cli.connect import Target, connect
-from trainmover_simulator.observed import Run, observe
+from trainmover_simulator.jobs.observed import Run, observe
 
 __all__ = ["observed"]
 

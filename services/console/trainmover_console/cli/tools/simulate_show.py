@@ -21,7 +21,7 @@ from trainmover_console.cli.tools.simulate_ask import Asked, Question
 from trainmover_console.report import plots as drawing
 from trainmover_console.report import simulation as page
 from trainmover_simulator.figures import NOT_GIVEN, Figure, figures
-from trainmover_simulator.observed import Run
+from trainmover_simulator.jobs.observed import Run
 from trainmover_simulator.planner_run import decide
 from trainmover_simulator.replay import Outcome, replay
 

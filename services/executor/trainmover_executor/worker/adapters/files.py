@@ -5,8 +5,9 @@ that has written to that file for days. So files that the program opens for writ
 device while its process is a shadow. When it takes its slot they are the real ones, and what the
 program writes from then on is appended to what the rank that it replaces has written.
 
-A file that does not exist yet is made: programs write down what they read again (a vocabulary, a
-cache) on their way to the first step. From there on it is left alone as well.
+A file that does not exist yet is made where it is not a log that grows: programs write down what
+they read again (a vocabulary, a cache) on their way to the first step. From there on it is left
+alone as well.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class WithheldWrites:
             if not (ours and _by_program()):
                 return self._open(file, mode, *args, **kwargs)
             path = str(Path(os.fsdecode(file)).absolute())
-            if not _is_regular(path):
+            if not (_is_regular(path) or ("a" in mode and _could_be_made(path))):
                 made = self._open(file, mode, *args, **kwargs)
                 if _is_regular(path):
                     self._real.append((weakref.ref(made), path))
@@ -125,6 +126,10 @@ def _is_regular(path: str) -> bool:
         return stat.S_ISREG(Path(path).stat().st_mode)
     except (OSError, ValueError):
         return False
+
+
+def _could_be_made(path: str) -> bool:
+    return not Path(path).exists() and Path(path).parent.is_dir()
 
 
 def _by_program() -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from trainmover_simulator.pool import Demand
+from trainmover_simulator.sizing.formula import Demand
 
 __all__ = ["Drawn", "Repair", "Share", "simulate"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from trainmover_simulator.failures import DAY_S, FailureModel
-from trainmover_simulator.observed import Interruption, Run, Took
+from trainmover_simulator.jobs.observed import Interruption, Run, Took
 from trainmover_simulator.scenario import MEASURED, Scenario
 from trainmover_simulator.systems import SYSTEMS, System
 
