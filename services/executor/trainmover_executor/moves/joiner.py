@@ -67,7 +67,7 @@ log = structlog.get_logger(__name__)
 _PATIENCE_S: Final = 86400.0
 _FIRST_PLACE_S: Final = 1.0
 """How long a standby waits to hear where the job is before it says that it is ready."""
-_READS_S: Final = 10.0
+_READS_S: Final = 2.0
 """How long it reads data first. Where loading bounds training, it may never get there by itself."""
 _UNBORN: Final = -1
 _GRADIENTS_LOST: Final = (
