@@ -227,14 +227,14 @@ class WorkerCosts(Frozen):
     """
 
     machine: str
-    rank: int
+    rank: Rank
     vote: Literal["front", "end"] | None = None
-    kept_bytes: int = 0
+    kept_bytes: Count = 0
     keep_s: float = 0.0
     because: str = ""
     drawn: str = ""
     drawing_s: float = 0.0
-    state_bytes: int = Field(default=0, ge=0)
+    state_bytes: Count = 0
 
 
 class WorkerFinished(Frozen):

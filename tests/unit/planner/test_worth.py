@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from trainmover.events.executor import StepResumed, WorkerCosts
 from trainmover.events.incident import IncidentClosed, IncidentOpened, IncidentUpdated
@@ -301,3 +303,24 @@ def test_an_incident_that_closes_is_forgotten(make):
     assert len(world.state.lately.late) == 0
     updated(world, 0.9)
     assert len(world.state.lately.late) == 0
+
+
+# -- what nobody would say -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [10**30, 10**400])
+def test_an_absurd_size_takes_nobodys_moves_away(make, size):
+    world = make()
+    document = {"machine": "w-1", "rank": 1, "vote": "front", "kept_bytes": 0, "keep_s": 0.0}
+    with pytest.raises(ValidationError):
+        WorkerCosts.model_validate_json(json.dumps({**document, "state_bytes": size}))
+    assert forecast_of(world).pause_most_s == 10.0
+
+
+def test_an_absurd_pause_makes_no_fact_that_nobody_can_read(make):
+    world = make()
+    moved_by_hand(world, 0.1, 1.7e308)
+    assert forecast_of(world).pause_s == 0.1
+    commands = late(world, "w-2", 0.2)
+    for fact in world.facts(commands):
+        assert type(fact).model_validate_json(fact.model_dump_json()) == fact

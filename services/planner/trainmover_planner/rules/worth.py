@@ -24,6 +24,9 @@ __all__ = ["foresee", "note_late", "note_pause", "note_size"]
 _REMEMBERED: Final = 32
 """So many pauses tell more of what is to come than all that ever were."""
 
+_LONGEST_S: Final = 86_400.0
+"""Who says that it paused for longer has measured nothing."""
+
 _ENOUGH: Final = 9
 """Of fewer pauses, the largest is within nine of ten of what is to come too seldom."""
 
@@ -60,7 +63,7 @@ def foresee(state: State, slots: Iterable[int], incident: IncidentOpened | None 
 def note_pause(transition: Transition, fact: StepResumed) -> None:
     """A rank says how long it paused for a migration; the longest of a planned one counts."""
     one = transition.state.migrations.get(fact.migration)
-    if one is None or one.kind != "planned" or not 0 <= fact.pause_s < math.inf:
+    if one is None or one.kind != "planned" or not 0 <= fact.pause_s <= _LONGEST_S:
         return
     lately = transition.state.lately
     known = dict(lately.pauses)
