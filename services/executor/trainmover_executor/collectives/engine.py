@@ -14,6 +14,7 @@ import queue
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -249,11 +250,12 @@ def _in_mode_of(tensors: Sequence[torch.Tensor], operation: Operation) -> Operat
     Those that were made under ``torch.inference_mode()``, in an evaluation say, can be written to
     under it only, and each thread has its own mode.
     """
-    if not any(tensor.is_inference() for tensor in tensors):
-        return operation
+    for tensor in tensors:  # in every collective: nothing is allocated
+        if tensor.is_inference():
+            return partial(_in_inference_mode, operation)
+    return operation
 
-    def in_inference_mode(communicator: Communicator) -> None:
-        with torch.inference_mode():
-            operation(communicator)
 
-    return in_inference_mode
+def _in_inference_mode(operation: Operation, communicator: Communicator) -> None:
+    with torch.inference_mode():
+        operation(communicator)

@@ -14,6 +14,7 @@ from typing import Any, Final
 import trainmover_executor
 
 __all__ = [
+    "is_called_by_program",
     "is_program",
     "modules_of_program",
     "place_in",
@@ -41,6 +42,19 @@ def is_program(module: str, file: str) -> bool:
     if file.startswith(_SITE):
         return module.partition(".")[0] not in _LIBRARIES
     return not file.startswith(_STANDARD)
+
+
+def is_called_by_program(frame: FrameType | None) -> bool:
+    """Whether ``frame`` is the program's, or of the standard library that the program called."""
+    while frame is not None and _is_standard(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return False
+    return is_program(frame.f_globals.get("__name__", ""), frame.f_code.co_filename)
+
+
+def _is_standard(file: str) -> bool:
+    return file.startswith(("<frozen", *_STANDARD)) and not file.startswith(_SITE)
 
 
 def modules_of_program() -> list[dict[str, Any]]:

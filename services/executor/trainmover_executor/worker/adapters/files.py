@@ -1,9 +1,9 @@
-"""A shadow leaves the job's files alone: its program opens them as if, and writes to nowhere.
+"""A shadow leaves the job's files alone: what its program writes goes into files that nobody sees.
 
 A standby runs the program from its beginning, ``open("log.csv", "w")`` included, beside the rank
-that has written to that file for days. So files that the program opens for writing lead to the null
-device while its process is a shadow. When it takes its slot they are the real ones, and what the
-program writes from then on is appended to what the rank that it replaces has written.
+that has written to that file for days. So what the program opens for writing while its process is a
+shadow is a file without a name. When it takes its slot they are the real ones, and what the program
+writes from then on is appended to what the rank that it replaces has written.
 
 A file that does not exist yet is made where it is not a log that grows: programs write down what
 they read again (a vocabulary, a cache) on their way to the first step. From there on it is left
@@ -20,19 +20,20 @@ import io
 import os
 import stat
 import sys
-import sysconfig
+import tempfile
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any, Final
 
-from trainmover_executor.program.frames import is_program
+from trainmover_executor.program.frames import is_called_by_program
 
 __all__ = ["WithheldWrites", "flush_files"]
 
-_STANDARD: Final = str(Path(sysconfig.get_path("stdlib"))) + "/"
 _OPENERS: Final[tuple[Any, ...]] = (builtins, io)  # pathlib asks the second one
+_BEFORE_OPENER: Final = 4
+"""Parameters of ``open`` between its mode and ``closefd``, ``opener``."""
+_APPENDS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class WithheldWrites:
@@ -43,39 +44,41 @@ class WithheldWrites:
     """
 
     def __init__(self) -> None:
-        self._open = builtins.open
+        self._open: Callable[..., IO[Any]] = builtins.open
         self._real: list[tuple[weakref.ref[IO[Any]], str]] = []
-        self._nowhere: list[tuple[weakref.ref[IO[Any]], str]] = []
+        self._unseen: list[tuple[weakref.ref[IO[Any]], str]] = []
         self._active = True
         self._said = False
+        instead = self._instead()
         for module in _OPENERS:
-            module.open = self._instead()
+            module.open = instead
 
     def begin_iterations(self) -> None:
         """The program has come to its steps: what it writes now the job has written, too."""
         opened, self._real = self._real, []
         for reference, path in opened:
             file = reference()
-            if file is not None and not file.closed and _lead(file, os.devnull, os.O_WRONLY):
-                self._nowhere.append((reference, path))
+            if file is not None and not file.closed and _lead(file, _nameless):
+                self._unseen.append((reference, path))
 
     def end(self) -> None:
         """This process takes its slot: files that are open are the real ones from now on."""
         self._active = False
         for module in _OPENERS:
             module.open = self._open
-        for reference, path in self._nowhere:
+        for reference, path in self._unseen:
             file = reference()
             if file is not None and not file.closed:
-                _lead(file, path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        self._nowhere.clear()
+                _lead(file, functools.partial(os.open, path, _APPENDS, 0o666))
+        self._unseen.clear()
         self._real.clear()
 
     def _instead(self) -> Callable[..., IO[Any]]:
         @functools.wraps(self._open)
         def open_in_shadow(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> IO[Any]:
-            ours = self._active and _writes(mode) and _is_path(file) and "opener" not in kwargs
-            if not (ours and _by_program()):
+            opener = "opener" in kwargs or len(args) > _BEFORE_OPENER
+            ours = self._active and _writes(mode) and _is_path(file) and not opener
+            if not (ours and is_called_by_program(sys._getframe(1))):  # noqa: SLF001
                 return self._open(file, mode, *args, **kwargs)
             path = str(Path(os.fsdecode(file)).absolute())
             if not (_is_regular(path) or ("a" in mode and _could_be_made(path))):
@@ -84,8 +87,8 @@ class WithheldWrites:
                     self._real.append((weakref.ref(made), path))
                 return made
             self._say(path)
-            opened = self._open(os.devnull, mode, *args, **kwargs)
-            self._nowhere.append((weakref.ref(opened), path))
+            opened = self._open(file, mode, *args, **kwargs, opener=lambda *_: _nameless())
+            self._unseen.append((weakref.ref(opened), path))
             return opened
 
         return open_in_shadow
@@ -94,8 +97,8 @@ class WithheldWrites:
         if not self._said:
             self._said = True
             print(  # noqa: T201 - into the shadow log
-                f"what is written to {path} goes nowhere, and to other files that exist: this "
-                "process is a shadow, a standby that warms up, until it takes a slot.",
+                f"{path} is not written to, nor are other files that exist: this process is a "
+                "shadow, a standby that warms up, until it takes a slot.",
                 flush=True,
             )
 
@@ -132,23 +135,18 @@ def _could_be_made(path: str) -> bool:
     return not Path(path).exists() and Path(path).parent.is_dir()
 
 
-def _by_program() -> bool:
-    """Whether the program opens the file, by itself or through the standard library."""
-    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - who called our open
-    while frame is not None and frame.f_code.co_filename.startswith((_STANDARD, "<frozen")):
-        if "/site-packages/" in frame.f_code.co_filename:
-            break
-        frame = frame.f_back
-    if frame is None:
-        return False
-    return is_program(frame.f_globals.get("__name__", ""), frame.f_code.co_filename)
+def _nameless() -> int:
+    """A descriptor of a new file that has no name, and can be read and sought in like others."""
+    descriptor, name = tempfile.mkstemp(prefix="trainmover-shadow-")
+    Path(name).unlink()
+    return descriptor
 
 
-def _lead(file: IO[Any], path: str, flags: int) -> bool:
-    """Have what is written to ``file`` go to ``path`` from now on; whether that could be done."""
+def _lead(file: IO[Any], to: Callable[[], int]) -> bool:
+    """Have what is written to ``file`` go to another descriptor; whether that was possible."""
     try:
         file.flush()
-        target = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        target = to()
     except (OSError, ValueError):
         return False
     try:
