@@ -186,16 +186,19 @@ class Leaver:
             runtime.latch.trip(f"state hand-over to the joiner broke: {error}")
             return
         runtime.reach("leave.sent")
-        flush_files()  # the joiner writes on behind what is in them
+        state_s = time.perf_counter() - started
+        if not lead.obstacle and not self._proved(lead):
+            log.warning("the joiner ended before its state could be compared", migration=plan.id)
+        # The joiner waits for the proof, and writes on behind what is in our files. Once the switch
+        # is reported, this process may be ended.
+        flush_files()
         self._reports.switched(
             plan,
-            {"state": time.perf_counter() - started},
+            {"state": state_s},
             step=step,
             nbytes=lead.nbytes + sent.nbytes,
             copied=lead.obstacle,
         )
-        if not lead.obstacle and not self._proved(lead):
-            log.warning("the joiner ended before its state could be compared", migration=plan.id)
         log.info("handed over", migration=plan.id, joiner=plan.membership.machine_of(runtime.rank))
         runtime.decisions.take(Left(plan))
         # Our agent ends this process once the switch is committed.

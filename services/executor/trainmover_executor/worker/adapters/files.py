@@ -106,7 +106,7 @@ class WithheldWrites:
 def flush_files() -> None:
     """Write out what open files hold back: this process ends without the interpreter's help.
 
-    Takes some milliseconds: all objects are looked at.
+    All objects are looked at, which takes some 0.1 s for a million of them.
     """
     for file in gc.get_objects():
         # A proxy's class may be asked for what its type is, and answer with anything.
