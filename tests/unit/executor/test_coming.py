@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.executor.decisions import plan
 
-from trainmover_executor.moves.coming import Coming
+from trainmover_executor.moves.joining.coming import Coming
 from trainmover_executor.position.position import EndedCall, Place, Position
 
 

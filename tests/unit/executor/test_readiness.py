@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from trainmover_executor.moves.joiner import Joiner
+from trainmover_executor.moves.joining.waiting import Waiting
 from trainmover_executor.position.course import Course, EndCall, Stay
 from trainmover_executor.position.position import EndedCall, Place
 from trainmover_executor.worker.to_standbys.places import Places
@@ -51,13 +51,10 @@ class Reads:
 
 
 class Standby:
-    """A joiner's program in its first call of ``session.steps``, and what was left at ``ready``."""
+    """A program in its first call of ``session.steps``, and what was left at ``ready``."""
 
     def __init__(self, job: Job, data: Reads) -> None:
-        nothing = cast("Any", None)
-        self.joiner = Joiner(
-            cast("Any", job), nothing, nothing, private_state=nothing, following=nothing
-        )
+        self.waiting = Waiting(cast("Any", job))
         self.job, self.data = job, data
         self.course = Course()
         level = self.course.begin()
@@ -66,13 +63,12 @@ class Standby:
         self.ready: list[int] = []
 
     def way(self, *, between: bool = False) -> Any:
-        way, _ = self.joiner.way(
+        return self.waiting.until_needed(
             self.course,
             between=between,
             data=cast("Any", self.data),
             ready=lambda: self.ready.append(self.data.looks),
         )
-        return way
 
 
 def test_it_is_ready_once_its_data_is_where_the_job_is() -> None:
@@ -95,7 +91,7 @@ def test_it_is_ready_in_the_end_where_reading_never_gets_there(
 ) -> None:
     now_s = iter(float(second) for second in range(1_000))
     clock = SimpleNamespace(monotonic=lambda: next(now_s))
-    monkeypatch.setattr("trainmover_executor.moves.joiner.time", clock)
+    monkeypatch.setattr("trainmover_executor.moves.joining.waiting.time", clock)
     standby = Standby(Job(HERE, OVER), Reads(looks=50))
     standby.way()
     assert 40 < standby.ready[0] < 50, "after some looks of a second each"

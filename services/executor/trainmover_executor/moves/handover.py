@@ -28,7 +28,7 @@ from trainmover_executor.decisions.state import WorkerState
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.moves.checkpoint import CheckpointKeeper
 from trainmover_executor.moves.facts import Reports
-from trainmover_executor.moves.joiner import Joiner
+from trainmover_executor.moves.joining.joiner import Joiner
 from trainmover_executor.moves.leaver import Leaver
 from trainmover_executor.moves.private_state import (
     PRIVATE_STATE_GROUP,

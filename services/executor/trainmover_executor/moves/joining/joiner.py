@@ -23,8 +23,9 @@ from trainmover.job.plan import Plan
 from trainmover_executor.decisions.effects import CouldNotJoin, Joined, Joins
 from trainmover_executor.feed.catching_up import Data, catch_up, keep_up
 from trainmover_executor.links.link import LinkBrokenError
-from trainmover_executor.moves.coming import NOWHERE, Coming
 from trainmover_executor.moves.facts import Reports
+from trainmover_executor.moves.joining.coming import NOWHERE, Coming
+from trainmover_executor.moves.joining.waiting import Waiting
 from trainmover_executor.moves.private_state import (
     PRIVATE_STATE_GROUP,
     PrivateStateKeeper,
@@ -34,10 +35,8 @@ from trainmover_executor.moves.private_state import (
 )
 from trainmover_executor.position.course import (
     Course,
-    EndCall,
     Lost,
     OneMoreStep,
-    Stay,
     TakeOver,
     Way,
     way_to,
@@ -65,10 +64,6 @@ __all__ = ["Joiner"]
 log = structlog.get_logger(__name__)
 
 _PATIENCE_S: Final = 86400.0
-_FIRST_PLACE_S: Final = 1.0
-"""How long a standby waits to hear where the job is before it says that it is ready."""
-_READS_S: Final = 2.0
-"""How long it reads data first. Where loading bounds training, it may never get there by itself."""
 _UNBORN: Final = -1
 _GRADIENTS_LOST: Final = (
     "the gradients that rank {rank} accumulated by itself, without communication, in the bodies "
@@ -104,8 +99,7 @@ class Joiner:
         self._reports = reports
         self._coming: Coming | None = None
         self._follower: StateFollower | None = None
-        self._approaching = False
-        self._began_s: float | None = None
+        self._waiting = Waiting(runtime)
 
     @property
     def committed(self) -> int:
@@ -156,7 +150,7 @@ class Joiner:
             course: Where the program is.
             between: It asks for work between steps; else for a step.
             data: Its data.
-            ready: Called, maybe again and again, while this standby can do no more before a plan.
+            ready: See ``Waiting.until_needed``.
 
         Returns:
             The way; with ``TakeOver``, what this process goes on with. It holds the state then.
@@ -170,9 +164,12 @@ class Joiner:
     def _next_way(
         self, course: Course, *, between: bool, data: Data, ready: Callable[[], None]
     ) -> tuple[Way, Moment | None]:
-        coming = self._coming or self._await_plan(course, between=between, data=data, ready=ready)
-        if not isinstance(coming, Coming):
-            return coming, None
+        coming = self._coming
+        if coming is None:
+            found = self._waiting.until_needed(course, between=between, data=data, ready=ready)
+            if not isinstance(found, Plan):
+                return found, None
+            coming = self._begin(found)
         way = self._way_of(coming, course, between=between, data=data)
         if isinstance(way, Lost):
             self._refuse(coming, way.reason)
@@ -200,30 +197,6 @@ class Joiner:
             follower.check_proof()
 
     # -- the way -----------------------------------------------------------------------------------
-
-    def _await_plan(
-        self, course: Course, *, between: bool, data: Data, ready: Callable[[], None]
-    ) -> Coming | Way:
-        """Wait until a plan needs this standby, or the job has left where its program is."""
-        runtime = self._runtime
-        patience_s: float | None = _FIRST_PLACE_S
-        self._began_s = self._began_s or time.monotonic()
-        while True:
-            plan = runtime.wait_for_news(timeout_s=0.0 if self._approaching else patience_s)
-            if plan is not None:
-                self._approaching = False
-                ready()
-                return self._begin(plan)
-            seen = runtime.places.seen()
-            if seen is not None:
-                way = way_to(Place.from_tree(seen["place"]), course, between=between)
-                if isinstance(way, EndCall | Stay):
-                    return way
-                here = isinstance(way, TakeOver) and not between
-                self._approaching = here and not data.approach(seen["position"]["feeds"])
-            if not self._approaching or time.monotonic() - self._began_s > _READS_S:
-                ready()
-            patience_s = None
 
     def _begin(self, plan: Plan) -> Coming:
         runtime = self._runtime
