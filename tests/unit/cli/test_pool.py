@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from trainmover_console.cli.app import app
 from trainmover_console.cli.pool.ask import Asked, long_words
-from trainmover_console.cli.pool.losses import Losses
+from trainmover_simulator.jobs.losses import Losses
 
 GIVEN = ("--machines", "64", "--mtbf", "50d", "--repair", "24h")
 

@@ -23,7 +23,6 @@ from trainmover_simulator.sizing.formula import (
     figures,
     needed,
     reserve_for,
-    upper_count,
 )
 from trainmover_simulator.sizing.history import Repair, Share, simulate
 from trainmover_simulator.systems import SYSTEMS
@@ -241,8 +240,3 @@ def test_a_demand_that_cannot_be_is_refused(changes: dict[str, float], words: st
 def test_a_target_that_no_number_holds_is_refused() -> None:
     with pytest.raises(ConfigError, match="no share"):
         needed(ALONE, 1.0)
-
-
-@pytest.mark.parametrize(("seen", "limit"), [(0, 2.996), (1, 4.744), (5, 10.513), (100, 118.08)])
-def test_the_upper_limit_of_a_count_is_that_of_the_tables(seen: int, limit: float) -> None:
-    assert upper_count(seen) == pytest.approx(limit, abs=0.001)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from trainmover_simulator.counts import lower_count, upper_count
 from trainmover_simulator.failures import DAY_S, FailureModel
 from trainmover_simulator.jobs.observed import Interruption, Run, Took
 from trainmover_simulator.scenario import MEASURED, Scenario
@@ -15,8 +16,6 @@ from trainmover_simulator.systems import SYSTEMS, System
 __all__ = ["Model", "model"]
 
 _PUBLISHED: Final = SYSTEMS["trainmover"]
-_Z: Final = 1.645
-"""Standard deviations that leave out 5 % on either side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ def _failures(run: Run, crashes: Sequence[Interruption], moves: int) -> FailureM
     if not crashes or not run.seconds:
         return None
     days = run.layout.slots * run.seconds / DAY_S
-    least, most = (count / days for count in _interval(len(crashes)))
+    least, most = (limit(len(crashes)) / days for limit in (lower_count, upper_count))
     return FailureModel(
         name="job",
         source=f"this job: {len(crashes)} failures and {moves} planned moves in "
@@ -117,15 +116,3 @@ def _failures(run: Run, crashes: Sequence[Interruption], moves: int) -> FailureM
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
-
-
-def _interval(count: int) -> tuple[float, float]:
-    """Between which expected numbers of events ``count`` of them is no surprise (90 %).
-
-    Wilson and Hilferty's approximation of the chi-square quantiles that bound a Poisson mean.
-    """
-
-    def cube(n: int, z: float) -> float:
-        return float(n * (1 - 1 / (9 * n) + z / (3 * n**0.5)) ** 3)
-
-    return max(0.0, cube(count, -_Z)), cube(count + 1, _Z)

@@ -25,7 +25,6 @@ __all__ = [
     "figures",
     "needed",
     "reserve_for",
-    "upper_count",
 ]
 
 HOUR_S: Final = 3_600.0
@@ -258,25 +257,6 @@ def cheapest(demand: Demand, target: float, *, of: Target = "failures", most: in
     apart = -(-(most + 1) // _LOOKED_AT)
     near = best(range(0, most + 1, apart))
     return best(range(max(near - apart, 0), min(near + apart, most) + 1)) if apart > 1 else near
-
-
-def upper_count(seen: int, *, confidence: float = 0.95) -> float:
-    """The mean number of failures that is not above this, after so many were seen.
-
-    It is the one-sided limit for a Poisson count: were the mean larger, so few would be seen with
-    a probability of less than ``1 - confidence``.
-    """
-
-    def so_few(mean: float) -> float:
-        logs = (n * math.log(mean) - mean - math.lgamma(n + 1) for n in range(seen + 1))
-        return math.fsum(math.exp(one) for one in logs)
-
-    low, high = float(seen), seen + 10.0 * math.sqrt(seen + 1.0)
-    low = max(low, 1e-9)
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if so_few(middle) > 1 - confidence else (low, middle)
-    return high
 
 
 class _Chain:

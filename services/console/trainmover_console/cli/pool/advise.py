@@ -18,7 +18,7 @@ from trainmover_console.cli.connect import (
     execute,
 )
 from trainmover_console.cli.exits import ExitCode
-from trainmover_console.cli.pool.losses import Losses
+from trainmover_simulator.jobs.losses import Losses
 
 __all__ = ["pool_app"]
 

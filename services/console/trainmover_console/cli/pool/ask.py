@@ -10,9 +10,10 @@ from typing import Final
 
 from trainmover.errors import ConfigError
 from trainmover.policy.model import seconds
-from trainmover_console.cli.pool.losses import Losses
+from trainmover_simulator.counts import upper_count
 from trainmover_simulator.failures import DAY_S, MODELS, RACK
-from trainmover_simulator.sizing.formula import HOUR_S, Demand, Target, upper_count
+from trainmover_simulator.jobs.losses import Losses
+from trainmover_simulator.sizing.formula import HOUR_S, Demand, Target
 
 __all__ = ["Asked", "Question", "long_words"]
 

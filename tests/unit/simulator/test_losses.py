@@ -9,7 +9,7 @@ from trainmover.events.machine import MachineLost, MachineQuarantined
 from trainmover.events.migration import JobFinished
 from trainmover.events.operator import MachineUnquarantined
 from trainmover.job.topology import Frozen
-from trainmover_console.cli.pool.losses import Losses
+from trainmover_simulator.jobs.losses import Losses
 
 DEAD = make.Move(
     "m-0002",
