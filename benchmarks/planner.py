@@ -144,33 +144,24 @@ class Fleet:
 
     def slow(self, slot: int) -> Frozen:
         """The detector finds a straggler, and says how late it is."""
-        name = f"node-{slot}"
-        return incident.IncidentOpened(
-            id="i-0001",
-            kind="straggler",
-            machine=name,
-            slot=slot,
-            epoch=1,
-            confidence=0.9,
-            summary=f"{name} comes late",
-            evidence={"lateness": 0.2},
-            detector="straggler",
-            advice="move",
-        )
+        late = {"lateness": 0.2}
+        return self._found(slot, kind="straggler", confidence=0.9, evidence=late, advice="move")
 
     def failed(self, slot: int) -> Frozen:
         """The detector names a machine."""
+        return self._found(slot, kind="machine_failed", confidence=1.0, advice="recover")
+
+    def _found(self, slot: int, *, kind: str, **said: Any) -> Frozen:
         name = f"node-{slot}"
         return incident.IncidentOpened(
             id="i-0001",
-            kind="machine_failed",
+            kind=kind,
             machine=name,
             slot=slot,
             epoch=1,
-            confidence=1.0,
-            summary=f"{name}: silent for 3.1 s while others talk",
-            detector="liveness",
-            advice="recover",
+            summary=f"{name}: {kind}",
+            detector="benchmark",
+            **said,
         )
 
 
