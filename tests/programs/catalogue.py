@@ -146,6 +146,7 @@ CATALOGUE = {
     "lookahead": Program(90),
     "sam_class": Program(90),
     "muon": Program(90),
+    "own_work": Program(96, ends=(12, 24), between=True),
     "ppo": Program(96, ends=(8, 40), between=True),
     "randperm": Program(90, ends=(30, 60)),
     "perm_epochs": Program(90, ends=(30, 60)),

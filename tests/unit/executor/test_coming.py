@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from tests.unit.executor.decisions import plan
 
-from trainmover_executor.moves.joining.coming import Coming
-from trainmover_executor.position.position import EndedCall, Place, Position
+from trainmover_executor.moves.joining.coming import NOWHERE, Coming
+from trainmover_executor.moves.work_kept import WorkKept, packed_work, results_of, works_of
+from trainmover_executor.position.position import EndedCall, Place, Position, Returned, WorkDone
 
 
 def voted(*open_calls: list[int], **variables: Any) -> Position:
@@ -27,7 +29,8 @@ def coming(
 ) -> Coming:
     found = Coming(plan(2, kind="failure"))
     found.voted = vote
-    found.told = {"place": now.to_tree(), "then": then or vote.variables, "now": variables}
+    told = {"place": now.to_tree(), "then": then or vote.variables, "now": variables}
+    found.told = {**told, "between": 0, "passed": []}
     return found
 
 
@@ -113,3 +116,89 @@ def test_a_program_beyond_the_vote_goes_on_from_where_it_is() -> None:
     assert one.target.open == [[2, 0]]
     assert found.variables == {"main.n": 5}
     assert found.rng == {"cpu": b"then"}
+
+
+def kept(*works: WorkDone) -> dict[str, Any]:
+    """What a neighbour says of a dead rank that had these works behind it, and no vote."""
+    neighbour = WorkKept()
+    for work in works:
+        neighbour.heard(packed_work(work), rank=2, step=4)
+    return {"private_state": b"", **neighbour.of(2, step=4)}
+
+
+def rollout(ordinal: int, **variables: Any) -> WorkDone:
+    return WorkDone(Returned(ordinal, f"own {ordinal}"), replace(voted(**variables), rng={"r": 9}))
+
+
+class TestWorkBetweenSteps:
+    def coming(self, *works: WorkDone, passed: tuple[int, ...] = ()) -> Coming:
+        """To a place behind the second and the third work of the job, told of by another rank."""
+        theirs = [Returned(n, f"theirs {n}") for n in (1, 2, 3)]
+        now = Place([], [[EndedCall(4, 4, False, {}, results=theirs[:2])]], 4, 0, theirs[2:])
+        one = coming(voted([1, 4], drawn=1), now, drawn=6)
+        told = [WorkDone(Returned(n, f"theirs {n}"), voted(drawn=6)).to_tree() for n in passed]
+        one.told = {**one.told, "between": 3 + len(passed), "passed": told}
+        one.take_private_state(kept(*works))
+        return one
+
+    def test_it_returns_what_it_returned_at_the_dead_rank(self) -> None:
+        place = Place.from_tree(self.coming(rollout(2), rollout(3)).told["place"])
+        assert [one.value for one in place.ended[0][0].results] == ["theirs 1", "own 2"]
+        assert [one.value for one in place.results] == ["own 3"]
+
+    def test_the_program_goes_on_behind_the_last_one(self) -> None:
+        one = self.coming(rollout(2, drawn=4), rollout(3, drawn=5))
+        assert one.behind(Returned(2, "own 2")) is one.works[2]
+        assert one.behind(Returned(1, "theirs 1")) is None, "of an earlier step"
+        one.is_beyond = True  # it had passed them before
+        position = one.position(issued=0)
+        assert (position.rng, position.variables) == ({"r": 9}, {"drawn": 5})
+
+    def test_work_that_broke_did_not_happen(self) -> None:
+        assert list(self.coming(rollout(3), rollout(4)).works) == [3]
+
+    def test_work_behind_a_draw_comes_after_the_place(self) -> None:
+        one = self.coming(rollout(3, drawn=4), rollout(4, drawn=5), passed=(4,))
+        assert one.known is one.works[3]
+        (passed,) = (WorkDone.from_tree(tree) for tree in one.told["passed"])
+        assert (passed.returned.value, passed.position.variables) == ("own 4", {"drawn": 5})
+
+    def test_nothing_of_another_rank_is_taken_for_its_position(self) -> None:
+        (tree,) = self.coming(passed=(4,)).told["passed"]
+        assert WorkDone.from_tree(tree) == WorkDone(Returned(4, "theirs 4"), NOWHERE)
+
+
+class TestWorkKept:
+    def test_results_outlive_the_steps_after_which_they_came(self) -> None:
+        neighbour = WorkKept()
+        neighbour.heard(packed_work(rollout(1)), rank=2, step=4)
+        neighbour.forget(before=6)
+        kept = neighbour.of(2, step=6)
+        assert results_of(kept) == {1: Returned(1, "own 1")}
+        assert works_of(kept) == {}
+
+    def test_the_newest_results_are_kept_up_to_a_limit(self) -> None:
+        neighbour = WorkKept()
+        for ordinal in range(1, 5):
+            work = WorkDone(Returned(ordinal, torch.zeros(2 << 20)), NOWHERE)  # 8 MiB
+            neighbour.heard(packed_work(work), rank=2, step=4)
+        assert list(results_of(neighbour.of(2, step=4))) == [4]
+
+    def test_a_result_that_is_too_large_is_not_kept(self) -> None:
+        neighbour = WorkKept()
+        work = WorkDone(Returned(1, torch.zeros(5 << 20)), NOWHERE)
+        neighbour.heard(packed_work(work), rank=2, step=4)
+        assert results_of(neighbour.of(2, step=4)) == {1: None}
+
+    def test_another_process_keeps_it_on(self) -> None:
+        leaver, joiner = WorkKept(), WorkKept()
+        leaver.heard(packed_work(rollout(1, n=3)), rank=2, step=4)
+        joiner.keep(leaver.kept(step=4), step=4)
+        assert joiner.of(2, step=4) == leaver.of(2, step=4)
+
+    def test_own_variables_are_those_behind_the_last_work(self) -> None:
+        own = WorkKept()
+        for ordinal in (1, 2, 3):
+            own.did(rollout(ordinal, n=ordinal), step=4)
+        assert own.own_variables(step=4, ordinal=2) == {"n": 2}
+        assert own.own_variables(step=4, ordinal=0) is None

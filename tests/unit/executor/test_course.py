@@ -15,9 +15,13 @@ from trainmover_executor.position.course import (
     still_open,
     way_to,
 )
-from trainmover_executor.position.position import EndedCall, Place, Position
+from trainmover_executor.position.position import EndedCall, Place, Position, Returned
 
 NOWHERE = Position([], {}, [], {})
+
+
+def result(index: int) -> Returned:
+    return Returned(index + 1, f"r{index}")
 
 
 def run(script: str) -> Course:
@@ -36,7 +40,7 @@ def run(script: str) -> Course:
                 left_at = NOWHERE if letter == "|" else None
                 course.end(level, committed=committed, variables={}, left_at=left_at)
             case "b":
-                course.results.append(f"r{len(course.results)}")
+                course.results.append(result(len(course.results)))
     return course
 
 
@@ -71,16 +75,21 @@ def test_the_way_to_the_next_step(job, joiner, way):
     ("job", "joiner", "way"),
     [
         ("(..", "(..", TakeOver()),  # the first between_steps of the same step
-        ("(..b", "(..", Stay("r0")),  # the job has passed this one
+        ("(..b", "(..", Stay(result(0))),  # the job has passed this one
         ("(..b", "(..b", TakeOver()),
         ("(...", "(..", Stay(None)),  # of an earlier step
         ("(..)", "(..)", TakeOver()),  # behind a call
-        ("(..)b", "(..)", Stay("r0")),
+        ("(..)b", "(..)", Stay(result(0))),
     ],
 )
 def test_the_way_to_work_between_steps(job, joiner, way):
     place = run(job).place(committed=9, between=True)
     assert way_to(place, run(joiner), between=True) == way
+
+
+def test_a_program_that_works_where_the_job_has_not_come_is_lost():
+    place = run("(..").place(committed=2, between=True)
+    assert isinstance(way_to(place, run("(..)"), between=True), Lost)
 
 
 def test_a_program_that_asks_for_a_step_where_the_job_is_in_between_runs_one_more():
@@ -90,14 +99,14 @@ def test_a_program_that_asks_for_a_step_where_the_job_is_in_between_runs_one_mor
 
 def test_results_after_an_ended_call_are_told_to_who_comes_there_later():
     place = run("(..)bb(.").place(committed=3, between=False)
-    assert way_to(place, run("(...)"), between=True) == Stay("r0")
-    assert way_to(place, run("(...)b"), between=True) == Stay("r1")
+    assert way_to(place, run("(...)"), between=True) == Stay(result(0))
+    assert way_to(place, run("(...)b"), between=True) == Stay(result(1))
 
 
 def test_results_in_the_last_step_of_an_ended_call_are_told_to_who_comes_there_later():
     place = run("(..bb)(").place(committed=2, between=False)
-    assert way_to(place, run("(.."), between=True) == Stay("r0")
-    assert way_to(place, run("(..b"), between=True) == Stay("r1")
+    assert way_to(place, run("(.."), between=True) == Stay(result(0))
+    assert way_to(place, run("(..b"), between=True) == Stay(result(1))
     assert way_to(place, run("(."), between=True) == Stay(None)  # of an earlier step
 
 

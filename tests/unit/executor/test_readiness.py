@@ -12,13 +12,16 @@ import pytest
 
 from trainmover_executor.moves.joining.waiting import Waiting
 from trainmover_executor.position.course import Course, EndCall, Stay
-from trainmover_executor.position.position import EndedCall, Place
+from trainmover_executor.position.position import EndedCall, Place, Returned
 from trainmover_executor.worker.to_standbys.places import Places
 
 HERE = Place(open=[[1, 5]], ended=[[], []], committed=5, between=0, results=[])
 OVER = Place(open=[], ended=[[EndedCall(5, 5, False, {})]], committed=5, between=0, results=[])
 EVALUATES = Place(open=[[1, 3]], ended=[[], []], committed=3, between=1, results=[])
-PASSED = Place(open=[[1, 3]], ended=[[], []], committed=3, between=0, results=["score"])
+SCORE = [Returned(1, "score")]
+PASSED = Place(
+    open=[[1, 3]], ended=[[], []], committed=3, between=0, results=[Returned(1, "score")]
+)
 
 
 class Job:
@@ -100,5 +103,5 @@ def test_it_is_ready_in_the_end_where_reading_never_gets_there(
 def test_it_waits_at_work_between_steps_that_the_job_has_not_passed() -> None:
     job = Job(EVALUATES, PASSED)
     standby = Standby(job, Reads(looks=1))
-    assert standby.way(between=True) == Stay("score")
+    assert standby.way(between=True) == Stay(SCORE[0])
     assert not job.heard

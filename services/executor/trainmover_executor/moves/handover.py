@@ -97,8 +97,9 @@ class Handover:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the job has completed a step of its own."""
-        return self._decisions.state.committed > self._decisions.state.origin
+        """Whether the job has completed a step of its own, or work in front of the first."""
+        state = self._decisions.state
+        return state.committed > state.origin or state.between > 0
 
     @property
     def pending(self) -> bool:
@@ -158,7 +159,7 @@ class Handover:
                     **moment.common(),
                     "voted": moment.voted.to_tree(),
                     "gradients": self._state.gradients() if moment.accumulates else None,
-                    "private_state": self.private_state.kept(step=state.committed),
+                    **self.private_state.kept(step=state.committed),
                     "followed": self._following.units_held(),
                     "parted": self._following.replicas.parted,
                 }
@@ -271,7 +272,9 @@ class Handover:
         """What a joiner has to know before it can take over."""
         state = self._decisions.state
         counts = {"committed": state.committed, "between": state.between, "begun": self.has_begun}
-        then = self.private_state.own_variables(step=self.committed)
+        # A joiner passes the work behind the draw of the next step by itself.
+        before = state.between - len(moment.passed)
+        then = self.private_state.own_variables(step=self.committed, ordinal=before)
         return {
             **counts,
             **moment.common(),

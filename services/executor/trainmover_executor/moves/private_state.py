@@ -8,6 +8,7 @@ for the next step is held by as many machines as ``trainmover.protocol.private_s
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from trainmover.errors import ProtocolError
@@ -15,6 +16,8 @@ from trainmover.job.plan import Plan
 from trainmover.job.topology import Layout
 from trainmover.protocol.private_state import holder_of, holders_of
 from trainmover_executor.collectives.linked.control import ControlCommunicator
+from trainmover_executor.moves.work_kept import WorkKept, packed_work
+from trainmover_executor.position.position import WorkDone
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
 
 __all__ = [
@@ -65,6 +68,7 @@ class PrivateStateKeeper:
         self._rank = rank
         self._kept: dict[int, dict[int, bytes]] = {}
         self._own: dict[int, dict[str, Any]] = {}
+        self._works = WorkKept()
 
     def exchange(self, content: dict[str, Any], *, step: int, followed: bool) -> bool:
         """Hand over one's own private state after ``step`` steps; keep the others'.
@@ -80,25 +84,57 @@ class PrivateStateKeeper:
         Raises:
             LinkBrokenError: A neighbour is gone.
         """
-        holders = holders_of(self._rank, self._layout)
         before = {k: v for k, v in self._own.items() if k == step - 1}
         self._own = {**before, step: content["variables"]}
         flag = _FOLLOWED if followed else _ALONE
-        own = flag + pack_tree({"step": step, "content": content}) if holders else b""
-        # As far before us as the holder is behind us: everybody swaps over the same distances.
-        world = self._layout.world_size
-        peers = [(holder, (2 * self._rank - holder) % world) for holder in holders]
-        states = self._control.exchange_bytes(own, peers=peers, limit=_LIMIT_BYTES)
-        received = {source: data for (_, source), data in zip(peers, states, strict=True)}
+        received = self._swap(lambda: flag + pack_tree({"step": step, "content": content}))
         # The ones before the latest are kept: a vote that broke after the exchange may turn out
         # void, and then the start of the step is what a joiner needs.
         kept = {k: v for k, v in self._kept.items() if k == step - 1}
         self._kept = {**kept, step: {rank: data[1:] for rank, data in received.items()}}
-        return bool(peers) and received[peers[0][1]][:1] == _FOLLOWED
+        self._works.forget(before=step - 1)
+        return any(data[:1] == _FOLLOWED for data in [*received.values()][:1])
 
-    def own_variables(self, *, step: int) -> dict[str, Any]:
-        """The program's variables in this rank's own private state after ``step`` steps."""
-        return self._own.get(step, {})
+    def exchange_work(self, work: WorkDone, *, step: int) -> None:
+        """The same behind work between steps, which may be another at each rank.
+
+        Args:
+            work: What it returned at this rank, and where this rank is.
+            step: Steps completed by the job.
+
+        Raises:
+            LinkBrokenError: A neighbour is gone.
+        """
+        self._works.did(work, step=step)
+        for rank, data in self._swap(lambda: packed_work(work)).items():
+            self._works.heard(data, rank=rank, step=step)
+
+    def _swap(self, own: Callable[[], bytes]) -> dict[int, bytes]:
+        """Give ``own`` to all holders.
+
+        Returns:
+            What came from whom this rank is a holder of, by rank, the nearest first.
+
+        Raises:
+            LinkBrokenError: One of them is gone.
+        """
+        holders = holders_of(self._rank, self._layout)
+        # As far before us as the holder is behind us: everybody swaps over the same distances.
+        world = self._layout.world_size
+        peers = [(holder, (2 * self._rank - holder) % world) for holder in holders]
+        mine = own() if holders else b""
+        states = self._control.exchange_bytes(mine, peers=peers, limit=_LIMIT_BYTES)
+        return {source: data for (_, source), data in zip(peers, states, strict=True)}
+
+    def own_variables(self, *, step: int, ordinal: int = 0) -> dict[str, Any]:
+        """The program's variables in this rank's own private state after ``step`` steps.
+
+        Args:
+            step: Steps completed by the job.
+            ordinal: As of the last work between steps up to this one, if there was any since.
+        """
+        later = self._works.own_variables(step=step, ordinal=ordinal)
+        return self._own.get(step, {}) if later is None else later
 
     def neighbours_variables(self, *, step: int) -> dict[str, Any]:
         """The same of some rank whose private state is kept here; empty where there is none."""
@@ -110,24 +146,30 @@ class PrivateStateKeeper:
     def held(self, rank: int, *, step: int) -> dict[str, Any]:
         """The kept private state of ``rank`` after ``step`` steps, as a portable tree.
 
+        Of its vote, and behind work between steps. A job that has not voted has the latter alone.
+
         Raises:
             ProtocolError: There is none.
         """
-        data = self._kept.get(step, {}).get(rank)
-        if data is None:
+        works = self._works.of(rank, step=step)
+        data = self._kept.get(step, {}).get(rank, b"")
+        has_voted = min(self._kept, default=step + 1) <= step
+        if not data and (has_voted or not works["results"]):
             raise ProtocolError(
                 f"rank {self._rank} keeps no private state of rank {rank} after {step} steps, only "
                 f"{ {k: sorted(v) for k, v in self._kept.items()} }"
             )
-        return {"private_state": data}
+        return {"private_state": data, **works}
 
-    def kept(self, *, step: int) -> list[list[Any]]:
-        """(rank, private state) of all that is kept for ``step``, for the next holder."""
-        return [[rank, data] for rank, data in sorted(self._kept.get(step, {}).items())]
+    def kept(self, *, step: int) -> dict[str, Any]:
+        """All that is kept for ``step``, for the next holder, as a portable tree."""
+        states = [[rank, data] for rank, data in sorted(self._kept.get(step, {}).items())]
+        return {"private_state": states, "works": self._works.kept(step=step)}
 
-    def keep(self, states: list[list[Any]], *, step: int) -> None:
-        """Take over what another process kept for ``step``."""
-        self._kept = {step: dict(states)}
+    def keep(self, kept: Mapping[str, Any], *, step: int) -> None:
+        """Take over what another process ``kept`` for ``step``."""
+        self._kept = {step: dict(kept["private_state"])}
+        self._works.keep(kept.get("works", []), step=step)
 
 
 def open_private_state(data: bytes) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainmover_executor.position.position import EndedCall, Place, Position
+from trainmover_executor.position.position import EndedCall, Place, Position, Returned
 
 __all__ = [
     "Course",
@@ -41,7 +41,7 @@ class Level:
     ordinal: int
     drawn: int = 0
     ended: list[EndedCall] = field(default_factory=list)
-    results: list[Any] = field(default_factory=list)
+    results: list[Returned] = field(default_factory=list)
 
 
 class Course:
@@ -104,7 +104,7 @@ class Course:
         earlier.append(ended)
 
     @property
-    def results(self) -> list[Any]:
+    def results(self) -> list[Returned]:
         """What ``between_steps`` returned since the last step, or the last end of a call."""
         innermost = self.levels[-1]
         return innermost.ended[-1].results if innermost.ended else innermost.results
@@ -163,9 +163,9 @@ class TakeOver:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """In ``between_steps``: the job has passed it; this is what it returned."""
+    """In ``between_steps``: the job has passed it; this is what it returned, if that is told."""
 
-    result: Any
+    returned: Returned | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +261,8 @@ def _between(place: Place, course: Course) -> Way:
     mine, innermost = course.results, course.levels[-1]
     passed = len(innermost.ended)
     inside = depth == 0 or innermost.drawn == place.open[depth - 1][1]
+    if inside and passed > len(place.ended[depth]):
+        return Lost("this program has passed calls of session.steps() that the job has not")
     if inside and passed == len(place.ended[depth]) and depth == len(place.open):
         if place.between == len(mine) + 1:
             return TakeOver()
@@ -270,5 +272,5 @@ def _between(place: Place, course: Course) -> Way:
     return Stay(None)
 
 
-def _nth(values: list[Any], index: int) -> Any:
+def _nth(values: list[Returned], index: int) -> Returned | None:
     return values[index] if index < len(values) else None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainmover_executor.position.placement import Placement
-from trainmover_executor.position.position import Place, Position
+from trainmover_executor.position.position import Place, Position, WorkDone
 
 __all__ = ["Moment"]
 
@@ -23,8 +23,8 @@ class Moment:
         accumulates: Gradients are part of the state: bodies since the last step of an optimizer
             accumulated them.
         voted: The same at the last vote, from where a joiner runs the code behind it.
-        passed: What ``between_steps`` has returned since in front of the body of the next step. A
-            joiner that comes here is told that, and does not do it again.
+        passed: The work between steps that was done since, in front of the body of the next step.
+            A joiner that comes here is told of it, and does not do it again.
         large: What is large of the program's variables, by its prints: live tensors.
     """
 
@@ -34,7 +34,7 @@ class Moment:
     votes_at_end: bool
     accumulates: bool
     voted: Position
-    passed: list[Any] = field(default_factory=list)
+    passed: list[WorkDone] = field(default_factory=list)
     large: dict[str, Any] = field(default_factory=dict)
 
     def common(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Moment:
             "placement": self.placement.to_tree(),
             "votes_at_end": self.votes_at_end,
             "accumulates": self.accumulates,
-            "passed": self.passed,
+            "passed": [work.to_tree() for work in self.passed],
         }
 
     def to_tree(self) -> dict[str, Any]:
@@ -63,5 +63,5 @@ class Moment:
             votes_at_end=common["votes_at_end"],
             accumulates=common["accumulates"],
             voted=voted,
-            passed=common["passed"],
+            passed=[WorkDone.from_tree(work) for work in common["passed"]],
         )

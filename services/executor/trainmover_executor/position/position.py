@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-__all__ = ["EndedCall", "Place", "Position"]
+__all__ = ["EndedCall", "Place", "Position", "Returned", "WorkDone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Position:
             ``Moment.accumulates``); else None.
         at_end: At a vote: whether it was cast at the end of the body.
         settings: At a vote: see ``TrainingState.settings``.
-        open: At a vote: the open calls, as in ``Place.open``.
+        open: At a vote, and behind work between steps: the open calls, as in ``Place.open``.
         given: At a vote: variables that were others when the program was given the step.
     """
 
@@ -52,6 +53,45 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
+class Returned:
+    """What a call of ``session.between_steps`` returned at one rank.
+
+    Attributes:
+        ordinal: Pieces of work between steps that the job had completed with it.
+        value: What it returned; None where that cannot be carried.
+    """
+
+    ordinal: int
+    value: Any
+
+    def to_tree(self) -> list[Any]:
+        """As a portable tree."""
+        return [self.ordinal, self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkDone:
+    """Work between steps that all ranks have done, at one of them.
+
+    Attributes:
+        returned: What it returned.
+        position: Where the rank was then.
+    """
+
+    returned: Returned
+    position: Position
+
+    def to_tree(self) -> dict[str, Any]:
+        """As a portable tree."""
+        return {"returned": self.returned.to_tree(), "position": self.position.to_tree()}
+
+    @staticmethod
+    def from_tree(tree: dict[str, Any]) -> WorkDone:
+        """From a portable tree."""
+        return WorkDone(Returned(*tree["returned"]), Position.from_tree(tree["position"]))
+
+
+@dataclass(frozen=True, slots=True)
 class EndedCall:
     """How a call of ``session.steps`` ended, for a joiner that comes after it.
 
@@ -73,8 +113,8 @@ class EndedCall:
     committed: int
     left: bool
     variables: dict[str, Any]
-    inside: list[Any] = field(default_factory=list)
-    results: list[Any] = field(default_factory=list)
+    inside: list[Returned] = field(default_factory=list)
+    results: list[Returned] = field(default_factory=list)
     at_end: bool = False
     given: dict[str, Any] = field(default_factory=dict)
     rng: dict[str, Any] = field(default_factory=dict)
@@ -83,6 +123,16 @@ class EndedCall:
     def variables_when_given(self) -> dict[str, Any]:
         """Where the loop was left: the program's variables when it was given the last step."""
         return {**self.variables, **self.given}
+
+    def to_tree(self) -> dict[str, Any]:
+        """As a portable tree."""
+        tree = {name: getattr(self, name) for name in _ENDED}
+        return {**tree, **{name: _to_trees(tree[name]) for name in _RESULTS}}
+
+    @staticmethod
+    def from_tree(tree: dict[str, Any]) -> EndedCall:
+        """From a portable tree."""
+        return EndedCall(**{**tree, **{name: _from_trees(tree[name]) for name in _RESULTS}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +155,40 @@ class Place:
     ended: list[list[EndedCall]]
     committed: int
     between: int
-    results: list[Any]
+    results: list[Returned]
 
     def to_tree(self) -> dict[str, Any]:
         """As a portable tree."""
         tree = {name: getattr(self, name) for name in _PLACE}
-        ended = [[{n: getattr(one, n) for n in _ENDED} for one in level] for level in self.ended]
-        return {**tree, "ended": ended}
+        ended = [[one.to_tree() for one in level] for level in self.ended]
+        return {**tree, "ended": ended, "results": _to_trees(self.results)}
 
     @staticmethod
     def from_tree(tree: dict[str, Any]) -> Place:
         """From a portable tree."""
-        ended = [[EndedCall(**one) for one in level] for level in tree["ended"]]
-        return Place(**{**{name: tree[name] for name in _PLACE}, "ended": ended})
+        ended = [[EndedCall.from_tree(one) for one in level] for level in tree["ended"]]
+        known = {name: tree[name] for name in _PLACE}
+        return Place(**{**known, "ended": ended, "results": _from_trees(tree["results"])})
+
+    def returning(self, values: Mapping[int, Returned]) -> Place:
+        """The same with what another rank's work returned, by ordinal, as far as that is known."""
+
+        def others(results: list[Returned]) -> list[Returned]:
+            return [values.get(one.ordinal, one) for one in results]
+
+        ended = [
+            [replace(one, inside=others(one.inside), results=others(one.results)) for one in level]
+            for level in self.ended
+        ]
+        return replace(self, ended=ended, results=others(self.results))
+
+
+def _to_trees(results: list[Returned]) -> list[list[Any]]:
+    return [one.to_tree() for one in results]
+
+
+def _from_trees(trees: list[list[Any]]) -> list[Returned]:
+    return [Returned(*tree) for tree in trees]
 
 
 _POSITION: Final = (
@@ -128,4 +199,5 @@ _ENDED: Final = (
     *("drawn", "committed", "left", "variables", "inside", "results", "at_end", "given"),
     "rng",
 )
+_RESULTS: Final = ("inside", "results")
 _PLACE: Final = ("open", "ended", "committed", "between", "results")

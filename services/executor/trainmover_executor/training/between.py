@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -10,6 +12,7 @@ from trainmover.errors import StaleEpochError, TrainMoverError
 from trainmover_executor.decisions.effects import BetweenBroke, BetweenPassed
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.moves.handover import Handover
+from trainmover_executor.position.position import Position, Returned, WorkDone
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.state.packing.portable import pack_tree
 from trainmover_executor.state.redo import StepStart
@@ -44,17 +47,24 @@ class BetweenSteps:
         self._variables = variables
 
     def attempt(
-        self, work: Callable[[], Any], frame: FrameType, *, accumulates: bool
-    ) -> tuple[bool, Any]:
+        self,
+        work: Callable[[], Any],
+        frame: FrameType,
+        *,
+        accumulates: bool,
+        here: Callable[[], Position],
+    ) -> tuple[WorkDone | None, Any]:
         """Do it once; where it broke, all is as it was when it began.
 
         Args:
             work: What the program passed.
             frame: The program's frame that asks.
             accumulates: Gradients are part of the state: earlier bodies accumulated them.
+            here: Where this rank is, once the work is done.
 
         Returns:
-            Whether no rank's communication broke, and what ``work`` returned.
+            What others are told of it, and what ``work`` returned; the former is None where some
+            rank's communication broke.
         """
         start = StepStart(self._state)
         start.capture(self._handover.committed, accumulates=accumulates)
@@ -71,32 +81,49 @@ class BetweenSteps:
                 raise
         finally:
             restore_rng(start.rng)
-        if self._is_whole():
+        if (done := self._agreed(result, here)) is not None:
             self._variables.note_changes()
-            return True, result
+            return done, result
         # A consequence of the broken communication: all is as it was when the work began.
         start.restore()
         self._state.load_modes(modes)
         self._variables.put_back(frame)
-        return False, None
+        return None, None
 
-    def _is_whole(self) -> bool:
-        """Whether no rank's communication broke since the step; all ranks come to the same."""
+    def pass_over(self, done: WorkDone, frame: FrameType) -> None:
+        """Be where the rank that this one replaces was behind work between steps.
+
+        Args:
+            done: The work.
+            frame: The program's frame that asks for it.
+        """
+        values, large = copy.deepcopy(done.position.variables), self._variables.contents
+        self._variables.load(values, frame, contents=large)
+        self._state.load_buffers(done.position.buffers)
+
+    def _agreed(self, result: Any, here: Callable[[], Position]) -> WorkDone | None:
+        """The work, where no rank's communication broke since the step; so it is at all ranks."""
         runtime, handover = self._runtime, self._handover
         runtime.drain()
         if runtime.latch.is_set:
-            return False
+            return None
+        value = told_of(result)
+        there = here()
+        there = replace(there, buffers=[[index, each.clone()] for index, each in there.buffers])
+        done = WorkDone(Returned(runtime.decisions.state.between + 1, value), there)
         try:
+            handover.private_state.exchange_work(done, step=handover.committed)
+            runtime.reach("between.cast")
             runtime.agree([1], best=min)
         except (LinkBrokenError, StaleEpochError) as error:
             runtime.decisions.take(BetweenBroke(str(error)))
-            return handover.resolve_undecided()
+            return done if handover.resolve_undecided() else None
         runtime.decisions.take(BetweenPassed())
-        return True
+        return done
 
 
 def told_of(result: Any) -> Any:
-    """What a joiner on its way is told that ``between_steps`` returned; None if it cannot be."""
+    """What others are told that ``between_steps`` returned; None if it cannot be carried."""
     try:
         pack_tree({"result": result})
     except TrainMoverError:

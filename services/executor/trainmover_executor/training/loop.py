@@ -25,7 +25,7 @@ from trainmover_executor.feed.cycle import Cycle
 from trainmover_executor.moves.handover import Handover
 from trainmover_executor.position.moment import Moment
 from trainmover_executor.position.placement import Placement
-from trainmover_executor.position.position import Position
+from trainmover_executor.position.position import Position, WorkDone
 from trainmover_executor.program.frames import signature_of
 from trainmover_executor.program.values.compare import differing
 from trainmover_executor.program.variables import LoopVariables
@@ -38,7 +38,7 @@ from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import capture_rng
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.training.attempt import Attempt
-from trainmover_executor.training.between import BetweenSteps, told_of
+from trainmover_executor.training.between import BetweenSteps
 from trainmover_executor.training.calls import Call, OpenCalls, StepIterator
 from trainmover_executor.training.step import Step
 from trainmover_executor.training.vote import Voting
@@ -115,7 +115,7 @@ class TrainingLoop:
         self._batches: dict[Any, Batches] = {}
         self._voted = Position([], {}, [], {})
         self._given: dict[str, Any] = {}
-        self._passed: list[Any] = []
+        self._passed: list[WorkDone] = []
         self._moment: Moment | None = None
         self.attempt = Attempt(
             runtime,
@@ -455,22 +455,26 @@ class TrainingLoop:
             if self._runtime.sandboxed:
                 return result  # type: ignore[no-any-return]
         if self._passed:
-            result = self._passed.pop(0)
-            self._note_passed(result)
-            return result  # type: ignore[no-any-return]
+            done = self._passed.pop(0)
+            self._between.pass_over(done, frame)
+            self._note_passed(done)
+            return done.returned.value  # type: ignore[no-any-return]
         while True:
             self._look(frame, between=True)
             self._settle()
             complete, result = self._between.attempt(
-                work, frame, accumulates=self.attempt.accumulates
+                work,
+                frame,
+                accumulates=self.attempt.accumulates,
+                here=lambda: replace(self.here(frame), open=self.calls.course.open),
             )
-            if complete:
+            if complete is not None:
                 self._forget_drawn()
-                self._note_passed(told_of(result))
+                self._note_passed(complete)
                 return result  # type: ignore[no-any-return]
 
-    def _note_passed(self, result: Any) -> None:
-        self.calls.course.results.append(result)
+    def _note_passed(self, done: WorkDone) -> None:
+        self.calls.course.results.append(done.returned)
         if self.calls.holds_a_step and self._moment is not None:
-            self._moment = replace(self._moment, passed=[*self._moment.passed, result])
+            self._moment = replace(self._moment, passed=[*self._moment.passed, done])
             self._show()

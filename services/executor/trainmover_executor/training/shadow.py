@@ -18,7 +18,7 @@ from trainmover_executor.messages.worker import Warmed
 from trainmover_executor.moves.handover import Handover
 from trainmover_executor.position.course import EndCall, OneMoreStep, Stay, TakeOver, Way
 from trainmover_executor.position.moment import Moment
-from trainmover_executor.position.position import EndedCall, Position
+from trainmover_executor.position.position import EndedCall, Position, Returned
 from trainmover_executor.state.rng import restore_rng
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.training.calls import Call, StepIterator
@@ -305,16 +305,21 @@ class Shadow:
         course = self._loop.calls.course
         if not self._is_warm:
             result = work()
-            course.results.append(None)
+            course.results.append(Returned(0, None))
             return result
         way, moment = self._way(between=True)
         if isinstance(way, TakeOver):
             assert moment is not None  # noqa: S101 - it comes with it
             self._take_over(moment, frame, None)
             return None
-        result = way.result if isinstance(way, Stay) else None
-        course.results.append(result)
-        return result
+        returned = way.returned if isinstance(way, Stay) else None
+        position = self._joiner.position_behind(returned)
+        if position is not None:
+            self._set_variables(position.variables, frame)
+            restore_rng(position.rng)
+            self._state.load_buffers(position.buffers)
+        course.results.append(returned or Returned(0, None))
+        return None if returned is None else returned.value
 
     # -- the end of being a standby ----------------------------------------------------------------
 

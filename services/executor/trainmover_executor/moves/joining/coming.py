@@ -13,8 +13,10 @@ import torch
 from trainmover.job.plan import Plan
 from trainmover_executor.links.link import Link
 from trainmover_executor.moves.predict import is_computed, predicted
+from trainmover_executor.moves.private_state import open_private_state
+from trainmover_executor.moves.work_kept import results_of, works_of
 from trainmover_executor.position.course import place_of_vote, still_open
-from trainmover_executor.position.position import Place, Position
+from trainmover_executor.position.position import Place, Position, Returned, WorkDone
 from trainmover_executor.program.values.large import is_whole
 from trainmover_executor.program.values.plain import is_plain
 from trainmover_executor.state.handing_over.follow import StateFollower
@@ -41,8 +43,10 @@ class Coming:
         link: To the leaver, or to the replica that gives the state.
         told: What the giver said of where the job stands; empty until it did.
         voted: What the rank that is replaced alone knew at its last vote; None for a planned move.
-        now: The same at the place where the job stands, if it had shown that before it died.
-        ran_the_rest: Whether the program ran the code behind that vote, from ``voted``.
+        works: What it knew behind each work between steps since, by ordinal.
+        now: What it knew at the place where the job stands, if it had shown that before it died.
+        ran_the_rest: Whether the program ran the code behind that vote, from ``voted``, or behind
+            later work, from where the dead rank was then.
         is_beyond: Whether the program had passed the call of that vote before the machine died.
         hidden: How the paths begin of variables that cannot be seen from that vote: those of
             generators that give the steps on.
@@ -61,6 +65,7 @@ class Coming:
         self.link: Link | None = None
         self.told: dict[str, Any] = {}
         self.voted: Position | None = None
+        self.works: dict[int, Position] = {}
         self.now: Position | None = None
         self.ran_the_rest = False
         self.is_beyond = False
@@ -91,6 +96,41 @@ class Coming:
         if self.needs_the_rest and self.voted is not None:
             return place_of_vote(self.voted.open, place)
         return place
+
+    def take_private_state(self, tree: dict[str, Any]) -> None:
+        """A neighbour of the dead rank says what it kept of that.
+
+        What work between steps returned may be another at each rank: where the job stands was told
+        by one of them, so what it tells of results is replaced.
+        """
+        if tree["private_state"]:
+            self.voted = Position.from_tree(open_private_state(tree["private_state"]))
+        works = works_of(tree)
+        self.works = {n: there for n, there in works.items() if n <= self.told["between"]}
+        results = results_of(tree)
+        known = {n: returned for n, returned in results.items() if returned is not None}
+        self.told["place"] = Place.from_tree(self.told["place"]).returning(known).to_tree()
+        passed = [WorkDone.from_tree(work).returned for work in self.told["passed"]]
+        mine = [
+            WorkDone(known.get(one.ordinal, one), self.works.get(one.ordinal, NOWHERE))
+            for one in passed
+        ]
+        self.told["passed"] = [work.to_tree() for work in mine]
+        if any(results.get(ordinal, ...) is None for ordinal in self.works):
+            log.warning(
+                "what session.between_steps returned at the rank that died was too large for a "
+                "neighbour to keep: this one has what another rank's returned"
+            )
+
+    @property
+    def known(self) -> Position | None:
+        """The last that is known of the dead rank in front of where the job stands."""
+        last = self.told["between"] - len(self.told["passed"])
+        return self.works.get(last, self.voted)
+
+    def behind(self, returned: Returned | None) -> Position | None:
+        """Where the dead rank was behind work that the program passes, if that is known."""
+        return None if returned is None else self.works.get(returned.ordinal)
 
     def vote_of_rest(self) -> Position | None:
         """The vote behind which the program runs one more step; None if that is not known."""
@@ -130,17 +170,19 @@ class Coming:
             return NOWHERE  # an unborn job: this rank's own beginning is the dead rank's
         if self.now is not None:
             return self.now
+        known = self.known
+        assert known is not None  # noqa: S101 - it is the vote at least
         place = Place.from_tree(self.told["place"])
-        known = still_open(self.voted.open, place)
-        feeds: list[dict[str, Any] | None] = [*self.voted.feeds[:known]]
-        feeds += [None] * (len(place.open) - known)
-        if self.is_beyond:
+        opened = still_open(known.open, place)
+        feeds: list[dict[str, Any] | None] = [*known.feeds[:opened]]
+        feeds += [None] * (len(place.open) - opened)
+        if self.is_beyond and known is self.voted:
             log.warning("random numbers are as they were at the last vote of the dead rank")
         return Position(
             feeds=feeds,
-            rng=self.voted.rng if self.is_beyond else capture_rng(),
-            buffers=self.voted.buffers,
-            variables=self._variables(self.voted, quiet=issued == self.issued),
+            rng=known.rng if self.is_beyond else capture_rng(),
+            buffers=known.buffers,
+            variables=self._variables(known, quiet=issued == self.issued),
         )
 
     def put_state_back(self, extras: Mapping[str, Stateful]) -> None:
@@ -159,24 +201,24 @@ class Coming:
             extras[name].load_state_dict(state)
         restore_rng(rng)
 
-    def _variables(self, voted: Position, *, quiet: bool) -> dict[str, Any]:
+    def _variables(self, known: Position, *, quiet: bool) -> dict[str, Any]:
         """Variables that the program does not have right already.
 
         It set them itself, from the dead rank's values. What it may have wrong is what it computed
         from collectives, which are stand-ins here, from gradients, which are those of its own
-        shadow body, and what cannot be seen from the vote: if that is alike at all ranks, it is
+        shadow body, and what cannot be seen from there: if that is alike at all ranks, it is
         what the giver has.
 
         Args:
-            voted: At the vote.
+            known: The last that is known of it.
             quiet: The code behind it issued no collective.
         """
         told = self.told
-        certain, unknown = predicted(voted.variables, then=told["then"], now=told["now"])
+        certain, unknown = predicted(known.variables, then=told["then"], now=told["now"])
         unsure = [path for path in unknown if self._is_hidden(path)]
         unsure += [
             path
-            for path, tree in voted.variables.items()
+            for path, tree in known.variables.items()
             if path not in certain and not is_whole(tree, self.large)
         ]
         if unsure:
@@ -184,13 +226,16 @@ class Coming:
                 "variables that differ from rank to rank are as this standby had them",
                 variables=unsure,
             )
-        return {
+        set_here = {
             path: value
             for path, value in certain.items()
             if self.is_beyond
             or self._is_hidden(path)
-            or (path in voted.variables and (not quiet or is_computed(voted.variables[path])))
+            or (path in known.variables and (not quiet or is_computed(known.variables[path])))
         }
+        # A program that had passed that work before was told no variables there.
+        beyond_work = self.is_beyond and known is not self.voted
+        return {**known.variables, **set_here} if beyond_work else set_here
 
     def _is_hidden(self, path: str) -> bool:
         return path.partition(".")[0] in self.hidden

@@ -31,18 +31,18 @@ from trainmover_executor.moves.private_state import (
     PrivateStateKeeper,
     PrivateStateLostError,
     giver_of,
-    open_private_state,
 )
 from trainmover_executor.position.course import (
     Course,
     Lost,
     OneMoreStep,
+    Stay,
     TakeOver,
     Way,
     way_to,
 )
 from trainmover_executor.position.moment import Moment
-from trainmover_executor.position.position import Place, Position
+from trainmover_executor.position.position import Place, Position, Returned
 from trainmover_executor.redundancy.replicas import SAYS_NOTHING
 from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.redundancy.snapshot import take_again
@@ -175,6 +175,10 @@ class Joiner:
             self._refuse(coming, way.reason)
         return way, self._take_over(coming) if isinstance(way, TakeOver) else None
 
+    def position_behind(self, returned: Returned | None) -> Position | None:
+        """Where the dead rank was behind work between steps that the program passes, if known."""
+        return None if self._coming is None else self._coming.behind(returned)
+
     def runs_the_rest(self, *, hidden: frozenset[str]) -> None:
         """The program runs the code behind a vote from which it does not see ``hidden``."""
         if self._coming is not None:
@@ -208,9 +212,9 @@ class Joiner:
             self._check_wanted(plan)
             coming.link = runtime.table.link(STATE_GROUP, runtime.rank, timeout_s=_PATIENCE_S)
             return coming
-        committed, _, _ = runtime.agree([_UNBORN, _UNBORN, 0], best=max)
+        committed, between, _ = runtime.agree([_UNBORN, _UNBORN, 0], best=max)
         runtime.agree(SAYS_NOTHING, best=min)
-        if committed > runtime.decisions.state.origin:
+        if committed > runtime.decisions.state.origin or between > 0:
             with contextlib.suppress(PrivateStateLostError):  # which is said when it is asked for
                 runtime.table.call_ahead(PRIVATE_STATE_GROUP, giver_of(plan, runtime.rank))
         source = plan.sources[runtime.rank]
@@ -219,7 +223,7 @@ class Joiner:
             coming.link, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S
         )
         if coming.told["begun"]:
-            coming.voted = Position.from_tree(self._receive_private_state(plan))
+            coming.take_private_state(self._receive_private_state(plan))
         seen = runtime.places.seen()
         if seen is not None and _same_place(seen["place"], coming.told["place"]):
             coming.now = Position.from_tree(seen["position"])
@@ -236,10 +240,19 @@ class Joiner:
             way = OneMoreStep(drawn=target.open[-1][1])
         if isinstance(way, OneMoreStep):
             coming.ran_the_rest = len(course.levels) - 1 == len(target.open)
-            if coming.arrived is None:
-                self._receive(coming)
-                self._keep(coming)
+            self._have_state(coming)
+        if isinstance(way, Stay) and coming.behind(way.returned) is not None:
+            # From here on the program runs as the dead rank's did.
+            coming.ran_the_rest, coming.is_beyond = True, False
+            coming.issued = self._runtime.latch.issued
+            self._have_state(coming)
         return way
+
+    def _have_state(self, coming: Coming) -> None:
+        """The code that the program runs on its way sees the state that the job has."""
+        if coming.arrived is None:
+            self._receive(coming)
+            self._keep(coming)
 
     def _followed(self, coming: Coming, course: Course, *, between: bool, data: Data) -> Way:
         """Be kept current by the leaver, as long as its program is where this one is."""
@@ -316,7 +329,7 @@ class Joiner:
         assert follower is not None  # noqa: S101 - it received the message
         if coming.arrived is not None:
             coming.arrived.restore()
-        self._private_state.keep(message["private_state"], step=message["committed"])
+        self._private_state.keep(message, step=message["committed"])
         self._following.adopt(message["followed"], parted=message["parted"])
         self._state.drop_gradients()
         if message["gradients"] is not None:
@@ -387,8 +400,9 @@ class Joiner:
         except PrivateStateLostError as error:
             self._reports.refuse(plan, str(error))
         link = runtime.table.link(PRIVATE_STATE_GROUP, holder, timeout_s=HAND_OVER_TIMEOUT_S)
+        tree: dict[str, Any]
         tree, _ = receive_tree(link, epoch=plan.epoch, live={}, first_timeout_s=HAND_OVER_TIMEOUT_S)
-        return open_private_state(tree["private_state"])
+        return tree
 
 
 def _same_place(one: dict[str, Any], other: dict[str, Any]) -> bool:

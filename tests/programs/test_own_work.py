@@ -1,0 +1,35 @@
+"""What work between steps returns and leaves behind may be each rank's own; see ADR 54."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.programs.drive import Drive, Left, Spot
+
+pytestmark = pytest.mark.job
+
+SCRIPT = "own_work"
+Undisturbed = Callable[..., Left]
+
+
+@pytest.mark.parametrize(
+    "spot",
+    [
+        Spot("step.begin", 12, 2),  # behind the work of a new call
+        Spot("vote.begin", 13, 1),  # behind work that came behind the draw
+        Spot("vote.begin", 0, 2),  # the job has no vote yet, but work
+    ],
+    ids=["behind a call", "behind a draw", "before the first vote"],
+)
+def test_a_standby_that_comes_late_has_the_results_of_the_dead_rank(
+    spot: Spot, drive: Drive, undisturbed: Undisturbed
+) -> None:
+    drive.replaced_late(SCRIPT, spot=spot).same_as(undisturbed(SCRIPT), killed=spot.rank)
+
+
+@pytest.mark.parametrize("at", [3, 12])
+def test_a_joiner_has_the_results_of_the_leaver(
+    at: int, drive: Drive, undisturbed: Undisturbed
+) -> None:
+    drive.moved(SCRIPT, slot=1, at=at).same_as(undisturbed(SCRIPT))
