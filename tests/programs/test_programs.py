@@ -94,9 +94,18 @@ def test_a_crash_at_the_end_of_a_call_changes_no_bit(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("script", ["counter", "epochs", "nested", "workers", "stateful", "fsdp"])
+@pytest.mark.parametrize("script", ["counter", "workers", "stateful"])
 def test_a_crash_before_the_first_step_changes_no_bit(
     script: str, drive: Drive, undisturbed: Undisturbed
 ) -> None:
     left = drive.killed(script, spots=[Spot("step.begin", 0, 2)], warm_at=0)
+    left.same_as(undisturbed(script), killed=2)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("script", ["counter", "epochs", "ppo"])
+def test_a_standby_that_comes_to_a_job_without_a_step_changes_no_bit(
+    script: str, drive: Drive, undisturbed: Undisturbed
+) -> None:
+    left = drive.replaced_late(script, spot=Spot("step.begin", 0, 2))
     left.same_as(undisturbed(script), killed=2)

@@ -19,7 +19,7 @@ from trainmover_executor.moves.handover import Handover
 from trainmover_executor.position.course import EndCall, OneMoreStep, Stay, TakeOver, Way
 from trainmover_executor.position.moment import Moment
 from trainmover_executor.position.position import EndedCall, Position, Returned
-from trainmover_executor.state.rng import restore_rng
+from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.training.calls import Call, StepIterator
 from trainmover_executor.training.step import Step
@@ -304,9 +304,12 @@ class Shadow:
         """Work between steps in the sandbox, or what it returned in the job."""
         course = self._loop.calls.course
         if not self._is_warm:
-            result = work()
-            course.results.append(Returned(0, None))
-            return result
+            rng = capture_rng()
+            try:
+                return work()
+            finally:
+                restore_rng(rng)  # as in the job
+                course.results.append(Returned(0, None))
         way, moment = self._way(between=True)
         if isinstance(way, TakeOver):
             assert moment is not None  # noqa: S101 - it comes with it
