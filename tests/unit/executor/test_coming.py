@@ -9,9 +9,12 @@ import pytest
 import torch
 from tests.unit.executor.decisions import plan
 
+from trainmover_executor.moves.course_packing import PACKING, result_of, told_of
 from trainmover_executor.moves.joining.coming import NOWHERE, Coming
 from trainmover_executor.moves.work_kept import WorkKept, packed_work, results_of, works_of
-from trainmover_executor.position.position import EndedCall, Place, Position, Returned, WorkDone
+from trainmover_executor.position.ended import EndedCall, EndedCalls
+from trainmover_executor.position.position import Place, Position, WorkDone
+from trainmover_executor.position.results import Results, Returned
 
 
 def voted(*open_calls: list[int], **variables: Any) -> Position:
@@ -20,8 +23,8 @@ def voted(*open_calls: list[int], **variables: Any) -> Position:
 
 
 def place(*open_calls: list[int], ended: int = 0) -> Place:
-    calls = [EndedCall(4, 4, False, {})] * ended
-    return Place(list(open_calls), [calls, *([] for _ in open_calls)], 4, 0, [])
+    calls = EndedCalls(EndedCall(4, 4, False, {}) if ended else None)
+    return Place(list(open_calls), [calls, *(EndedCalls() for _ in open_calls)], 4, 0)
 
 
 def coming(
@@ -133,8 +136,10 @@ def rollout(ordinal: int, **variables: Any) -> WorkDone:
 class TestWorkBetweenSteps:
     def coming(self, *works: WorkDone, passed: tuple[int, ...] = ()) -> Coming:
         """To a place behind the second and the third work of the job, told of by another rank."""
-        theirs = [Returned(n, f"theirs {n}") for n in (1, 2, 3)]
-        now = Place([], [[EndedCall(4, 4, False, {}, results=theirs[:2])]], 4, 0, theirs[2:])
+        theirs = Results()
+        for n in (1, 2, 3):
+            theirs.add(Returned(n, f"theirs {n}"), packing=PACKING)
+        now = Place([], [EndedCalls(EndedCall(4, 4, False, {}))], 4, 0, [1, 2, 3], theirs)
         one = coming(voted([1, 4], drawn=1), now, drawn=6)
         told = [WorkDone(Returned(n, f"theirs {n}"), voted(drawn=6)).to_tree() for n in passed]
         one.told = {**one.told, "between": 3 + len(passed), "passed": told}
@@ -143,8 +148,14 @@ class TestWorkBetweenSteps:
 
     def test_it_returns_what_it_returned_at_the_dead_rank(self) -> None:
         place = Place.from_tree(self.coming(rollout(2), rollout(3)).told["place"])
-        assert [one.value for one in place.ended[0][0].results] == ["theirs 1", "own 2"]
-        assert [one.value for one in place.results] == ["own 3"]
+        returned = [place.returned.of(n, packing=PACKING) for n in place.results]
+        assert [one.value for one in returned] == ["theirs 1", "own 2", "own 3"]
+
+    def test_a_large_result_is_the_dead_ranks_too(self) -> None:
+        large = WorkDone(Returned(2, told_of(torch.full((2000,), 7.0))), voted())
+        place = Place.from_tree(self.coming(large, rollout(3)).told["place"])
+        assert (result_of(place.returned.of(2, packing=PACKING)) == 7.0).all()
+        assert place.returned.of(3, packing=PACKING).value == "own 3"
 
     def test_the_program_goes_on_behind_the_last_one(self) -> None:
         one = self.coming(rollout(2, drawn=4), rollout(3, drawn=5))

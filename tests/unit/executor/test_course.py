@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from trainmover_executor.moves.course_packing import PACKING
 from trainmover_executor.position.course import (
     Course,
     EndCall,
@@ -15,7 +16,9 @@ from trainmover_executor.position.course import (
     still_open,
     way_to,
 )
-from trainmover_executor.position.position import EndedCall, Place, Position, Returned
+from trainmover_executor.position.ended import EndedCall
+from trainmover_executor.position.position import Place, Position
+from trainmover_executor.position.results import Returned
 
 NOWHERE = Position([], {}, [], {})
 
@@ -26,8 +29,8 @@ def result(index: int) -> Returned:
 
 def run(script: str) -> Course:
     """A course from letters: ( begins a call, . draws, ) ends it, | leaves it, b is in between."""
-    course = Course()
-    committed = 0
+    course = Course(PACKING)
+    committed, works = 0, 0
     for letter in script:
         match letter:
             case "(":
@@ -40,7 +43,8 @@ def run(script: str) -> Course:
                 left_at = NOWHERE if letter == "|" else None
                 course.end(level, committed=committed, variables={}, left_at=left_at)
             case "b":
-                course.results.append(result(len(course.results)))
+                course.work(result(works))
+                works += 1
     return course
 
 
@@ -134,7 +138,7 @@ def test_calls_of_the_vote_that_are_open_still(then, now, count):
 
 def test_a_step_forgets_the_calls_inside_of_the_one_before():
     course = run("(.(.).")
-    assert course.levels[-1].ended == []
+    assert len(course.levels[-1].ended) == 0
     assert course.begin().ordinal == 1
 
 
@@ -155,7 +159,7 @@ def test_a_joiner_that_adopts_a_place_stands_there():
 
 
 def test_a_first_call_without_steps_ends_alone():
-    course = Course()
+    course = Course(PACKING)
     course.end(course.begin(), committed=0, variables={})
     assert len(course.levels) == 1
     assert len(course.levels[0].ended) == 1
@@ -163,7 +167,7 @@ def test_a_first_call_without_steps_ends_alone():
 
 
 def test_an_inner_call_ends_without_the_outer_one_that_gave_as_many_steps():
-    course = Course()
+    course = Course(PACKING)
     outer = course.begin()
     course.draw(outer)
     inner = course.begin()

@@ -14,6 +14,7 @@ from torch import nn
 
 from trainmover.errors import ProtocolError
 from trainmover_executor.links.link import Link, LinkBrokenError
+from trainmover_executor.position.ended import EndedCalls
 from trainmover_executor.position.moment import Moment
 from trainmover_executor.position.placement import Placement
 from trainmover_executor.position.position import Place, Position
@@ -25,7 +26,7 @@ from trainmover_executor.state.training import TrainingState
 
 EPOCH = 4
 WAIT_S = 20.0
-PLACE = Place(open=[[1, 3]], ended=[[], []], committed=3, between=0, results=[])
+PLACE = Place(open=[[1, 3]], ended=[EndedCalls(), EndedCalls()], committed=3, between=0)
 NOWHERE = Position(feeds=[], rng={}, buffers=[], variables={})
 MOMENT = Moment(
     position=NOWHERE,

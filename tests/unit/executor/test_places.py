@@ -8,6 +8,7 @@ import socket
 import threading
 import timeit
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from tests.unit.executor.decisions import plan, standby
@@ -17,7 +18,9 @@ from trainmover.job.topology import Layout, Member, Membership
 from trainmover_executor.decisions.effects import Heard
 from trainmover_executor.decisions.shell import RankDecisions
 from trainmover_executor.links.dialling.endpoint import Endpoint
+from trainmover_executor.links.dialling.frames import send_frame
 from trainmover_executor.links.dialling.secret import LinkSecret
+from trainmover_executor.worker.to_standbys import place as place_links
 from trainmover_executor.worker.to_standbys.place import PlaceLinks, packed
 from trainmover_executor.worker.to_standbys.places import Places
 
@@ -102,54 +105,77 @@ async def news(places: Places) -> object:
     return places.seen()
 
 
+def place(step: object, **blobs: bytes) -> dict[str, Any]:
+    return {"step": step, "place": {"blobs": blobs}}
+
+
 class TestFollowing:
     async def test_the_newest_place_comes(self):
         processes = [Process(0), Process(1)]
         async with follower(members(1, *processes), rank=1) as seen:
-            processes[0].places.show("not of this rank")
+            processes[0].places.show(place("not of this rank"))
             for number in range(5):
-                processes[1].places.show({"step": number, "bytes": b"x"})
-            assert await news(seen) == {"step": 4, "bytes": b"x"}
+                processes[1].places.show(place(number, a=b"x"))
+            assert await news(seen) == place(4, a=b"x")
             assert not seen.fresh
             assert [process.places.listeners for process in processes] == [0, 1]
-            processes[1].places.show({"step": 5})
-            assert await news(seen) == {"step": 5}
+            processes[1].places.show(place(5))
+            assert await news(seen) == place(5)
         for process in processes:
             await process.die()
 
     def test_what_cannot_be_packed_is_left_out(self):
-        assert packed({"step": object()}) == b""
-        assert packed({"step": 1}) != b""
+        assert packed(place(object())) == b""
+        assert packed(place(1)) != b""
+
+    async def test_a_blob_is_sent_once(self, monkeypatch: pytest.MonkeyPatch):
+        sizes: list[int] = []
+
+        async def counting(sock: socket.socket, data: bytes) -> None:
+            sizes.append(len(data))
+            await send_frame(sock, data)
+
+        monkeypatch.setattr(place_links, "send_frame", counting)
+        one, other, large = Process(0), Process(1), b"l" * 100_000
+        async with follower(members(1, one, other), rank=0) as seen:
+            for number in range(3):
+                one.places.show(place(number, large=large))
+                assert await news(seen) == place(number, large=large)
+            one.places.show(place(4))
+            assert await news(seen) == place(4)
+        assert len([size for size in sizes if size > len(large)]) == 1
+        for process in (one, other):
+            await process.die()
 
     @pytest.mark.parametrize("how", ["killed", "moved"])
     async def test_the_process_that_takes_over_is_found(self, how: str):
         stayer, before, after = Process(0), Process(1), Process(1)
         async with follower(members(1, stayer, before), rank=1) as seen:
-            before.places.show("before")
-            assert await news(seen) == "before"
-            after.places.show("after")
+            before.places.show(place("before"))
+            assert await news(seen) == place("before")
+            after.places.show(place("after"))
             if how == "killed":
                 await before.die()
                 members(2, stayer, after)
             else:
                 before.membership = members(2, stayer, after)
-            assert await news(seen) == "after"
+            assert await news(seen) == place("after")
         for process in (stayer, before, after) if how == "moved" else (stayer, after):
             await process.die()
 
     async def test_all_machines_may_have_been_replaced_one_by_one(self):
         first, second = [Process(0), Process(1)], [Process(0), Process(1)]
         async with follower(members(1, *first), rank=0) as seen:
-            first[0].places.show("one")
-            assert await news(seen) == "one"
+            first[0].places.show(place("one"))
+            assert await news(seen) == place("one")
             members(2, first[0], second[1])
-            first[0].places.show("two")  # the membership goes in front of it
-            assert await news(seen) == "two"
+            first[0].places.show(place("two"))  # the membership goes in front of it
+            assert await news(seen) == place("two")
             await first[1].die()
             await first[0].die()
             members(3, *second)
-            second[0].places.show("three")
-            assert await news(seen) == "three"
+            second[0].places.show(place("three"))
+            assert await news(seen) == place("three")
         for process in second:
             await process.die()
 

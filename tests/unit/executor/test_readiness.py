@@ -10,18 +10,22 @@ from typing import Any, cast
 
 import pytest
 
+from trainmover_executor.moves.course_packing import PACKING
 from trainmover_executor.moves.joining.waiting import Waiting
 from trainmover_executor.position.course import Course, EndCall, Stay
-from trainmover_executor.position.position import EndedCall, Place, Returned
+from trainmover_executor.position.ended import EndedCall, EndedCalls
+from trainmover_executor.position.position import Place
+from trainmover_executor.position.results import Results, Returned
 from trainmover_executor.worker.to_standbys.places import Places
 
-HERE = Place(open=[[1, 5]], ended=[[], []], committed=5, between=0, results=[])
-OVER = Place(open=[], ended=[[EndedCall(5, 5, False, {})]], committed=5, between=0, results=[])
-EVALUATES = Place(open=[[1, 3]], ended=[[], []], committed=3, between=1, results=[])
-SCORE = [Returned(1, "score")]
-PASSED = Place(
-    open=[[1, 3]], ended=[[], []], committed=3, between=0, results=[Returned(1, "score")]
-)
+NONE = [EndedCalls(), EndedCalls()]
+HERE = Place(open=[[1, 5]], ended=NONE, committed=5, between=0)
+OVER = Place(open=[], ended=[EndedCalls(EndedCall(5, 5, False, {}))], committed=5, between=0)
+EVALUATES = Place(open=[[1, 3]], ended=NONE, committed=3, between=1)
+SCORE = Returned(1, "score")
+RETURNED = Results()
+RETURNED.add(SCORE, packing=PACKING)
+PASSED = Place([[1, 3]], NONE, committed=3, between=0, results=[1], returned=RETURNED)
 
 
 class Job:
@@ -59,7 +63,7 @@ class Standby:
     def __init__(self, job: Job, data: Reads) -> None:
         self.waiting = Waiting(cast("Any", job))
         self.job, self.data = job, data
-        self.course = Course()
+        self.course = Course(PACKING)
         level = self.course.begin()
         for _ in range(3):
             self.course.draw(level)
@@ -103,5 +107,16 @@ def test_it_is_ready_in_the_end_where_reading_never_gets_there(
 def test_it_waits_at_work_between_steps_that_the_job_has_not_passed() -> None:
     job = Job(EVALUATES, PASSED)
     standby = Standby(job, Reads(looks=1))
-    assert standby.way(between=True) == Stay(SCORE[0])
+    assert standby.way(between=True) == Stay(SCORE)
     assert not job.heard
+
+
+def test_it_passes_what_it_knows_that_the_job_has_passed_without_waiting_for_another_place() -> (
+    None
+):
+    """There may be thousands of calls behind one another, and a minute between two places."""
+    job = Job(PASSED)
+    standby = Standby(job, Reads(looks=1))
+    assert standby.way(between=True) == Stay(SCORE)
+    assert standby.way(between=True) == Stay(SCORE)
+    assert job.waited == [1.0, 0.0]

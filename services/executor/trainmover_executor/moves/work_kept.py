@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from trainmover_executor.position.position import Position, Returned, WorkDone
+from trainmover_executor.moves.course_packing import value_of
+from trainmover_executor.position.packed import Blob
+from trainmover_executor.position.position import Position, WorkDone
+from trainmover_executor.position.results import Returned
+from trainmover_executor.state.packing.blobs import blob_of, blob_of_bytes, bytes_in
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
 
 __all__ = ["WorkKept", "packed_work", "results_of", "works_of"]
@@ -76,7 +80,8 @@ class WorkKept:
 
 def packed_work(work: WorkDone) -> bytes:
     """``work`` for neighbours."""
-    result = pack_tree({"value": work.returned.value})
+    value = work.returned.value
+    result = bytes_in(value if isinstance(value, Blob) else blob_of(value))
     result = b"" if len(result) > _MOST_BYTES else result
     position = pack_tree(work.position.to_tree())
     return pack_tree({"work": [work.returned.ordinal, result, position]})
@@ -94,7 +99,7 @@ def works_of(tree: dict[str, Any]) -> dict[int, Position]:
 def results_of(tree: dict[str, Any]) -> dict[int, Returned | None]:
     """What its work returned, by ordinal; None where that is too large to be kept."""
     return {
-        n: Returned(n, unpack_tree(data)["value"]) if data else None
+        n: Returned(n, value_of(blob_of_bytes(data))) if data else None
         for n, data in tree.get("results", [])
     }
 

@@ -7,10 +7,14 @@ Pure: no I/O, no clock, no torch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainmover_executor.position.position import EndedCall, Place, Position, Returned
+from trainmover_executor.position.ended import EndedCall, EndedCalls
+from trainmover_executor.position.packed import Packing
+from trainmover_executor.position.position import Place, Position
+from trainmover_executor.position.results import Results, Returned
 
 __all__ = [
     "Course",
@@ -35,24 +39,28 @@ class Level:
         ordinal: Which call, from 1, since the program began or since the last step around it.
         drawn: Steps it has given to the program.
         ended: Calls that ended inside of its last step, or in the program.
-        results: What ``between_steps`` returned since its last step, before any of these.
+        results: Work between steps since its last step, before any of these; by ordinal.
     """
 
     ordinal: int
     drawn: int = 0
-    ended: list[EndedCall] = field(default_factory=list)
-    results: list[Returned] = field(default_factory=list)
+    ended: EndedCalls = field(default_factory=EndedCalls)
+    results: list[int] = field(default_factory=list)
 
 
 class Course:
     """Where one process is in its program.
 
     Attributes:
+        packing: Of what is old.
         levels: The program, then each call that has begun and not ended.
+        returned: What work between steps returned.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, packing: Packing) -> None:
+        self.packing = packing
         self.levels: list[Level] = [Level(ordinal=1)]
+        self.returned = Results()
 
     def begin(self) -> Level:
         """A call of ``session.steps`` begins inside of the innermost open one."""
@@ -63,8 +71,8 @@ class Course:
     def draw(self, level: Level) -> None:
         """A call gives a step to the program."""
         level.drawn += 1
-        level.ended.clear()
-        level.results.clear()
+        level.ended = EndedCalls()
+        level.results = []
 
     def end(
         self,
@@ -98,16 +106,19 @@ class Course:
                 at_end=left_at.at_end,
                 given=left_at.given,
             )
-        earlier = self.levels[-1].ended
-        if earlier:
-            earlier[-1] = replace(earlier[-1], rng={})
-        earlier.append(ended)
+        self.levels[-1].ended.add(ended, packing=self.packing)
+
+    def work(self, returned: Returned) -> None:
+        """Work between steps is done."""
+        self.results.append(returned.ordinal)
+        self.returned.add(returned, packing=self.packing)
 
     @property
-    def results(self) -> list[Returned]:
-        """What ``between_steps`` returned since the last step, or the last end of a call."""
+    def results(self) -> list[int]:
+        """Work between steps since the last step, or the last end of a call; by ordinal."""
         innermost = self.levels[-1]
-        return innermost.ended[-1].results if innermost.ended else innermost.results
+        newest = innermost.ended.newest
+        return innermost.results if newest is None else newest.results
 
     @property
     def open(self) -> list[list[int]]:
@@ -123,19 +134,21 @@ class Course:
         """
         return Place(
             open=self.open,
-            ended=[list(level.ended) for level in self.levels],
+            ended=[level.ended.copy() for level in self.levels],
             committed=committed,
             between=len(self.results) + 1 if between else 0,
             results=list(self.results),
+            returned=self.returned.copy(),
         )
 
     def adopt(self, place: Place) -> None:
         """Stand where the job stands; the same calls are open here."""
         for level, ended in zip(self.levels, place.ended, strict=True):
-            level.ended = list(ended)
+            level.ended = ended.copy()
         for level, (_, drawn) in zip(self.levels[1:], place.open, strict=True):
             level.drawn = drawn
         self.results[:] = place.results
+        self.returned = place.returned.copy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +176,11 @@ class TakeOver:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """In ``between_steps``: the job has passed it; this is what it returned, if that is told."""
+    """In ``between_steps``: the job has passed it; this is what it returned, if that is told.
+
+    Where a large result is too old to be kept, a newer one stands for it: the program's values have
+    no consequences there, but have to be of the kind that it expects.
+    """
 
     returned: Returned | None
 
@@ -188,7 +205,7 @@ def way_to(place: Place, course: Course, *, between: bool) -> Way:
     """
     depth, levels = _common(place, course)
     if depth < len(levels):
-        return _leave(place, levels, depth, between=between)
+        return _leave(place, course, depth, between=between)
     if between:
         return _between(place, course)
     if len(place.open) == depth and not place.between:
@@ -206,8 +223,10 @@ def place_of_vote(then: list[list[int]], place: Place) -> Place:
         place: Where it stands now.
     """
     same = _alike(then, place.open)
-    ended = [place.ended[depth] if depth <= same else [] for depth in range(len(then) + 1)]
-    return Place(open=then, ended=ended, committed=place.committed, between=0, results=[])
+    ended = [
+        place.ended[depth] if depth <= same else EndedCalls() for depth in range(len(then) + 1)
+    ]
+    return replace(place, open=then, ended=ended, between=0, results=[])
 
 
 def still_open(then: list[list[int]], place: Place) -> int:
@@ -239,7 +258,8 @@ def _common(place: Place, course: Course) -> tuple[int, list[Level]]:
     return depth, levels
 
 
-def _leave(place: Place, levels: list[Level], depth: int, *, between: bool) -> Way:
+def _leave(place: Place, course: Course, depth: int, *, between: bool) -> Way:
+    levels = course.levels[1:]
     if depth < len(levels) - 1:
         return Lost("the job is in an outer loop, and this program in an inner one")
     ended, ordinal = place.ended[depth], levels[depth].ordinal
@@ -248,29 +268,60 @@ def _leave(place: Place, levels: list[Level], depth: int, *, between: bool) -> W
             f"this program is in call {ordinal} of session.steps(), the job has ended "
             f"{len(ended)} of them"
         )
-    call = ended[ordinal - 1]
+    call = ended.nth(ordinal - 1, packing=course.packing)
     if between:
-        mine = levels[depth]
-        last = mine.drawn == call.drawn and not mine.ended
-        return Stay(_nth(call.inside, len(mine.results)) if last else None)
+        mine, newest = levels[depth], ended.newest
+        if mine.drawn != call.drawn or len(mine.ended):
+            return Stay(None)
+        alike = [] if newest is None else [newest.inside]
+        return _stay(place, course, call.inside, index=len(mine.results), alike=alike)
     return EndCall(call)
 
 
 def _between(place: Place, course: Course) -> Way:
     depth = len(course.levels) - 1
-    mine, innermost = course.results, course.levels[-1]
+    index, innermost = len(course.results), course.levels[-1]
     passed = len(innermost.ended)
     inside = depth == 0 or innermost.drawn == place.open[depth - 1][1]
-    if inside and passed > len(place.ended[depth]):
+    if not inside:
+        return Stay(None)
+    ended = place.ended[depth]
+    if passed > len(ended):
         return Lost("this program has passed calls of session.steps() that the job has not")
-    if inside and passed == len(place.ended[depth]) and depth == len(place.open):
-        if place.between == len(mine) + 1:
+    if passed == len(ended) and depth == len(place.open):
+        if place.between == index + 1:
             return TakeOver()
-        return Stay(_nth(place.results, len(mine)))
-    if inside and 0 < passed <= len(place.ended[depth]):
-        return Stay(_nth(place.ended[depth][passed - 1].results, len(mine)))
-    return Stay(None)
+        return _stay(place, course, place.results, index=index)
+    if not passed:
+        return Stay(None)
+    newest = [] if ended.newest is None else [ended.newest.results]
+    call = ended.nth(passed - 1, packing=course.packing)
+    alike = [*newest, place.results]
+    return _stay(place, course, call.results, index=index, alike=alike)
 
 
-def _nth(values: list[Returned], index: int) -> Returned | None:
-    return values[index] if index < len(values) else None
+def _stay(
+    place: Place,
+    course: Course,
+    ordinals: list[int],
+    *,
+    index: int,
+    alike: Iterable[list[int]] = (),
+) -> Stay:
+    """The job has passed work ``index`` of ``ordinals``.
+
+    Args:
+        place: Where the job is.
+        course: Where the joiner is.
+        ordinals: Work that came behind one another.
+        index: Which of it.
+        alike: Later work that came behind one another in the same way.
+    """
+    if index >= len(ordinals):
+        return Stay(None)
+    ordinal, large = ordinals[index], place.returned.large
+    returned = place.returned.of(ordinal, packing=course.packing)
+    if returned is None and large:
+        later = [large[each[index]] for each in alike if index < len(each) and each[index] in large]
+        returned = Returned(ordinal, [*large.values(), *later][-1])
+    return Stay(returned)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-__all__ = ["EndedCall", "Place", "Position", "Returned", "WorkDone"]
+from trainmover_executor.position.ended import EndedCalls
+from trainmover_executor.position.packed import Blobs
+from trainmover_executor.position.results import Results, Returned
+
+__all__ = ["Place", "Position", "WorkDone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +56,6 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
-    """What a call of ``session.between_steps`` returned at one rank.
-
-    Attributes:
-        ordinal: Pieces of work between steps that the job had completed with it.
-        value: What it returned; None where that cannot be carried.
-    """
-
-    ordinal: int
-    value: Any
-
-    def to_tree(self) -> list[Any]:
-        """As a portable tree."""
-        return [self.ordinal, self.value]
-
-
-@dataclass(frozen=True, slots=True)
 class WorkDone:
     """Work between steps that all ranks have done, at one of them.
 
@@ -83,56 +69,15 @@ class WorkDone:
 
     def to_tree(self) -> dict[str, Any]:
         """As a portable tree."""
-        return {"returned": self.returned.to_tree(), "position": self.position.to_tree()}
+        blobs: Blobs = {}
+        returned = self.returned.to_tree(blobs)
+        return {"returned": returned, "position": self.position.to_tree(), "blobs": blobs}
 
     @staticmethod
     def from_tree(tree: dict[str, Any]) -> WorkDone:
         """From a portable tree."""
-        return WorkDone(Returned(*tree["returned"]), Position.from_tree(tree["position"]))
-
-
-@dataclass(frozen=True, slots=True)
-class EndedCall:
-    """How a call of ``session.steps`` ended, for a joiner that comes after it.
-
-    Attributes:
-        drawn: Steps that it gave to the program.
-        committed: Steps that the job had completed.
-        left: Whether the program left the loop before the data was used up.
-        variables: The program's variables when the data was used up; at the last vote, where the
-            loop was left.
-        inside: What ``between_steps`` returned behind its last step, in order.
-        results: What it returned after the call.
-        at_end: Where the loop was left: whether that vote was cast at the end of the body.
-        given: Where the loop was left: variables that were others when its last step was given.
-        rng: Random generators when the data was used up, of the call of its level that ended last;
-            what was drawn behind others has been used.
-    """
-
-    drawn: int
-    committed: int
-    left: bool
-    variables: dict[str, Any]
-    inside: list[Returned] = field(default_factory=list)
-    results: list[Returned] = field(default_factory=list)
-    at_end: bool = False
-    given: dict[str, Any] = field(default_factory=dict)
-    rng: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def variables_when_given(self) -> dict[str, Any]:
-        """Where the loop was left: the program's variables when it was given the last step."""
-        return {**self.variables, **self.given}
-
-    def to_tree(self) -> dict[str, Any]:
-        """As a portable tree."""
-        tree = {name: getattr(self, name) for name in _ENDED}
-        return {**tree, **{name: _to_trees(tree[name]) for name in _RESULTS}}
-
-    @staticmethod
-    def from_tree(tree: dict[str, Any]) -> EndedCall:
-        """From a portable tree."""
-        return EndedCall(**{**tree, **{name: _from_trees(tree[name]) for name in _RESULTS}})
+        returned = Returned.from_tree(tree["returned"], tree["blobs"])
+        return WorkDone(returned, Position.from_tree(tree["position"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,56 +93,45 @@ class Place:
         committed: Steps completed by the job.
         between: Which ``session.between_steps`` since the last step, or since the last call ended,
             from 1; 0 when they stand in front of the next step.
-        results: What those before it returned.
+        results: The work between steps before that one, by ordinal.
+        returned: What all work returned.
     """
 
     open: list[list[int]]
-    ended: list[list[EndedCall]]
+    ended: list[EndedCalls]
     committed: int
     between: int
-    results: list[Returned]
+    results: list[int] = field(default_factory=list)
+    returned: Results = field(default_factory=Results)
 
     def to_tree(self) -> dict[str, Any]:
-        """As a portable tree."""
-        tree = {name: getattr(self, name) for name in _PLACE}
-        ended = [[one.to_tree() for one in level] for level in self.ended]
-        return {**tree, "ended": ended, "results": _to_trees(self.results)}
+        """As a portable tree; its ``blobs`` are what a listener may know from an earlier one."""
+        blobs: Blobs = {}
+        return {
+            "open": self.open,
+            "ended": [level.to_tree(blobs) for level in self.ended],
+            "committed": self.committed,
+            "between": self.between,
+            "results": list(self.results),
+            "returned": self.returned.to_tree(blobs),
+            "blobs": blobs,
+        }
 
     @staticmethod
     def from_tree(tree: dict[str, Any]) -> Place:
-        """From a portable tree."""
-        ended = [[EndedCall.from_tree(one) for one in level] for level in tree["ended"]]
-        known = {name: tree[name] for name in _PLACE}
-        return Place(**{**known, "ended": ended, "results": _from_trees(tree["results"])})
-
-    def returning(self, values: Mapping[int, Returned]) -> Place:
-        """The same with what another rank's work returned, by ordinal, as far as that is known."""
-
-        def others(results: list[Returned]) -> list[Returned]:
-            return [values.get(one.ordinal, one) for one in results]
-
-        ended = [
-            [replace(one, inside=others(one.inside), results=others(one.results)) for one in level]
-            for level in self.ended
-        ]
-        return replace(self, ended=ended, results=others(self.results))
-
-
-def _to_trees(results: list[Returned]) -> list[list[Any]]:
-    return [one.to_tree() for one in results]
-
-
-def _from_trees(trees: list[list[Any]]) -> list[Returned]:
-    return [Returned(*tree) for tree in trees]
+        """From a portable tree; the release before knew no ``blobs``, and told less of results."""
+        blobs = tree.get("blobs", {})
+        return Place(
+            open=tree["open"],
+            ended=[EndedCalls.from_tree(level, blobs) for level in tree["ended"]],
+            committed=tree["committed"],
+            between=tree["between"],
+            results=tree["results"],
+            returned=Results.from_tree(tree.get("returned", [[[], []], []]), blobs),
+        )
 
 
 _POSITION: Final = (
     *("feeds", "rng", "buffers", "variables", "gradients"),
     *("at_end", "settings", "open", "given"),
 )
-_ENDED: Final = (
-    *("drawn", "committed", "left", "variables", "inside", "results", "at_end", "given"),
-    "rng",
-)
-_RESULTS: Final = ("inside", "results")
-_PLACE: Final = ("open", "ended", "committed", "between", "results")

@@ -8,19 +8,20 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from trainmover.errors import StaleEpochError, TrainMoverError
+from trainmover.errors import StaleEpochError
 from trainmover_executor.decisions.effects import BetweenBroke, BetweenPassed
 from trainmover_executor.links.link import LinkBrokenError
+from trainmover_executor.moves.course_packing import told_of
 from trainmover_executor.moves.handover import Handover
-from trainmover_executor.position.position import Position, Returned, WorkDone
+from trainmover_executor.position.position import Position, WorkDone
+from trainmover_executor.position.results import Returned
 from trainmover_executor.program.variables import LoopVariables
-from trainmover_executor.state.packing.portable import pack_tree
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import restore_rng
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.worker.runtime import Runtime
 
-__all__ = ["BetweenSteps", "told_of"]
+__all__ = ["BetweenSteps"]
 
 
 class BetweenSteps:
@@ -120,12 +121,3 @@ class BetweenSteps:
             return done if handover.resolve_undecided() else None
         runtime.decisions.take(BetweenPassed())
         return done
-
-
-def told_of(result: Any) -> Any:
-    """What others are told that ``between_steps`` returned; None if it cannot be carried."""
-    try:
-        pack_tree({"result": result})
-    except TrainMoverError:
-        return None
-    return result

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from trainmover.errors import ConfigError
 from trainmover_executor.feed import Feed
+from trainmover_executor.moves.course_packing import PACKING
 from trainmover_executor.position.course import Course, Level
 from trainmover_executor.position.position import Position
 from trainmover_executor.program.wrappers import bring_along
@@ -61,7 +62,7 @@ class OpenCalls:
     """
 
     def __init__(self) -> None:
-        self.course = Course()
+        self.course = Course(PACKING)
         self.step: Step | None = None
         self._open: list[Call] = []
         self._owner: Call | None = None

@@ -22,6 +22,7 @@ from trainmover_executor.checks.rank_own import RankOwn
 from trainmover_executor.decisions.effects import FirstVote, Starts
 from trainmover_executor.feed.batches.kept import Batches
 from trainmover_executor.feed.cycle import Cycle
+from trainmover_executor.moves.course_packing import result_of
 from trainmover_executor.moves.handover import Handover
 from trainmover_executor.position.moment import Moment
 from trainmover_executor.position.placement import Placement
@@ -458,7 +459,7 @@ class TrainingLoop:
             done = self._passed.pop(0)
             self._between.pass_over(done, frame)
             self._note_passed(done)
-            return done.returned.value  # type: ignore[no-any-return]
+            return result_of(done.returned)  # type: ignore[no-any-return]
         while True:
             self._look(frame, between=True)
             self._settle()
@@ -474,7 +475,7 @@ class TrainingLoop:
                 return result  # type: ignore[no-any-return]
 
     def _note_passed(self, done: WorkDone) -> None:
-        self.calls.course.results.append(done.returned)
+        self.calls.course.work(done.returned)
         if self.calls.holds_a_step and self._moment is not None:
             self._moment = replace(self._moment, passed=[*self._moment.passed, done])
             self._show()

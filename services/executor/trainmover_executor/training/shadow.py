@@ -15,10 +15,12 @@ from trainmover_executor.decisions.effects import Warm
 from trainmover_executor.feed import Feed
 from trainmover_executor.feed.batches.kept import KeptBatch
 from trainmover_executor.messages.worker import Warmed
+from trainmover_executor.moves.course_packing import result_of
 from trainmover_executor.moves.handover import Handover
 from trainmover_executor.position.course import EndCall, OneMoreStep, Stay, TakeOver, Way
+from trainmover_executor.position.ended import EndedCall
 from trainmover_executor.position.moment import Moment
-from trainmover_executor.position.position import EndedCall, Position, Returned
+from trainmover_executor.position.position import Position
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.training.calls import Call, StepIterator
@@ -309,7 +311,7 @@ class Shadow:
                 return work()
             finally:
                 restore_rng(rng)  # as in the job
-                course.results.append(Returned(0, None))
+                course.results.append(0)
         way, moment = self._way(between=True)
         if isinstance(way, TakeOver):
             assert moment is not None  # noqa: S101 - it comes with it
@@ -321,8 +323,8 @@ class Shadow:
             self._set_variables(position.variables, frame)
             restore_rng(position.rng)
             self._state.load_buffers(position.buffers)
-        course.results.append(returned or Returned(0, None))
-        return None if returned is None else returned.value
+        course.results.append(0 if returned is None else returned.ordinal)
+        return None if returned is None else result_of(returned)
 
     # -- the end of being a standby ----------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from trainmover_executor.frameworks.transformers.history import LogHistory
 from trainmover_executor.frameworks.transformers.loop import SteppedTrainer
 from trainmover_executor.frameworks.transformers.refusals import refuse, refuse_other_loops
 from trainmover_executor.frameworks.transformers.watched import watch
-from trainmover_executor.training.between import told_of
+from trainmover_executor.moves.course_packing import told_of
 from trainmover_executor.training.session import Session
 from trainmover_executor.worker.runtime import current_runtime
 

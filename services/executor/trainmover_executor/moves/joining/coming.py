@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -12,11 +13,13 @@ import torch
 
 from trainmover.job.plan import Plan
 from trainmover_executor.links.link import Link
+from trainmover_executor.moves.course_packing import PACKING
 from trainmover_executor.moves.predict import is_computed, predicted
 from trainmover_executor.moves.private_state import open_private_state
 from trainmover_executor.moves.work_kept import results_of, works_of
 from trainmover_executor.position.course import place_of_vote, still_open
-from trainmover_executor.position.position import Place, Position, Returned, WorkDone
+from trainmover_executor.position.position import Place, Position, WorkDone
+from trainmover_executor.position.results import Returned
 from trainmover_executor.program.values.large import is_whole
 from trainmover_executor.program.values.plain import is_plain
 from trainmover_executor.state.handing_over.follow import StateFollower
@@ -109,7 +112,9 @@ class Coming:
         self.works = {n: there for n, there in works.items() if n <= self.told["between"]}
         results = results_of(tree)
         known = {n: returned for n, returned in results.items() if returned is not None}
-        self.told["place"] = Place.from_tree(self.told["place"]).returning(known).to_tree()
+        place = Place.from_tree(self.told["place"])
+        returned = place.returned.replaced(known, packing=PACKING)
+        self.told["place"] = replace(place, returned=returned).to_tree()
         passed = [WorkDone.from_tree(work).returned for work in self.told["passed"]]
         mine = [
             WorkDone(known.get(one.ordinal, one), self.works.get(one.ordinal, NOWHERE))

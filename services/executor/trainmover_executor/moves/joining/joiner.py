@@ -42,7 +42,8 @@ from trainmover_executor.position.course import (
     way_to,
 )
 from trainmover_executor.position.moment import Moment
-from trainmover_executor.position.position import Place, Position, Returned
+from trainmover_executor.position.position import Place, Position
+from trainmover_executor.position.results import Returned
 from trainmover_executor.redundancy.replicas import SAYS_NOTHING
 from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.redundancy.snapshot import take_again

@@ -44,10 +44,10 @@ class Waiting:
             ready: Called, maybe again and again, while this standby can do no more before a plan.
         """
         runtime = self._runtime
-        patience_s: float | None = _FIRST_PLACE_S
+        timeout_s: float | None = _FIRST_PLACE_S if runtime.places.seen() is None else 0.0
         self._began_s = self._began_s or time.monotonic()
         while True:
-            plan = runtime.wait_for_news(timeout_s=0.0 if self._approaching else patience_s)
+            plan = runtime.wait_for_news(timeout_s=0.0 if self._approaching else timeout_s)
             if plan is not None:
                 self._approaching = False
                 ready()
@@ -61,4 +61,4 @@ class Waiting:
                 self._approaching = here and not data.approach(seen["position"]["feeds"])
             if not self._approaching or time.monotonic() - self._began_s > _READS_S:
                 ready()
-            patience_s = None
+            timeout_s = None

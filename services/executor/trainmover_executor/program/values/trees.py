@@ -22,10 +22,11 @@ from trainmover_executor.program.values.plain import (
     is_nameable,
 )
 
-__all__ = ["TAG", "portable"]
+__all__ = ["TAG", "is_tree_of_generator", "portable"]
 
 TAG: Final = "is"
 _AS_THEY_ARE: Final = PLAIN - {complex}
+_GENERATORS: Final = frozenset({"torch", "python", "numpy"})
 
 
 def portable(value: Any, shared: Shared = NOWHERE) -> Any:
@@ -40,6 +41,11 @@ def portable(value: Any, shared: Shared = NOWHERE) -> Any:
     tree = _tree(value, shared)
     name = shared.get(id(value)) if shared else None
     return tree if name is None else {TAG: "shared", "as": name, "value": tree}
+
+
+def is_tree_of_generator(tree: Any) -> bool:
+    """Whether ``portable`` made it of a generator of random numbers."""
+    return isinstance(tree, dict) and tree.get(TAG) in _GENERATORS
 
 
 @singledispatch

@@ -36,7 +36,8 @@ _QUIET_S: Final = 2.0
 _DEAD_S: Final = 10.0
 _CALL_S: Final = 5.0
 _ASKED: Final = 8
-_FRAME_LIMIT_BYTES: Final = 64 * 1024 * 1024
+_FRAME_LIMIT_BYTES: Final = 512 * 1024 * 1024
+"""Work between steps may return as much."""
 _UNHEARD: Final = (OSError, TimeoutError, ValueError, KeyError, TrainMoverError)
 """The other side is gone, or is not what it should be."""
 
@@ -96,6 +97,7 @@ class PlaceLinks:
     async def _tell(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         epoch, shown, spoken = -1, 0, loop.time()
+        sent: frozenset[str] = frozenset()
         self._places.on_show(partial(self._wake_soon, loop))
         while True:
             membership = self._membership()
@@ -108,6 +110,7 @@ class PlaceLinks:
             if number != shown:
                 shown = number
                 data = self._packed_once(number, tree)
+                sent = await _send_blobs(sock, tree, sent)
             if data or loop.time() - spoken > _QUIET_S:
                 await send_frame(sock, data)
                 spoken = loop.time()
@@ -165,13 +168,17 @@ class PlaceLinks:
             log.debug("no place of the active rank", rank=self._rank, error=str(error))
             return known
         self._open.add(sock)
+        blobs: dict[str, Any] = {}
         try:
             while (tree := await self._next(sock)) is not None:
+                blobs |= tree.get("blobs", {})
                 if "membership" in tree:
                     known = _newer(known, Membership.model_validate_json(tree["membership"]))
                     if known.endpoint_of(self._rank) != endpoint:
                         break  # it has left its slot, and does not know where training is
                 elif "place" in tree:
+                    blobs = {digest: blobs[digest] for digest in tree.get("refers", ())}
+                    tree["place"]["place"]["blobs"] = blobs
                     self._places.see(tree["place"])
         except _UNHEARD as error:
             log.debug("place link ended", rank=self._rank, error=str(error))
@@ -220,10 +227,20 @@ def _newer(one: Membership, other: Membership) -> Membership:
     return other if other.epoch > one.epoch else one
 
 
+async def _send_blobs(sock: socket.socket, tree: Any, sent: frozenset[str]) -> frozenset[str]:
+    """Send what ``tree`` refers to, and is not among those ``sent``; all that are there then."""
+    blobs = tree["place"]["blobs"]
+    for digest in blobs.keys() - sent:
+        await send_frame(sock, pack_tree({"blobs": {digest: blobs[digest]}}))
+    return frozenset(blobs)
+
+
 def packed(tree: Any) -> bytes:
-    """``tree`` for the wire; empty when it cannot be packed: the next one may."""
+    """``tree`` for the wire, without its blobs; empty if it can't be packed: the next one may."""
     try:
-        return pack_tree({"place": tree})
+        place = tree["place"]
+        rest = {**tree, "place": {**place, "blobs": {}}}
+        return pack_tree({"place": rest, "refers": list(place["blobs"])})
     except (RuntimeError, TypeError, ValueError, TrainMoverError) as error:
         log.debug("a place cannot be sent", error=str(error))
         return b""
