@@ -155,6 +155,9 @@ CATALOGUE = {
     "growing": Program(90, ends=(30, 60)),
     "inference": Program(90, ends=(30, 60), between=True),
     "kfold": Program(75, ends=(25, 50), between=True),
+    "lr_finder": Program(100, ends=(10, 40), between=True),
+    "byol": Program(90, ends=(30, 60)),
+    "schedulers": Program(90, ends=(30, 60)),
 }
 
 GAPS = {

@@ -3,7 +3,7 @@
 The session knows what it was given. All that can be seen of the rest is compared from one step to
 the next: three times, and then now and again, since a list may outgrow what is carried. A module
 that changes late, a target network that is brought up to date every hundred steps say, is noticed
-at once.
+at once, and so is one that a program makes late.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class Lookout:
         self._last = -1
         self._joined = False
         self._outgrown = 0
+        self._newcomers = 0
+        self._closely_to = _EARLY_STEPS
 
     def joined(self) -> None:
         """This rank took another's place: its program was looked at there."""
@@ -79,14 +81,18 @@ class Lookout:
         done = committed - self._first
         if committed == self._last:
             return
-        moved = done > _EARLY_STEPS and self._strangers.moved()
+        newcomers, self._newcomers = self._newcomers, self._variables.newcomers.count
+        if newcomers != self._newcomers:
+            self._closely_to = done + _EARLY_STEPS
+        early = done <= self._closely_to
+        moved = not early and self._strangers.moved()
         outgrown, self._outgrown = self._outgrown, self._variables.outgrown
         grew = outgrown != self._outgrown
-        if done > _EARLY_STEPS and done % _EVERY and not (moved or grew):
+        if not early and done % _EVERY and not (moved or grew):
             return
         self._last = committed
         variables = self._variables.passed_over(frame)
-        if (done <= _EARLY_STEPS or moved) and not self._joined:
+        if (early or moved) and not self._joined:
             self._look_closely(variables, frame, done=done)
         variables += attributes_of(self._state.models)
         self._left_behind.look(

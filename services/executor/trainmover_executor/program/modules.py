@@ -13,13 +13,14 @@ from functools import lru_cache, partial
 from typing import Final
 from weakref import WeakKeyDictionary, ref
 
+import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainmover_executor.program.parts import Part, is_own
 from trainmover_executor.program.values.plain import MUTABLE
 
-__all__ = ["attributes_of", "hooks_of"]
+__all__ = ["Newcomers", "attributes_of", "hooks_of"]
 
 _INTERNAL: Final = frozenset(vars(nn.Module()))
 _Places = list[tuple[str, ref[nn.Module], str]]
@@ -86,3 +87,27 @@ def _stored_by(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _stored_by(constant)
+
+
+class Newcomers:
+    """Modules and optimizers that were met among the variables of a program.
+
+    Attributes:
+        count: How many; of modules, those that have tensors.
+    """
+
+    def __init__(self) -> None:
+        self._met: set[int] = set()
+        self.count = 0
+
+    def meet(self, value: object) -> None:
+        """``value`` is passed over: the session may know it, or not."""
+        if isinstance(value, nn.Module | torch.optim.Optimizer) and id(value) not in self._met:
+            self._met.add(id(value))
+            is_bare = isinstance(value, nn.Module) and next(_tensors_of(value), None) is None
+            self.count += not is_bare
+
+
+def _tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()

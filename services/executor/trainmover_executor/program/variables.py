@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Sampler
 
 from trainmover.errors import ProtocolError
@@ -33,7 +34,7 @@ from trainmover_executor.program.frames import (
     write_locals,
 )
 from trainmover_executor.program.liveness import live_names
-from trainmover_executor.program.modules import attributes_of, hooks_of
+from trainmover_executor.program.modules import Newcomers, attributes_of, hooks_of
 from trainmover_executor.program.parts import (
     BAGS,
     SCALARS,
@@ -100,6 +101,7 @@ class LoopVariables:
         lasting: Looks at what is large.
         contents: The large tensors of the last ``changed`` from a place where the program asked for
             a step or for work, by their prints.
+        newcomers: Modules and optimizers that were met and are not known.
 
     Args:
         known: Objects that the session carries already.
@@ -128,6 +130,7 @@ class LoopVariables:
         self.contents: dict[str, torch.Tensor] = {}
         self._passed_over: list[tuple[str, Any]] | None = None
         self._outgrown: set[str] = set()
+        self.newcomers = Newcomers()
         self._besides: Callable[[], Iterable[Root]] = tuple
 
     def ignore(self, data: object) -> None:
@@ -367,7 +370,6 @@ class LoopVariables:
         if is_mere_code(value):
             return
         if is_passed_over(kind):  # type: ignore[arg-type] # classes are hashable
-            self._pass_over(path, value)
             yield from self._visit_known(value, path, seen)
             return
         over = depth >= _DEPTH or len(seen) > _MOST_OBJECTS or id(value) in seen
@@ -388,7 +390,16 @@ class LoopVariables:
             self._pass_over(path, value)
 
     def _visit_known(self, value: Any, path: str, seen: set[int]) -> Iterator[_Variable]:
-        """What the session or the data sees to, and the program may change besides."""
+        """What the session or the data sees to, and the program may change besides.
+
+        A scheduler that the session was not given may have been made in the middle of training.
+        """
+        if isinstance(value, LRScheduler) and id(value) not in seen:
+            seen.add(id(value))
+            if is_plain(state := value.state_dict()):
+                yield _Variable(path, state, value.load_state_dict)
+                return
+        self._pass_over(path, value)
         if isinstance(value, nn.Module):
             yield from self._visit_module(value, path, seen)
         elif hasattr(value, "state_dict"):  # a loader or a sampler that is resumed by that
@@ -436,6 +447,7 @@ class LoopVariables:
     def _pass_over(self, path: str, value: Any) -> None:
         if path not in self._outgrown and self.was_plain(path):
             self._outgrown.add(path)
+        self.newcomers.meet(value)
         if self._passed_over is not None:
             self._passed_over.append((path, value))
 

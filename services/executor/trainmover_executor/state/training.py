@@ -87,6 +87,8 @@ class TrainingState:
         self.models = (*models, loose) if loose is not None else tuple(models)
         self.optimizers = tuple(optimizers)
         self.others = dict(others)
+        besides = [other for other in others.values() if isinstance(other, nn.Module)]
+        self._all_models = (*self.models, *besides)
         self.structure = Structure(self.models, self.optimizers)
         modules = [module for model in self.models for module in model.modules()]
         self._sharded = [module for module in modules if isinstance(module, FSDPModule)]
@@ -234,37 +236,31 @@ class TrainingState:
         self.load_small(tree["others"])
 
     def buffers(self) -> list[torch.Tensor]:
-        """Live module buffers: what a forward pass may change besides gradients."""
-        return [local_of(buffer) for buffer in self._held("_buffers")]
+        """Live module buffers: what a forward pass may change besides gradients.
+
+        Those of modules in ``others`` are behind those of ``models``: a target network that is
+        in training mode has statistics of its own.
+        """
+        return [local_of(buffer) for buffer in self._held("_buffers", self._all_models)]
 
     @torch.no_grad()
     def load_buffers(self, values: Iterable[Sequence[Any]]) -> None:
         """Put back (index, value) pairs of ``buffers``."""
-        held = [(one, name) for one in self._modules() for name in one._buffers]  # noqa: SLF001
+        modules = _modules_in(self._all_models)
+        held = [(one, name) for one in modules for name in one._buffers]  # noqa: SLF001
         live = {id(one._buffers[name]): (one, name) for one, name in reversed(held)}  # noqa: SLF001
-        owners = [live[id(buffer)] for buffer in self._held("_buffers")]
+        owners = [live[id(buffer)] for buffer in self._held("_buffers", self._all_models)]
         for index, value in values:
             holder, name = owners[index]
             _assign_buffer(holder, name, value)
 
     def parameters(self) -> list[torch.Tensor]:
         """Live parameters."""
-        return self._held("_parameters")
+        return self._held("_parameters", self.models)
 
-    def _held(self, kind: str) -> list[torch.Tensor]:
-        return _once(each for one in self._modules() for each in getattr(one, kind).values())
-
-    def _modules(self) -> list[nn.Module]:
-        # As they are now, not as they were at first. modules() and children() make up the name of
-        # each, which takes longer than what is done with them every step.
-        found = list(dict.fromkeys(self.models))
-        known = set(found)
-        for module in found:
-            for child in module._modules.values():  # noqa: SLF001 - see above
-                if child is not None and child not in known:
-                    known.add(child)
-                    found.append(child)
-        return found
+    @staticmethod
+    def _held(kind: str, models: Iterable[nn.Module]) -> list[torch.Tensor]:
+        return _once(each for one in _modules_in(models) for each in getattr(one, kind).values())
 
     def modes(self) -> list[bool]:
         """Whether each module is in training mode."""
@@ -284,6 +280,19 @@ class TrainingState:
             digest.update(repr((spec.path, spec.shape)).encode())
             digest.update(bytes_of(flat_of(tensor)))
         return digest.hexdigest()
+
+
+def _modules_in(models: Iterable[nn.Module]) -> list[nn.Module]:
+    # As they are now, not as they were at first. modules() and children() make up the name of
+    # each, which takes longer than what is done with them every step.
+    found = list(dict.fromkeys(models))
+    known = set(found)
+    for module in found:
+        for child in module._modules.values():  # noqa: SLF001 - see above
+            if child is not None and child not in known:
+                known.add(child)
+                found.append(child)
+    return found
 
 
 def _check_other(name: str, other: object) -> None:
