@@ -158,6 +158,7 @@ CATALOGUE = {
     "lr_finder": Program(100, ends=(10, 40), between=True),
     "byol": Program(90, ends=(30, 60)),
     "schedulers": Program(90, ends=(30, 60)),
+    "registry": Program(90, ends=(30, 60)),
 }
 
 GAPS = {

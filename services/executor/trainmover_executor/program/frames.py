@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
@@ -16,6 +16,7 @@ import trainmover_executor
 __all__ = [
     "is_called_by_program",
     "is_program",
+    "local_setter",
     "modules_of_program",
     "place_in",
     "program_frames",
@@ -121,3 +122,12 @@ def write_locals(frame: FrameType, values: Mapping[str, Any]) -> None:
         names[name] = value
     if sys.version_info < (3, 13) and frame.f_code.co_name != "<module>":
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+
+
+def local_setter(frame: FrameType) -> Callable[[str, Any], None]:
+    """Sets a local variable of a running function, by name."""
+
+    def put(name: str, value: Any) -> None:
+        write_locals(frame, {name: value})
+
+    return put

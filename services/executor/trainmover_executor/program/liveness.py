@@ -11,9 +11,9 @@ import dis
 from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType, FrameType
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["live_names"]
+__all__ = ["live_names", "needed"]
 
 _JUMPS: Final = frozenset({*dis.hasjrel, *dis.hasjabs})
 _ENDS: Final = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
@@ -28,6 +28,14 @@ _ALWAYS_JUMPS: Final = (
 def live_names(frame: FrameType) -> frozenset[str]:
     """Names whose values matter from where ``frame`` stands on."""
     return _live(frame.f_code, frame.f_lasti)
+
+
+def needed(names: dict[str, Any], frame: FrameType, *, live: bool = True) -> dict[str, Any]:
+    """Those of ``names`` that ``frame`` reads before it sets them again; all, without ``live``."""
+    if not live:
+        return dict(names)
+    wanted = live_names(frame)
+    return {name: value for name, value in names.items() if name in wanted}
 
 
 @lru_cache(maxsize=512)

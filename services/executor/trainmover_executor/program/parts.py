@@ -7,6 +7,7 @@ import collections
 import contextlib
 import functools
 import inspect
+import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
@@ -24,9 +25,12 @@ from trainmover_executor.program.values.trees import TAG, portable
 
 __all__ = [
     "BAGS",
+    "NO_PATHS",
     "SCALARS",
     "Held",
     "Part",
+    "Paths",
+    "Seen",
     "entries_of",
     "is_mere_code",
     "is_own",
@@ -84,12 +88,18 @@ def parts_of(value: Any) -> Iterable[Part] | None:
     if isinstance(value, functools.partial):
         return _parts_of_partial(value)
     if isinstance(value, type):
-        return members_of(value) if is_own(value) else ()
+        return _with_classes(value, value.__bases__) if is_own(value) else ()
     kind = type(value)
     if not is_own(kind):  # type: ignore[arg-type]
         return None
     slots = slots_of(kind)  # type: ignore[arg-type] # classes are hashable
-    return members_of(value) if slots or hasattr(value, "__dict__") else None
+    return _with_classes(value, ()) if slots or hasattr(value, "__dict__") else None
+
+
+def _with_classes(value: Any, bases: Iterable[Any]) -> list[Part]:
+    """Its attributes, and classes: a program may have no other name for them."""
+    classes = [each for each in (type(value), *bases) if each not in BAGS and is_own(each)]
+    return [*members_of(value), *((each.__name__, each, nowhere) for each in classes)]
 
 
 @lru_cache(maxsize=4096)
@@ -230,3 +240,44 @@ def _made(kind: str, values: Mapping[str, Any], path: str) -> Any:
         if attribute.isidentifier():
             _set(made, attribute, restored(values[name], None))
     return made
+
+
+_STEP: Final = re.compile(r"[.\[]")
+
+
+class Paths:
+    """Paths of variables, and of all that they lead through.
+
+    Args:
+        paths: Of variables.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._through = {path[: at.start()] for path in paths for at in _STEP.finditer(path)}
+
+    def lead_through(self, path: str) -> bool:
+        """Whether ``path`` is where one of them leads through."""
+        return path in self._through
+
+
+NO_PATHS: Final = Paths(())
+
+
+class Seen(set[int]):
+    """Ids of objects: each is looked into once, by the first of its names.
+
+    Which name is the first may differ: a caller's name for an argument is needed on in one place of
+    the program, and not in another. So whoever looks for given paths goes by those again.
+
+    Args:
+        known: Ids of objects that are not looked into.
+        paths: What is looked for.
+    """
+
+    def __init__(self, known: Iterable[int], *, paths: Paths) -> None:
+        super().__init__(known)
+        self._paths = paths
+
+    def has(self, value: object, path: str) -> bool:
+        """Whether ``value``, found by ``path``, has been looked into."""
+        return id(value) in self and not self._paths.lead_through(path)

@@ -29,16 +29,19 @@ from torch.utils.data import DataLoader, Sampler
 from trainmover.errors import ProtocolError
 from trainmover_executor.program.frames import (
     is_of_script,
+    local_setter,
     modules_of_program,
     program_frames,
-    write_locals,
 )
-from trainmover_executor.program.liveness import live_names
+from trainmover_executor.program.liveness import needed
 from trainmover_executor.program.modules import Newcomers, attributes_of, hooks_of
 from trainmover_executor.program.parts import (
     BAGS,
+    NO_PATHS,
     SCALARS,
     Held,
+    Paths,
+    Seen,
     entries_of,
     is_mere_code,
     is_passed_over,
@@ -276,11 +279,12 @@ class LoopVariables:
         found: list[tuple[_Variable, Any, Any]] = []
         shared: dict[str, Any] = {**contents}
         taken: set[int] = set()
-        self._put_members(missing, frame, held)
+        paths = Paths(missing)
+        self._put_members(missing, frame, held, paths)
         for path in [path for path in missing if path.endswith(_MEMBERS_OF)]:
             not_here.add(path)
             del missing[path]
-        for one in self._all(frame, live=False, everything=True):
+        for one in self._all(frame, live=False, everything=True, paths=paths):
             if one.path in missing:
                 like, tree = held.get(one.path, one.value), missing.pop(one.path)
                 if type(like) in MUTABLE and id(like) in taken:
@@ -299,10 +303,14 @@ class LoopVariables:
         return sorted({*missing, *not_here})
 
     def _put_members(
-        self, missing: dict[str, Any], frame: FrameType | None, held: Mapping[str, Any]
+        self,
+        missing: dict[str, Any],
+        frame: FrameType | None,
+        held: Mapping[str, Any],
+        paths: Paths,
     ) -> None:
         """Have containers of objects hold as many as there were; what is in them comes next."""
-        for one in self._all(frame, live=False, everything=True):
+        for one in self._all(frame, live=False, everything=True, paths=paths):
             if isinstance(one.value, Held) and one.path in missing:
                 tree = missing.pop(one.path)
                 if one.path in held:
@@ -323,11 +331,23 @@ class LoopVariables:
     # -- where they are --------------------------------------------------------------------------
 
     def _all(
-        self, frame: FrameType | None, *, live: bool = True, everything: bool = False
+        self,
+        frame: FrameType | None,
+        *,
+        live: bool = True,
+        everything: bool = False,
+        paths: Paths = NO_PATHS,
     ) -> Iterator[_Variable]:
-        """Every variable that holds a plain value; only those still needed, with ``live``."""
+        """Every variable that holds a plain value.
+
+        Args:
+            frame: The innermost frame.
+            live: Only those still needed.
+            everything: What is large, too.
+            paths: By these all are found, whatever other names an object has.
+        """
         self.lasting.begin(everything=everything)
-        seen = set(self._known)
+        seen = Seen(self._known, paths=paths)
         for root, holder, put in self._roots(frame, live=live):
             for name, value in list(holder.items()):
                 if not name.startswith("__"):
@@ -350,7 +370,7 @@ class LoopVariables:
             if id(names) not in modules:
                 modules.add(id(names))
                 script = scripts.get(id(names))
-                wanted = names if script is None else _needed(names, script, live=live)
+                wanted = names if script is None else needed(names, script, live=live)
                 yield names.get("__name__", "?").strip("_"), wanted, names.__setitem__
         for names in modules_of_program():
             if id(names) not in modules:
@@ -359,10 +379,10 @@ class LoopVariables:
         for depth, each in enumerate(frames):
             if not _is_module(each):
                 root = f"{each.f_code.co_qualname}@{depth}".replace(".", ":")
-                yield root, _needed(each.f_locals, each, live=live), _local_setter(each)
+                yield root, needed(each.f_locals, each, live=live), local_setter(each)
 
     def _visit(
-        self, value: Any, path: str, put: Callable[[Any], None], seen: set[int], depth: int
+        self, value: Any, path: str, put: Callable[[Any], None], seen: Seen, depth: int
     ) -> Iterator[_Variable]:
         kind = type(value)
         if isinstance(value, CODE):
@@ -372,7 +392,7 @@ class LoopVariables:
         if is_passed_over(kind):  # type: ignore[arg-type] # classes are hashable
             yield from self._visit_known(value, path, seen)
             return
-        over = depth >= _DEPTH or len(seen) > _MOST_OBJECTS or id(value) in seen
+        over = depth >= _DEPTH or len(seen) > _MOST_OBJECTS or seen.has(value, path)
         if kind in SCALARS or is_plain(value) or (not over and self.lasting.admits(path, value)):
             yield _Variable(path, value, put)
             return
@@ -382,21 +402,19 @@ class LoopVariables:
         if kind in CONTAINERS and len(value) <= _MEMBERS:
             yield from self._visit_items(value, path, seen, depth)
         elif (parts := parts_of(value)) is not None:
-            mine = kind in BAGS or is_of_script(kind.__module__)
+            of = value if isinstance(value, type) else kind
+            mine = kind in BAGS or is_of_script(of.__module__)
             deeper = depth + (1 if mine else _STEP_IN_LIBRARIES)
             for name, member, setter in parts:
                 yield from self._visit(member, f"{path}.{name}", setter, seen, deeper)
         else:
             self._pass_over(path, value)
 
-    def _visit_known(self, value: Any, path: str, seen: set[int]) -> Iterator[_Variable]:
-        """What the session or the data sees to, and the program may change besides.
-
-        A scheduler that the session was not given may have been made in the middle of training.
-        """
-        if isinstance(value, LRScheduler) and id(value) not in seen:
+    def _visit_known(self, value: Any, path: str, seen: Seen) -> Iterator[_Variable]:
+        """What the session or the data sees to, and the program may change besides."""
+        if isinstance(value, LRScheduler) and not seen.has(value, path):
             seen.add(id(value))
-            if is_plain(state := value.state_dict()):
+            if is_plain(state := value.state_dict()):  # it may have been made in the middle
                 yield _Variable(path, state, value.load_state_dict)
                 return
         self._pass_over(path, value)
@@ -411,9 +429,9 @@ class LoopVariables:
         elif isinstance(value, Sampler):
             yield from self._visit_sampler(value, path, seen)
 
-    def _visit_sampler(self, value: Any, path: str, seen: set[int]) -> Iterator[_Variable]:
+    def _visit_sampler(self, value: Any, path: str, seen: Seen) -> Iterator[_Variable]:
         """What a sampler keeps; what it makes of its own in each pass, the feed sees to."""
-        if id(value) in seen or hasattr(value, "state_dict"):
+        if seen.has(value, path) or hasattr(value, "state_dict"):
             return
         seen.add(id(value))
         for name, member, put in members_of(value):
@@ -434,8 +452,8 @@ class LoopVariables:
         else:
             self._pass_over(path, value)
 
-    def _visit_module(self, module: nn.Module, path: str, seen: set[int]) -> Iterator[_Variable]:
-        if id(module) in seen:
+    def _visit_module(self, module: nn.Module, path: str, seen: Seen) -> Iterator[_Variable]:
+        if seen.has(module, path):
             return
         seen.add(id(module))
         for name, value, put in attributes_of(module):
@@ -451,9 +469,7 @@ class LoopVariables:
         if self._passed_over is not None:
             self._passed_over.append((path, value))
 
-    def _visit_items(
-        self, value: Any, path: str, seen: set[int], depth: int
-    ) -> Iterator[_Variable]:
+    def _visit_items(self, value: Any, path: str, seen: Seen, depth: int) -> Iterator[_Variable]:
         if not isinstance(value, tuple | set | frozenset):
             yield _Variable(f"{path}{_MEMBERS_OF}", Held(value), nowhere)
         for key, member in entries_of(value):
@@ -480,18 +496,3 @@ def _own_of(names: dict[str, Any]) -> dict[str, Any]:
         and type(value) is not ModuleType
         and not (isinstance(value, CODE) and value.__module__ != own)
     }
-
-
-def _needed(names: dict[str, Any], frame: FrameType, *, live: bool) -> dict[str, Any]:
-    """Those of ``names`` that ``frame`` reads before it sets them again."""
-    if not live:
-        return dict(names)
-    wanted = live_names(frame)
-    return {name: value for name, value in names.items() if name in wanted}
-
-
-def _local_setter(frame: FrameType) -> Callable[[str, Any], None]:
-    def put(name: str, value: Any) -> None:
-        write_locals(frame, {name: value})
-
-    return put

@@ -1,0 +1,103 @@
+"""Variables are found by the same path at every process, whatever names the program has."""
+
+from __future__ import annotations
+
+import sys
+
+from trainmover_executor.program.variables import LoopVariables
+from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.total = 0.0
+
+
+def test_an_object_that_has_a_name_nobody_needs_is_found_by_the_other():
+    """A caller's name for what a function got as an argument, say."""
+
+    def program(*, take=None):
+        variables, frame = LoopVariables([]), sys._getframe()
+        unneeded = Meter()
+        needed = unneeded
+        variables.changed(frame)
+        missing = None
+        if take is None:
+            needed.total += 2.5
+        else:
+            missing = variables.load(take, frame)
+        told = variables.changed(frame)
+        return told, missing, needed.total
+
+    def called(*, take=None):
+        mine = Meter()
+
+        def train(meter):
+            variables, frame = LoopVariables([]), sys._getframe()
+            variables.changed(frame)
+            missing = None
+            if take is None:
+                meter.total += 2.5
+            else:
+                missing = variables.load(take, frame)
+            told = variables.changed(frame)
+            return told, missing, meter.total
+
+        return train(mine)
+
+    for each in (program, called):
+        told, *_ = each()
+        _, missing, total = each(take=unpack_tree(pack_tree(told)))
+        assert (missing, total) == ([], 2.5)
+
+
+class Hub:
+    def __init__(self) -> None:
+        self.lines = 0
+
+
+def singleton_of(kind: type) -> type:
+    """A class that has one instance, which its metaclass holds."""
+
+    class Singleton(type):
+        def __call__(cls):
+            return cls.instances.setdefault(cls, super().__call__())
+
+    Singleton.instances = {}
+    return Singleton("One", (kind,), {})
+
+
+class Hook:
+    calls = 0
+
+    def run(self) -> None:
+        type(self).calls += 1
+
+
+def made_by(name: str) -> Hook:
+    return type(name, (Hook,), {"calls": 0})()
+
+
+def changed_by(change, *held) -> set[str]:
+    """The last names of what changed."""
+    variables, frame = LoopVariables([]), sys._getframe()
+    variables.changed(frame)
+    change()
+    found = {path.rpartition(".")[2] for path in variables.changed(frame)}
+    assert held  # it is needed on
+    return found
+
+
+def test_what_a_metaclass_holds_is_found():
+    one = singleton_of(Hub)
+
+    def change() -> None:
+        one().lines += 1
+
+    one()
+    assert "lines" in changed_by(change, one)
+
+
+def test_a_class_without_a_name_is_found_by_its_objects():
+    hooks = [made_by("Progress")]
+    assert "calls" in changed_by(hooks[0].run, hooks)
