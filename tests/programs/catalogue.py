@@ -157,6 +157,7 @@ CATALOGUE = {
     "kfold": Program(75, ends=(25, 50), between=True),
     "lr_finder": Program(100, ends=(10, 40), between=True),
     "byol": Program(90, ends=(30, 60)),
+    "late_buffers": Program(60, ends=(30,)),
     "schedulers": Program(90, ends=(30, 60)),
     "registry": Program(90, ends=(30, 60)),
 }

@@ -39,7 +39,7 @@ def coming(
 
 def arrived(one: Coming, *, issued: int = 0, hidden: frozenset[str] = frozenset()) -> Position:
     one.ran_the_rest, one.hidden = True, hidden
-    return one.position(issued=issued)
+    return one.position(issued=issued, live=[])
 
 
 def test_the_program_goes_to_the_last_vote_first() -> None:
@@ -54,7 +54,7 @@ def test_what_the_dead_rank_showed_last_is_taken_as_it_is() -> None:
     one = coming(voted([1, 4]), place([1, 4]))
     one.now = voted([1, 4], n=7)
     assert not one.needs_the_rest
-    assert one.position(issued=0) is one.now
+    assert one.position(issued=0, live=[]) is one.now
 
 
 def test_code_in_front_of_the_body_of_one_more_step_sees_what_it_saw_in_the_job() -> None:
@@ -115,7 +115,7 @@ def test_variables_of_a_generator_come_from_another_rank() -> None:
 def test_a_program_beyond_the_vote_goes_on_from_where_it_is() -> None:
     one = coming(voted([1, 4], **{"main.n": 4}), place([2, 0], ended=1), **{"main.n": 5})
     one.is_beyond = True
-    found = one.position(issued=0)
+    found = one.position(issued=0, live=[])
     assert one.target.open == [[2, 0]]
     assert found.variables == {"main.n": 5}
     assert found.rng == {"cpu": b"then"}
@@ -162,7 +162,7 @@ class TestWorkBetweenSteps:
         assert one.behind(Returned(2, "own 2")) is one.works[2]
         assert one.behind(Returned(1, "theirs 1")) is None, "of an earlier step"
         one.is_beyond = True  # it had passed them before
-        position = one.position(issued=0)
+        position = one.position(issued=0, live=[])
         assert (position.rng, position.variables) == ({"r": 9}, {"drawn": 5})
 
     def test_work_that_broke_did_not_happen(self) -> None:
@@ -207,9 +207,50 @@ class TestWorkKept:
         joiner.keep(leaver.kept(step=4), step=4)
         assert joiner.of(2, step=4) == leaver.of(2, step=4)
 
-    def test_own_variables_are_those_behind_the_last_work(self) -> None:
+    def test_own_position_is_that_behind_the_last_work(self) -> None:
         own = WorkKept()
         for ordinal in (1, 2, 3):
             own.did(rollout(ordinal, n=ordinal), step=4)
-        assert own.own_variables(step=4, ordinal=2) == {"n": 2}
-        assert own.own_variables(step=4, ordinal=0) is None
+        found = own.own(step=4, ordinal=2)
+        assert found is not None
+        assert found.variables == {"n": 2}
+        assert own.own(step=4, ordinal=0) is None
+
+
+class TestBuffers:
+    """Code behind the vote may change them: it counts updates, or averages weights."""
+
+    @staticmethod
+    def coming(**now: int) -> Coming:
+        """Buffer 0 was alike at the vote, 1 was not, and 2 the giver has not seen change."""
+        vote = replace(voted([1, 4]), buffers=buffers(a=4, b=1, c=7))
+        found = coming(vote, place([1, 4]))
+        found.told["buffers"] = {"then": buffers(a=4, b=2), "now": buffers(**now)}
+        return found
+
+    def test_the_giver_has_what_was_alike_at_the_vote(self) -> None:
+        one = self.coming(a=5, b=3)
+        one.ran_the_rest = True
+        found = one.position(issued=0, live=[torch.tensor(each) for each in (9, 8, 6)])
+        assert numbers(found.buffers) == {0: 5, 1: 8, 2: 6}
+
+    def test_without_running_the_code_behind_the_vote_the_rest_is_as_it_was_there(self) -> None:
+        one = self.coming(a=5, b=3)
+        one.is_beyond = True
+        found = one.position(issued=0, live=[torch.tensor(each) for each in (9, 8, 6)])
+        assert numbers(found.buffers) == {0: 5, 1: 1, 2: 7}
+
+    def test_a_giver_of_the_release_before_says_nothing_of_them(self) -> None:
+        one = self.coming(a=5, b=3)
+        del one.told["buffers"]
+        one.ran_the_rest = True
+        found = one.position(issued=0, live=[torch.tensor(each) for each in (9, 8, 6)])
+        assert numbers(found.buffers) == {0: 9, 1: 8, 2: 6}
+
+
+def buffers(**values: int) -> list[list[Any]]:
+    return [["abc".index(name), torch.tensor(value)] for name, value in values.items()]
+
+
+def numbers(found: list[list[Any]]) -> dict[int, int]:
+    return {index: int(value) for index, value in found}

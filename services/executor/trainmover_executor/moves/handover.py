@@ -274,12 +274,16 @@ class Handover:
         counts = {"committed": state.committed, "between": state.between, "begun": self.has_begun}
         # A joiner passes the work behind the draw of the next step by itself.
         before = state.between - len(moment.passed)
-        then = self.private_state.own_variables(step=self.committed, ordinal=before)
+        kept, step = self.private_state, self.committed
         return {
             **counts,
             **moment.common(),
-            "then": then,
+            "then": kept.own_variables(step=step, ordinal=before),
             "now": moment.position.variables,
+            "buffers": {
+                "then": kept.own_buffers(step=step, ordinal=before),
+                "now": moment.position.buffers,
+            },
             "structure": self._state.structure.tree(),
         }
 

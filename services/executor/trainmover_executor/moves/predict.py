@@ -8,7 +8,7 @@ differs from rank to rank is known by running that code only.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -17,7 +17,7 @@ from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.large import LARGE
 from trainmover_executor.program.values.trees import TAG
 
-__all__ = ["is_computed", "predicted"]
+__all__ = ["alike", "is_computed", "predicted"]
 
 _LOOKED_AT: Final = 64
 
@@ -46,6 +46,28 @@ def predicted(
         elif not (known and equal(then[path], value)):
             unknown.append(path)
     return certain, unknown
+
+
+def alike(
+    theirs: Iterable[Sequence[Any]],
+    *,
+    then: Iterable[Sequence[Any]],
+    now: Iterable[Sequence[Any]],
+) -> dict[int, torch.Tensor]:
+    """The dead rank's buffers that are certain where the job stands, by index.
+
+    Args:
+        theirs: (index, buffer) of those that training changes, at its last vote.
+        then: Another rank's at that vote.
+        now: That rank's now.
+    """
+    before: dict[int, torch.Tensor] = dict(map(tuple, then))
+    after: dict[int, torch.Tensor] = dict(map(tuple, now))
+    return {
+        index: after[index]
+        for index, value in theirs
+        if index in before and index in after and torch.equal(value, before[index])
+    }
 
 
 def is_computed(tree: Any) -> bool:

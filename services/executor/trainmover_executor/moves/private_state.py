@@ -8,7 +8,7 @@ for the next step is held by as many machines as ``trainmover.protocol.private_s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from trainmover.errors import ProtocolError
@@ -67,7 +67,7 @@ class PrivateStateKeeper:
         self._layout = layout
         self._rank = rank
         self._kept: dict[int, dict[int, bytes]] = {}
-        self._own: dict[int, dict[str, Any]] = {}
+        self._own: dict[int, tuple[dict[str, Any], bytes]] = {}
         self._works = WorkKept()
 
     def exchange(self, content: dict[str, Any], *, step: int, followed: bool) -> bool:
@@ -84,10 +84,11 @@ class PrivateStateKeeper:
         Raises:
             LinkBrokenError: A neighbour is gone.
         """
+        holders = holders_of(self._rank, self._layout)
+        mine = pack_tree({"step": step, "content": content}) if holders else b""
         before = {k: v for k, v in self._own.items() if k == step - 1}
-        self._own = {**before, step: content["variables"]}
-        flag = _FOLLOWED if followed else _ALONE
-        received = self._swap(lambda: flag + pack_tree({"step": step, "content": content}))
+        self._own = {**before, step: (content["variables"], mine)}
+        received = self._swap((_FOLLOWED if followed else _ALONE) + mine)
         # The ones before the latest are kept: a vote that broke after the exchange may turn out
         # void, and then the start of the step is what a joiner needs.
         kept = {k: v for k, v in self._kept.items() if k == step - 1}
@@ -106,11 +107,12 @@ class PrivateStateKeeper:
             LinkBrokenError: A neighbour is gone.
         """
         self._works.did(work, step=step)
-        for rank, data in self._swap(lambda: packed_work(work)).items():
+        mine = packed_work(work) if holders_of(self._rank, self._layout) else b""
+        for rank, data in self._swap(mine).items():
             self._works.heard(data, rank=rank, step=step)
 
-    def _swap(self, own: Callable[[], bytes]) -> dict[int, bytes]:
-        """Give ``own`` to all holders.
+    def _swap(self, mine: bytes) -> dict[int, bytes]:
+        """Give ``mine`` to all holders.
 
         Returns:
             What came from whom this rank is a holder of, by rank, the nearest first.
@@ -122,7 +124,6 @@ class PrivateStateKeeper:
         # As far before us as the holder is behind us: everybody swaps over the same distances.
         world = self._layout.world_size
         peers = [(holder, (2 * self._rank - holder) % world) for holder in holders]
-        mine = own() if holders else b""
         states = self._control.exchange_bytes(mine, peers=peers, limit=_LIMIT_BYTES)
         return {source: data for (_, source), data in zip(peers, states, strict=True)}
 
@@ -133,8 +134,17 @@ class PrivateStateKeeper:
             step: Steps completed by the job.
             ordinal: As of the last work between steps up to this one, if there was any since.
         """
-        later = self._works.own_variables(step=step, ordinal=ordinal)
-        return self._own.get(step, {}) if later is None else later
+        later = self._works.own(step=step, ordinal=ordinal)
+        return self._own.get(step, ({}, b""))[0] if later is None else later.variables
+
+    def own_buffers(self, *, step: int, ordinal: int = 0) -> list[list[Any]]:
+        """(index, buffer) of what training changes, likewise."""
+        later = self._works.own(step=step, ordinal=ordinal)
+        if later is not None:
+            return later.buffers
+        _, packed = self._own.get(step, ({}, b""))
+        buffers: list[list[Any]] = open_private_state(packed)["buffers"] if packed else []
+        return buffers
 
     def neighbours_variables(self, *, step: int) -> dict[str, Any]:
         """The same of some rank whose private state is kept here; empty where there is none."""

@@ -27,13 +27,13 @@ class WorkKept:
     """Work of this rank and of those whose private state is kept here."""
 
     def __init__(self) -> None:
-        self._own: dict[int, dict[int, dict[str, Any]]] = {}
+        self._own: dict[int, dict[int, Position]] = {}
         self._positions: dict[int, dict[int, dict[int, bytes]]] = {}
         self._results: dict[int, dict[int, bytes]] = {}
 
     def did(self, work: WorkDone, *, step: int) -> None:
         """This rank has done ``work`` after ``step`` steps of the job."""
-        self._own.setdefault(step, {})[work.returned.ordinal] = work.position.variables
+        self._own.setdefault(step, {})[work.returned.ordinal] = work.position
 
     def heard(self, data: bytes, *, rank: int, step: int) -> None:
         """Another one has; ``data`` is what ``packed_work`` returned there."""
@@ -56,8 +56,8 @@ class WorkKept:
             for step in [step for step in of_steps if step < before]:
                 del of_steps[step]
 
-    def own_variables(self, *, step: int, ordinal: int) -> dict[str, Any] | None:
-        """This rank's behind the last work up to ``ordinal``; None if there was none since."""
+    def own(self, *, step: int, ordinal: int) -> Position | None:
+        """Where this rank was behind the last work up to ``ordinal``; None if none was since."""
         works = self._own.get(step, {})
         return works.get(max((one for one in works if one <= ordinal), default=0))
 

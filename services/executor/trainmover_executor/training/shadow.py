@@ -79,7 +79,6 @@ class Shadow:
         self._beginning: Position | None = None
         self._load: dict[str, Any] | None = None
         self._voted: Position | None = None
-        self._buffers: list[list[Any]] = []
         self._before_site: dict[str, Any] | None = None
         self._asked: frozenset[str] = frozenset()
         self._leaving: EndedCall | None = None
@@ -194,7 +193,7 @@ class Shadow:
         assert call.level is not None  # noqa: S101 - begun
         if ended.left and ended.drawn > call.level.drawn:
             # It left the loop behind the body of its last step: run that code.
-            self._leaving, self._load, self._buffers = ended, ended.variables, []
+            self._leaving, self._load = ended, ended.variables
             self.votes_at_end = ended.at_end
             self._one_more = True
             self._set_variables(ended.variables_when_given, frame)
@@ -279,11 +278,12 @@ class Shadow:
         if self._voted is not None:
             self._seek(self._voted, frame)  # may draw random numbers, as loading does
             restore_rng(self._voted.rng)
+            self._state.load_buffers(self._voted.buffers)  # statistics of its own batches
             self._state.load_settings(self._voted.settings)
             # A generator that gives steps on cannot be seen from their bodies.
             seen = self._loop.variables.roots(frame)
             self._joiner.runs_the_rest(hidden=self._asked - seen)
-            self._buffers, self._voted = self._voted.buffers, None
+            self._voted = None
         return True
 
     def end(self, step: Step) -> bool:
@@ -295,7 +295,6 @@ class Shadow:
             settings = self._state.settings()  # the code behind the vote is about to move them on
             self._joiner.put_state_back()
             self._state.load_settings(settings)
-            self._state.load_buffers(self._buffers)  # statistics of its own batches
             return False
         self._sites[self._site] = self._sites.get(self._site, 0) + 1
         return self._sites[self._site] < self._iterations

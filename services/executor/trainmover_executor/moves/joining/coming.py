@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ import torch
 from trainmover.job.plan import Plan
 from trainmover_executor.links.link import Link
 from trainmover_executor.moves.course_packing import PACKING
-from trainmover_executor.moves.predict import is_computed, predicted
+from trainmover_executor.moves.predict import alike, is_computed, predicted
 from trainmover_executor.moves.private_state import open_private_state
 from trainmover_executor.moves.work_kept import results_of, works_of
 from trainmover_executor.position.course import place_of_vote, still_open
@@ -25,7 +25,7 @@ from trainmover_executor.program.values.plain import is_plain
 from trainmover_executor.state.handing_over.follow import StateFollower
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import capture_rng, restore_rng
-from trainmover_executor.state.training import Stateful
+from trainmover_executor.state.training import TrainingState
 
 __all__ = ["NOWHERE", "Coming"]
 
@@ -165,11 +165,12 @@ class Coming:
         # After a crash the program comes there by itself, from the dead rank's last vote.
         return self.variables_now() if self.is_planned else {}
 
-    def position(self, *, issued: int) -> Position:
+    def position(self, *, issued: int, live: Sequence[torch.Tensor]) -> Position:
         """What the dead rank would know where the job stands.
 
         Args:
             issued: Collectives that the program has issued.
+            live: Buffers of this standby, once the state is back.
         """
         if self.voted is None:
             return NOWHERE  # an unborn job: this rank's own beginning is the dead rank's
@@ -186,25 +187,52 @@ class Coming:
         return Position(
             feeds=feeds,
             rng=known.rng if self.is_beyond else capture_rng(),
-            buffers=known.buffers,
+            buffers=self._buffers(known, live),
             variables=self._variables(known, quiet=issued == self.issued),
         )
 
-    def put_state_back(self, extras: Mapping[str, Stateful]) -> None:
+    def put_state_back(self, state: TrainingState) -> None:
         """Have the state that was handed over again, if the program changed it since.
 
-        Args:
-            extras: What may be each rank's own: it is as the program has it, where it is small.
+        What may be each rank's own is as the program has it: buffers, and extras that are small.
         """
         if self.arrived is None:
             return
         rng = capture_rng()
-        states = {name: extra.state_dict() for name, extra in extras.items()}
-        own = copy.deepcopy({name: state for name, state in states.items() if is_plain(state)})
+        states = {name: extra.state_dict() for name, extra in state.extras.items()}
+        own = copy.deepcopy({name: each for name, each in states.items() if is_plain(each)})
+        live = state.buffers()
+        buffers = [[index, live[index].clone()] for index in self._changed_here()]
         self.arrived.restore()
-        for name, state in own.items():
-            extras[name].load_state_dict(state)
+        for name, each in own.items():
+            state.extras[name].load_state_dict(each)
+        state.load_buffers(buffers)
+        state.load_buffers(self._alike().items())
         restore_rng(rng)
+
+    def _changed_here(self) -> list[int]:
+        """Buffers that the program changed here as the rank would have that is replaced.
+
+        Code behind a vote may change them: it counts, or averages weights.
+        """
+        vote = self.vote_of_rest()
+        if vote is None:
+            return []
+        known = vote if self.is_planned or self.known is None else self.known
+        return sorted({index for one in (vote, known) for index, _ in one.buffers})
+
+    def _buffers(self, known: Position, live: Sequence[torch.Tensor]) -> list[list[Any]]:
+        certain = self._alike()
+        if not self.ran_the_rest:
+            return [[index, certain.get(index, value)] for index, value in known.buffers]
+        return [[index, certain.get(index, live[index])] for index in self._changed_here()]
+
+    def _alike(self) -> dict[int, torch.Tensor]:
+        """Buffers that were the same at the dead rank and at the giver, as the giver has them."""
+        told, known = self.told.get("buffers"), None if self.is_planned else self.known
+        if told is None or known is None:
+            return {}
+        return alike(known.buffers, then=told["then"], now=told["now"])
 
     def _variables(self, known: Position, *, quiet: bool) -> dict[str, Any]:
         """Variables that the program does not have right already.

@@ -189,7 +189,7 @@ class Joiner:
         """Behind the body of one more step: the code there sees the state that the job has."""
         if self._coming is not None:
             self._coming.issued = self._runtime.latch.issued
-            self._coming.put_state_back(self._state.extras)
+            self._coming.put_state_back(self._state)
 
     def check_proof(self) -> None:
         """Before a joiner's first vote: its state must be the leaver's.
@@ -371,7 +371,7 @@ class Joiner:
         if coming.arrived is None:
             self._receive(coming)
         else:
-            coming.put_state_back(self._state.extras)
+            coming.put_state_back(self._state)
         tree, told = coming.rest, coming.told
         self._state.drop_gradients()
         self._following.adopt(tree["followed"], parted=tree["parted"])
@@ -379,7 +379,8 @@ class Joiner:
             self._state.load_gradients(tree["gradients"])
             if coming.voted is not None and self._state.gradient_print() != coming.voted.gradients:
                 self._refuse(coming, _GRADIENTS_LOST.format(rank=self._runtime.rank))
-        position = coming.position(issued=self._runtime.latch.issued).to_tree()
+        issued, live = self._runtime.latch.issued, self._state.buffers()
+        position = coming.position(issued=issued, live=live).to_tree()
         moment = Moment.from_trees(told, position, voted=coming.voted or NOWHERE)
         return replace(moment, large=coming.large)
 
