@@ -203,3 +203,23 @@ def test_other_threads_are_not_traced():
         thread.start()
         thread.join()
     assert found == [None, None]
+
+
+def test_a_loop_on_the_line_of_the_call_is_not_begun_anew():
+    """It gives the step again by itself, as the iterator of the session does."""
+    log, begun = [], []
+
+    def helper(again):
+        with again:
+            log.append("body")
+
+    def steps():
+        begun.append(1)
+        for _ in range(2):
+            again = Again(times=2, loop=sys._getframe(1))
+            while again.left > 0:
+                yield again
+
+    for again in steps(): helper(again)  # fmt: skip  # noqa: E701
+    assert log == ["body"] * 4
+    assert len(begun) == 1

@@ -10,6 +10,7 @@ on for the moment between the end of the body and that line, and costs nothing a
 from __future__ import annotations
 
 import contextlib
+import dis
 import sys
 import warnings
 from collections.abc import Callable
@@ -24,7 +25,8 @@ def go_back(frame: FrameType, line: int, *, loop: FrameType | None = None) -> No
 
     Where the frame ends before it comes to another line (a function whose last statement is the
     ``with``), its caller goes back to the line of the call. Where Python does not allow a jump
-    (the body left its loop), nothing happens, and the program goes on behind the body.
+    (the body left its loop), or the loop is on that line, too (``for step in steps: run(step)``),
+    nothing happens: the program goes on behind the body, and gets the step again from its loop.
 
     Args:
         frame: The frame that executes the ``with`` statement.
@@ -61,7 +63,7 @@ class _Jump:
         if event == "return":
             caller = frame.f_back
             self._disarm()
-            if caller is not None and frame is not self._loop:
+            if caller is not None and frame is not self._loop and not _is_for_line(caller):
                 _Jump(caller, caller.f_lineno, self._loop).arm()
             return None
         return self._at
@@ -69,6 +71,17 @@ class _Jump:
     def _disarm(self) -> None:
         self._frame.f_trace = self._local
         sys.settrace(self._tracing)
+
+
+def _is_for_line(frame: FrameType) -> bool:
+    """Whether the line on which ``frame`` is begins a loop that it is in: it would begin anew."""
+    return any(
+        each.opname.startswith("FOR_ITER")
+        and each.positions is not None
+        and each.positions.lineno == frame.f_lineno
+        and each.offset < frame.f_lasti
+        for each in dis.get_instructions(frame.f_code)
+    )
 
 
 def _trace_no_call(_frame: FrameType, _event: str, _argument: Any) -> None:
