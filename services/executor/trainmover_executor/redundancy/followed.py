@@ -44,6 +44,10 @@ class Followed:
         self._sampled = 0
         self.budget = _FIRST_BUDGET_BYTES
 
+    def has_other_parameters(self) -> bool:
+        """Whether the program gave the optimizer other parameters than those that are followed."""
+        return self._units.are_outdated()
+
     @staticmethod
     def log_obstacle(state: TrainingState) -> str:
         """Why steps of ``state`` cannot be taken again, for people; empty when they can."""

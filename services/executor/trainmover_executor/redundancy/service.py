@@ -116,6 +116,7 @@ class FollowerService:
         if kind in {"follower", "snapshot"}:
             self._followed = Followed(self._state, logged=kind == "snapshot")
             self._followed.adopt(self._adopted)
+            self._adopted = []
         self._say(kind, obstacle)
 
     def heard(self, least: Sequence[int]) -> None:
@@ -189,7 +190,11 @@ class FollowerService:
             redone: It is not the first one.
         """
         self._noted = None
-        if not redone and self._followed is not None and self._followed.written():
+        if redone or self._followed is None:
+            return
+        if self._followed.has_other_parameters():
+            self.protect()  # from the beginning: the follower's copy has others, too
+        elif self._followed.written():
             self._give_up(
                 "parameters are written to between two steps: do that in the body of a step"
             )

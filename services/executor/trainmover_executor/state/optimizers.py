@@ -96,7 +96,8 @@ def load_entries(
     for key, entry in entries.items():
         present = live.get(key)
         value = local_of(entry) if isinstance(entry, torch.Tensor) else entry
-        if isinstance(value, torch.Tensor) and isinstance(present, torch.Tensor):
+        fits = isinstance(present, torch.Tensor) and isinstance(value, torch.Tensor)
+        if fits and local_of(present).shape == value.shape:
             assign(local_of(present), value)
         elif isinstance(value, torch.Tensor) and value.shape != torch.Size([]):
             live[key] = like_parameter(parameter, value.clone())

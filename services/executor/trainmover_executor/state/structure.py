@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from trainmover.errors import ConfigError
+from trainmover_executor.state.packing.shards import local_of
 
 __all__ = ["Structure"]
 
@@ -48,6 +49,7 @@ class Structure:
                 ]
                 for one in self._optimizers
             ],
+            "shapes": [list(local_of(parameter).shape) for parameter in self._parameters()],
             "trainable": [parameter.requires_grad for parameter in self._parameters()],
             "modes": [module.training for module in self._modules()],
             "attributes": [
@@ -61,8 +63,11 @@ class Structure:
         """Be like another rank's ``tree``: groups are added and removed, flags set.
 
         Raises:
-            ConfigError: The optimizers cannot be made alike.
+            ConfigError: The optimizers or shapes cannot be made alike.
         """
+        for parameter, shape in zip(self._parameters(), tree.get("shapes", []), strict=False):
+            if list(local_of(parameter).shape) != shape:
+                self._resize(parameter, shape)
         parameters = list(self._parameters())
         for optimizer, groups in zip(self._optimizers, tree["groups"], strict=True):
             self._match(optimizer, groups, parameters)
@@ -76,6 +81,26 @@ class Structure:
             wanted = changed.get((path, name), value)
             if wanted != value:
                 setattr(module, name, wanted)
+
+    def _resize(self, parameter: nn.Parameter, shape: list[int]) -> None:
+        """Another parameter takes its place, as where a program adds and prunes points.
+
+        Its values come with the state. Autograd may remember the shape of the one before.
+        """
+        if type(parameter) is not nn.Parameter:
+            raise ConfigError(
+                f"a parameter has the shape {list(parameter.shape)} here and {shape} at the job's "
+                f"ranks, and a {type(parameter).__name__} cannot be given another shape"
+            )
+        other = nn.Parameter(parameter.detach().new_zeros(shape), parameter.requires_grad)
+        for module in self._modules():
+            for name, each in module._parameters.items():  # noqa: SLF001 - parameters() copies
+                if each is parameter:
+                    module._parameters[name] = other  # noqa: SLF001 - as above
+        for optimizer in self._optimizers:
+            optimizer.state.pop(parameter, None)
+            for group in optimizer.param_groups:
+                group["params"] = [other if each is parameter else each for each in group["params"]]
 
     def _match(
         self,

@@ -72,6 +72,15 @@ class StateUnits:
             for name, parameter in model.named_parameters()
         }
         self.names = tuple(self._units)
+        self._held = self._held_by_optimizers()
+
+    def are_outdated(self) -> bool:
+        """Whether the program gave the optimizers other parameters since this was made."""
+        return self._held_by_optimizers() != self._held
+
+    def _held_by_optimizers(self) -> set[tuple[int, torch.Size]]:
+        groups = [group for one in self._state.optimizers for group in one.param_groups]
+        return {(id(each), each.shape) for group in groups for each in group["params"]}
 
     def obstacle(self) -> str:
         """Why this state cannot be followed, for people; empty when it can."""

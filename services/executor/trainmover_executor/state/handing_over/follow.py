@@ -75,6 +75,8 @@ class StateFollower:
         kind = message.get("kind")
         if kind == "copy":
             self.copied = True
+            if "structure" in message:  # it may be another one since following began
+                self._state.structure.load(message["structure"])
             self._state.load(message["state"])
         elif kind == "rest":
             self._state.load_rest(message["rest"])

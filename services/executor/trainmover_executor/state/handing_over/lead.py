@@ -34,6 +34,7 @@ log = structlog.get_logger(__name__)
 _DUTY: Final = 0.25
 """Share of the time in which the thread may move bytes: it competes with training for memory."""
 
+_OTHER_PARAMETERS: Final = "the program gave its optimizer other parameters meanwhile"
 _BATCH_BYTES: Final = 2 * 1024 * 1024
 """So much of a model of many small tensors moves in one message."""
 
@@ -109,6 +110,9 @@ class StateLead:
         """Optimizer ``index`` is about to take a step that was voted for."""
         if self._over.is_set() or self.obstacle:
             return
+        if self._units.are_outdated():
+            self.obstacle = _OTHER_PARAMETERS
+            return
         with self._changed:
             if self._stepping and self._met:  # nobody said that the last one was taken
                 self.obstacle = "a step of an optimizer raised an error"
@@ -139,6 +143,8 @@ class StateLead:
             StateCorruptError: What arrived is not what was sent.
         """
         self._await_thread()
+        if not self.obstacle and self._units.are_outdated():
+            self.obstacle = _OTHER_PARAMETERS
         if not self.obstacle and self._apart not in (None, self._count_apart()):
             self.obstacle = "a model that no optimizer trains was changed"
         if not self.obstacle:
@@ -147,7 +153,8 @@ class StateLead:
         new = {name: each for name, each in large.items() if name not in self._told}
         tree = {**tree, "large": new}
         if self.obstacle:
-            content = {"kind": "copy", "state": self._state.tree(), **tree}
+            structure = self._state.structure.tree()
+            content = {"kind": "copy", "state": self._state.tree(), "structure": structure, **tree}
         else:
             content = {"kind": "rest", "rest": self._state.rest(), **tree}
         return send_tree(self._link, content, epoch=self._epoch)
