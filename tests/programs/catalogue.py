@@ -158,6 +158,10 @@ CATALOGUE = {
     "lr_finder": Program(100, ends=(10, 40), between=True),
     "byol": Program(90, ends=(30, 60)),
     "late_buffers": Program(60, ends=(30,)),
+    "own_loader": Program(80, ends=(10, 20, 40)),
+    "mixture": Program(90),
+    "points": Program(90),
+    "long_sampler": Program(84, ends=(12, 36)),
     "schedulers": Program(90, ends=(30, 60)),
     "registry": Program(90, ends=(30, 60)),
 }

@@ -147,6 +147,26 @@ class Shard(IterableDataset):
         self.at = self.start = state["at"]
 
 
+class Shuffling:
+    """A loader class of one's own: every pass shuffles what the last one left, and is counted."""
+
+    def __init__(self) -> None:
+        self.rows = [f"row {index}" for index in range(SIZE)]
+        self.passes = 0
+
+    def __len__(self) -> int:
+        return SIZE // BATCH
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        names = self.rows[index * BATCH : (index + 1) * BATCH]
+        return torch.tensor([float(name.split()[1]) for name in names])
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        random.Random(self.passes).shuffle(self.rows)
+        self.passes += 1
+        return (self[index] + self.passes for index in range(len(self)))
+
+
 class Again:
     """A plain iterable that makes its batches of random numbers."""
 
@@ -250,6 +270,7 @@ DRAWN: dict[str, Callable[[], Any]] = {
     "iterable, persistent": lambda: DataLoader(Stream(), 2, **LONG),
     "iterable, generator": lambda: DataLoader(Stream(), 2, generator=g(), **WORKERS),
     "a plain iterable": Again,
+    "one's own, with a state": Shuffling,
     "torchdata, no state": lambda: StatefulDataLoader(Stream(), 2),
     "torchdata, no state, workers": lambda: StatefulDataLoader(Stream(), 2, **WORKERS),
 }

@@ -243,7 +243,10 @@ class Feed:
 
     def _is_in(self, position: dict[str, Any]) -> bool:
         """Whether the pass of ``position`` is under way."""
-        return self._begun and bool(self._source.mark()["id"] == position["mark"]["id"])
+        if not self._begun:
+            return False
+        mine, mark = self._source.mark(), position["mark"]
+        return all(mine.get(name) == mark.get(name) for name in ("id", "changes"))
 
     def _go(
         self,

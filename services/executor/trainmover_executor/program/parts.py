@@ -7,9 +7,12 @@ import collections
 import contextlib
 import functools
 import inspect
+import queue
 import re
+import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -19,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from trainmover_executor.program.frames import is_program
 from trainmover_executor.program.values.named import of_name, tree_of_name
-from trainmover_executor.program.values.plain import CONTAINERS, is_plain
+from trainmover_executor.program.values.plain import CONTAINERS, is_generator, is_plain
 from trainmover_executor.program.values.restored import restored
 from trainmover_executor.program.values.trees import TAG, portable
 
@@ -32,9 +35,11 @@ __all__ = [
     "Paths",
     "Seen",
     "entries_of",
+    "is_looked_into",
     "is_mere_code",
     "is_own",
     "is_passed_over",
+    "is_threaded",
     "members_of",
     "nowhere",
     "parts_of",
@@ -77,8 +82,17 @@ def is_own(kind: type[Any]) -> bool:
     return is_program(kind.__module__, getattr(module, "__file__", None) or "<frozen")
 
 
-def parts_of(value: Any) -> Iterable[Part] | None:
-    """(name, value, how to set it) of what ``value`` holds; None for what is not the program's."""
+def parts_of(value: Any, *, is_loader: bool = False) -> Iterable[Part] | None:
+    """(name, value, how to set it) of what ``value`` holds; None for what is not the program's.
+
+    Args:
+        value: What holds it.
+        is_loader: Steps are made of it: what it gives is no state.
+    """
+    return _parts_of_loader(value) if is_loader else _parts_of(value)
+
+
+def _parts_of(value: Any) -> Iterable[Part] | None:
     if isinstance(value, types.FunctionType):
         # Decorators give a wrapper the name of the module of what it wraps.
         mine = is_program(value.__globals__.get("__name__", ""), value.__code__.co_filename)
@@ -94,6 +108,43 @@ def parts_of(value: Any) -> Iterable[Part] | None:
         return None
     slots = slots_of(kind)  # type: ignore[arg-type] # classes are hashable
     return _with_classes(value, ()) if slots or hasattr(value, "__dict__") else None
+
+
+_THREADED: Final = (threading.Thread, queue.Queue, queue.SimpleQueue, Executor)
+_MOST_MEMBERS: Final = 128
+
+
+def is_looked_into(loader: object) -> bool:
+    """Whether what ``loader`` keeps for attributes is looked at beside what it gives."""
+    kind = type(loader)
+    apart = isinstance(loader, Iterator) or hasattr(loader, "state_dict")  # has a place of its own
+    if apart or kind in CONTAINERS:
+        return False
+    return is_own(kind) and not is_passed_over(kind)  # type: ignore[arg-type] # as above
+
+
+def _parts_of_loader(loader: Any) -> list[Part]:
+    """Counts and weights of a loader of the program's own; not the data that it gives."""
+    if is_threaded(loader):
+        return []  # a thread changes them at any time: they cannot be put back for a step's redo
+    return [part for part in members_of(loader) if _is_kept_by_loader(part[1])]
+
+
+def is_threaded(loader: Any) -> bool:
+    """Whether ``loader`` has a thread of its own, or a queue for one."""
+    held = getattr(loader, "__dict__", {}).values()
+    return any(isinstance(each, _THREADED) for each in (loader, *held))
+
+
+def _is_kept_by_loader(value: Any) -> bool:
+    if is_generator(value):
+        return False  # the feed sets it to where the pass has it
+    kind = type(value)
+    if kind in CONTAINERS:
+        return is_plain(value) or len(value) <= _MOST_MEMBERS
+    if is_plain(value) or isinstance(value, DataLoader | Sampler):
+        return True
+    return is_own(kind)  # type: ignore[arg-type] # as above
 
 
 def _with_classes(value: Any, bases: Iterable[Any]) -> list[Part]:

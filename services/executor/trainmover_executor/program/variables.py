@@ -43,6 +43,7 @@ from trainmover_executor.program.parts import (
     Paths,
     Seen,
     entries_of,
+    is_looked_into,
     is_mere_code,
     is_passed_over,
     members_of,
@@ -123,7 +124,7 @@ class LoopVariables:
     ) -> None:
         self.lasting = lasting or LastingValues()
         self._known = {id(each) for each in known}
-        self._data: list[object] = []
+        self._data: dict[int, object] = {}
         self._extras = extras
         self._models = models
         self._first: dict[str, Any] | None = None
@@ -138,8 +139,9 @@ class LoopVariables:
 
     def ignore(self, data: object) -> None:
         """Steps are made of ``data``: what is large in it is no result of theirs."""
-        self._data.append(data)
-        self._known.add(id(data))
+        self._data[id(data)] = data
+        if not is_looked_into(data):
+            self._known.add(id(data))
 
     def look_besides(self, roots: Callable[[], Iterable[Root]], *, known: Iterable[object]) -> None:
         """Look at what an adapter of a framework holds, too, which no frame of the program shows.
@@ -401,7 +403,7 @@ class LoopVariables:
         seen.add(id(value))
         if kind in CONTAINERS and len(value) <= _MEMBERS:
             yield from self._visit_items(value, path, seen, depth)
-        elif (parts := parts_of(value)) is not None:
+        elif (parts := parts_of(value, is_loader=id(value) in self._data)) is not None:
             of = value if isinstance(value, type) else kind
             mine = kind in BAGS or is_of_script(of.__module__)
             deeper = depth + (1 if mine else _STEP_IN_LIBRARIES)

@@ -11,6 +11,8 @@ from torch.utils.data.dataloader import _DatasetKind
 from trainmover.errors import ConfigError
 from trainmover_executor.feed import owned
 from trainmover_executor.feed.seeds import mix, torch_state
+from trainmover_executor.feed.sources.attributes import Attributes, attributes_of
+from trainmover_executor.feed.sources.changes import Changes
 from trainmover_executor.feed.sources.source import How
 from trainmover_executor.feed.stream import Stream
 from trainmover_executor.feed.workers import (
@@ -51,6 +53,9 @@ class DrawnSource:
         self._owned: dict[str, Any] = {}
         self._seed = pass_seed_of(loader)
         self._tape = _Tape(loader, keep=replay) if _is_one_shot(loader) else None
+        # One that can be iterated over only once goes on from where it is.
+        self._attributes = attributes_of(loader) if self._tape is None else Attributes(tuple)
+        self._changes = Changes(loader, ())
 
     def lead(self, at: int) -> int:
         """See ``Source``."""
@@ -60,13 +65,18 @@ class DrawnSource:
     def begin(self) -> None:
         """See ``Source``."""
         self._seed.passes += 1
-        mark = {"passes": self._seed.passes, "owned": owned.capture(self._find())}
+        mark = {
+            "passes": self._seed.passes,
+            "owned": owned.capture(self._find()),
+            "attributes": self._attributes.state(),
+        }
         if self._workers is None:
             self._stream = Stream.of_now()
             mark["stream"] = self._stream.seeds
         mark["id"] = mix(torch_state() if self._workers else b"", pack_tree(mark))
         self._mark = mark
         self._open()
+        self._changes = Changes(self._loader, self._attributes.holders())
 
     def begin_at(self, batches: int) -> None:
         """See ``Source``."""
@@ -88,21 +98,33 @@ class DrawnSource:
 
     def draw(self) -> Any:
         """See ``Source``."""
-        return self._run(next, self._iterator)
+        return self._draw(dropped=False)
 
     def drop(self, left: int) -> None:
         """See ``Source``."""
         del left
-        self.draw()
+        self._draw(dropped=True)
+
+    def _draw(self, *, dropped: bool) -> Any:
+        self._changes.before(dropped=dropped)
+        batch = self._run(next, self._iterator)
+        self._changes.after()
+        return batch
 
     def mark(self) -> dict[str, Any]:
         """See ``Source``."""
-        return {**self._mark, "now": owned.capture(self._owned)}
+        now = owned.capture(self._owned)
+        return {**self._mark, "now": now, "changes": self._changes.told}
 
     def rest_mark(self) -> dict[str, Any]:
         """See ``Source``."""
         running = self._workers is not None and self._workers.run
-        return {"passes": self._seed.passes, "running": running, "now": owned.capture(self._find())}
+        return {
+            "passes": self._seed.passes,
+            "running": running,
+            "now": owned.capture(self._find()),
+            "attributes": self._attributes.state(),
+        }
 
     def rest(self, mark: dict[str, Any]) -> None:
         """See ``Source``."""
@@ -110,6 +132,7 @@ class DrawnSource:
         if self._workers is not None and not mark["running"]:
             self._workers.stop()
         owned.restore(self._find(), mark["now"])
+        self._attributes.load(mark.get("attributes", {}))
         if self._tape is not None:
             self._tape.rewind()
 
@@ -127,14 +150,17 @@ class DrawnSource:
         del at
         if self._tape is not None:
             self._tape.rewind()
-        self._mark = {key: value for key, value in mark.items() if key != "now"}
+        self._mark = {key: each for key, each in mark.items() if key not in {"now", "changes"}}
         self._seed.passes = mark["passes"]
         owned.restore(self._find(), mark["owned"])
+        self._attributes.load(mark.get("attributes", {}))
         if self._tape is not None and self._tape.drawn > 0:
             self._check_stream(mark["stream"])
         elif "stream" in mark:
             self._stream = Stream(mark["stream"], advance=False)
         self._open()
+        holders = self._attributes.holders()
+        self._changes = Changes(self._loader, holders, told=mark.get("changes", ()))
         return 0
 
     def _check_stream(self, seeds: list[int]) -> None:

@@ -21,7 +21,7 @@ from torch.utils.data import (
 
 from trainmover_executor.feed import owned
 from trainmover_executor.feed.seeds import mix, torch_state
-from trainmover_executor.feed.sources.attributes import SamplerAttributes
+from trainmover_executor.feed.sources.attributes import attributes_of_chain
 from trainmover_executor.feed.stream import Stream
 from trainmover_executor.feed.workers import NOTHING, Seeded
 from trainmover_executor.state.packing.portable import pack_tree
@@ -50,7 +50,7 @@ class Indices:
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._sampler: Any = loader._index_sampler  # noqa: SLF001 - the loader's own choice of the two
         self._chain = list(_chain_of(self._sampler))
-        self._attributes = SamplerAttributes(self._chain)
+        self._attributes = attributes_of_chain(self._chain)
         self._roots = {"generator": loader.generator, "sampler": self._sampler}
         self._apart = (loader.dataset,)
         self._seeded = loader.num_workers > 0

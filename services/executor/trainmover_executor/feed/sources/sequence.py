@@ -7,6 +7,7 @@ from typing import Any
 
 from trainmover_executor.feed import owned
 from trainmover_executor.feed.sources.source import How
+from trainmover_executor.program.frames import is_of_script
 
 __all__ = ["SequenceSource", "is_sequence"]
 
@@ -14,7 +15,13 @@ __all__ = ["SequenceSource", "is_sequence"]
 def is_sequence(loader: Any) -> bool:
     """Whether batches can be had from ``loader`` by number."""
     numbered = hasattr(loader, "__getitem__") and hasattr(loader, "__len__")
-    return numbered and not isinstance(loader, Mapping)
+    return numbered and not isinstance(loader, Mapping) and not _goes_its_own_way(type(loader))
+
+
+def _goes_its_own_way(kind: type[Any]) -> bool:
+    """Whether the program says how to iterate: it may shuffle in front of each pass."""
+    by = next((each for each in kind.__mro__ if "__iter__" in vars(each)), None)
+    return by is not None and is_of_script(by.__module__)
 
 
 class SequenceSource:

@@ -1,0 +1,115 @@
+"""What a program changes of its loader in the middle of a pass: weights of a mixture, a difficulty.
+
+A joiner draws what is before its place again. It has to draw with what the job drew with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from trainmover.errors import ConfigError
+from trainmover_executor.feed.sources.attributes import Holder
+from trainmover_executor.program.parts import is_threaded
+from trainmover_executor.program.values.plain import PLAIN
+from trainmover_executor.program.values.restored import restored
+from trainmover_executor.program.values.trees import portable
+
+__all__ = ["Changes"]
+
+_MOST: Final = 256
+"""It goes to other machines with each vote."""
+_MOST_ITEMS: Final = 32
+_FEW: Final = (list, tuple, dict)
+
+
+class Changes:
+    """Of one pass, by the number of batches that were drawn before.
+
+    Looked at are numbers, strings and short containers of them, which take microseconds.
+
+    Args:
+        loader: What the pass is over.
+        holders: It, and what it holds of the program's objects.
+        told: Changes that are to be made again.
+
+    Raises:
+        ConfigError: There were too many to be told.
+    """
+
+    def __init__(
+        self, loader: Any, holders: Iterable[Holder], *, told: Sequence[Any] | None = ()
+    ) -> None:
+        if told is None:
+            raise ConfigError(
+                f"the program changes attributes of its {type(loader).__name__} more than {_MOST} "
+                "times in a pass. Its batches cannot be drawn again elsewhere: change them between "
+                "passes, or draw from a loader with state_dict and load_state_dict."
+            )
+        self._loader = loader
+        self._places = [
+            (f"{path}.{name}", holder.__dict__, name)
+            for path, holder in (() if is_threaded(loader) else holders)
+            for name, value in getattr(holder, "__dict__", {}).items()
+            if _is_few(value)
+        ]
+        self._told: list[list[Any]] | None = [list(each) for each in told]
+        self._again = dict(map(tuple, told))
+        self._seen = self._now()
+        self._drawn = 0
+
+    @property
+    def told(self) -> list[list[Any]] | None:
+        """(batches drawn before, what was changed by path) of each; None if there are too many."""
+        return None if self._told is None else list(self._told)
+
+    def before(self, *, dropped: bool) -> None:
+        """A batch is about to be drawn.
+
+        Args:
+            dropped: To get to a place; else the program asks for it.
+        """
+        again = self._again.pop(self._drawn, None)
+        if again is not None:
+            self._make(again)
+        elif not dropped and self._told is not None and (now := self._now()) != self._seen:
+            changed = {
+                path for path in now.keys() & self._seen.keys() if now[path] != self._seen[path]
+            }
+            self._note({path: portable(now[path]) for path in sorted(changed)})
+
+    def after(self) -> None:
+        """It was drawn."""
+        self._drawn += 1
+        if self._drawn == 1 and is_threaded(self._loader):
+            self._places = []  # a thread changes what it likes at any time
+        self._seen = self._now()
+
+    def _note(self, changed: dict[str, Any]) -> None:
+        assert self._told is not None  # noqa: S101 - asked before
+        if changed:
+            self._told.append([self._drawn, changed])
+        if len(self._told) > _MOST:
+            self._told = None
+
+    def _make(self, changes: dict[str, Any]) -> None:
+        for path, names, name in self._places:
+            if path in changes:
+                names[name] = restored(changes[path], names.get(name))
+
+    def _now(self) -> dict[str, Any]:
+        held = ((path, names.get(name)) for path, names, name in self._places)
+        return {path: _copy_of(value) for path, value in held if _is_few(value)}
+
+
+def _is_few(value: Any) -> bool:
+    if type(value) not in _FEW:
+        return type(value) in PLAIN
+    items = value.values() if isinstance(value, dict) else value
+    return len(value) <= _MOST_ITEMS and PLAIN.issuperset(map(type, items))
+
+
+def _copy_of(value: Any) -> Any:
+    if type(value) is list:
+        return list(value)
+    return dict(value) if type(value) is dict else value
