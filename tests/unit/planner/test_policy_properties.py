@@ -7,16 +7,22 @@ from hypothesis import strategies as st
 
 from trainmover.events.incident import IncidentClosed, IncidentOpened
 from trainmover.events.migration import MigrationApproved
-from trainmover.policy import Rule
+from trainmover.policy import Rebalance, Rule
 from trainmover.protocol.table import Phase
 from trainmover_planner.machines.assignment import standbys
 
 HOUR_S, DWELL_S, COOLDOWN_S = 3_600.0, 120.0, 300.0
 MOST, OF_A_RACK, RESERVE = 4, 2, 1
+EVERY_S, LEAST = 1_200.0, 0.03
 
 ACTS = st.lists(
     st.tuples(
-        st.sampled_from(["slow", "slow", "quick", "wait", "wait", "restart", "finish", "add"]),
+        st.sampled_from(
+            [
+                *("slow", "slow", "slowest", "slowest", "slowest", "quick", "wait", "wait"),
+                *("restart", "finish", "finish", "add"),
+            ]
+        ),
         st.integers(0, 40),
     ),
     max_size=30,
@@ -32,6 +38,7 @@ def make(world_class):
         moves_per_hour=MOST,
         moves_per_hour_by={"rack": OF_A_RACK},
         cooldown_s=COOLDOWN_S,
+        rebalance=Rebalance(every_s=EVERY_S, least=LEAST),
         prepare_deadline_s=1e6,  # machines finish when the test says so
     )
     for number in range(8):
@@ -48,6 +55,9 @@ def act(world, what: str, number: int) -> None:
     match what:
         case "slow":
             world.straggler(world.membership.members[number % 4].machine)
+        case "slowest":
+            name = world.membership.members[number % 4].machine
+            world.slowest(name, pace(name) + 0.005 * (number // 4 % 3))
         case "quick":
             world.say(IncidentClosed(id=f"i-{number % (world.incidents + 1)}", reason="quick"))
         case "wait":
@@ -68,6 +78,21 @@ def finish(world) -> None:
     flight = world.state.flight
     if flight is not None and flight.phase is not Phase.PROPOSED and flight.plan is not None:
         world.finish(flight.plan)
+        for move in flight.plan.moves if exchanges(flight) else ():
+            generation = world.state.inventory.get(move.leaver).machine.generation + 1
+            world.register(move.leaver, generation, labels={"rack": f"r{parity(move.leaver)}"})
+            world.warming(move.leaver, generation)
+            world.ready(move.leaver, generation)
+
+
+def exchanges(one) -> bool:
+    """Whether it is a move that rebalances."""
+    return one.cause.startswith("rebalance: ")
+
+
+def pace(name: str) -> float:
+    """How late a machine is, as a share of a step: some are alike, none changes."""
+    return 0.02 * (7 * int(name.removeprefix("w-")) % 5)
 
 
 def check(world) -> None:
@@ -88,6 +113,24 @@ def check(world) -> None:
         assert len(rack) <= OF_A_RACK
         again = [s for s, other in moves if other.slot == one.slot and 0 < at_s - s < COOLDOWN_S]
         assert not again, "no flapping"
+    check_exchanges(world)
+
+
+def check_exchanges(world) -> None:
+    """Machines are exchanged for better ones alone, and not too often."""
+    measured: dict[str, float] = {}
+    at: list[float] = []
+    for at_s, fact in world.stream:
+        match fact.payload:
+            case IncidentOpened(kind="slowest", machine=str() as name, evidence=evidence):
+                measured[name] = evidence["lateness"]
+            case MigrationApproved() as one if exchanges(one):
+                assert measured[one.leaver] >= LEAST
+                assert measured.get(one.joiner, 0.0) <= measured[one.leaver] - LEAST + 1e-9
+                assert all(at_s >= before_s + EVERY_S for before_s in at)
+                at.append(at_s)
+            case _:
+                pass
 
 
 def parity(name: str) -> int:

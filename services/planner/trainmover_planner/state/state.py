@@ -214,6 +214,9 @@ class Lately:
         moved: Machines that policy moved by itself within an hour, oldest first.
         late: For each open incident that says more since, how late its machine is, as a share of a
             step.
+        paces: How late machines were when the detector named them the slowest, as a share of a
+            step, and when that was said, in seconds.
+        exchanged: When machines were exchanged to rebalance, in seconds; the latest.
         pauses: The latest planned moves whose pause was reported: migration, and the longest pause
             of a rank in seconds; oldest first.
         sizes: Bytes of parameters and optimizer state of each rank.
@@ -223,6 +226,8 @@ class Lately:
     closed: Table[tuple[str, str], tuple[float, float]] = field(default_factory=Table)
     moved: tuple[Moved, ...] = ()
     late: Table[str, float] = field(default_factory=Table)
+    paces: Table[str, tuple[float, float]] = field(default_factory=Table)
+    exchanged: tuple[float, ...] = ()
     pauses: tuple[tuple[str, float], ...] = ()
     sizes: Table[int, int] = field(default_factory=Table)
 
