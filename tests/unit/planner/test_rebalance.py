@@ -9,7 +9,7 @@ import pytest
 from trainmover.events.incident import IncidentClosed, IncidentUpdated
 from trainmover.events.machine import MachineQuarantined
 from trainmover.events.migration import MigrationApproved, MigrationProposed, MigrationRejected
-from trainmover.events.operator import PolicyChanged
+from trainmover.events.operator import PolicyChanged, PolicyCompared
 from trainmover.policy import Policy, Rebalance, Rule
 
 EVERY_S = 600.0
@@ -275,3 +275,27 @@ def test_an_explanation_says_what_it_waits_for(make):
     assert not check["holds"]
     assert check["words"] == "1 of at most 1 exchanged within 600 s"
     assert json.loads(json.dumps(reply))["explanation"]["decision"] == "act"
+
+
+def test_an_operator_may_name_a_standby_that_was_slow(make):
+    world = make(automation="approval")
+    world.slowest("w-2", 0.08)
+    first = world.facts()[-1].migration
+    assert world.ask("approve", migration=first, reason="", requested_by="ada")["ok"]
+    settle(world)
+    over(world)
+    world.wait(EVERY_S)
+    world.slowest("w-4", 0.08)
+    second = world.facts()[-1].migration
+    named = {"migration": second, "reason": "", "requested_by": "ada", "to": ["w-2"]}
+    assert world.ask("approve", **named)["ok"]
+    assert moves(world)[-1] == ("w-4", "w-2")
+
+
+def test_a_shadow_that_does_not_rebalance_would_ignore_it(make):
+    world = make()
+    shadow = {"shadow": Policy(), "shadow_source": "shadow.yaml"}
+    world.do(PolicyChanged(policy=world.policy, source="policy.yaml", **shadow))
+    commands = world.slowest("w-2", 0.08)
+    (compared,) = [one for one in world.facts(commands) if isinstance(one, PolicyCompared)]
+    assert (compared.decision, compared.would) == ("act", "ignore")

@@ -89,7 +89,7 @@ def check_moves(
         spare = _better(state, spare, better_than, machines, now_s=now_s)
     chosen = _joiners(state, membership, slots, to, spare, now_s=now_s)
     paces = [pace_of(state, one.machine, now_s) or 0.0 for one in chosen.members.values()]
-    return Proposal(chosen.members, chosen.candidates, membership, max(paces))
+    return Proposal(chosen.members, chosen.candidates, membership, max(paces, default=0.0))
 
 
 def planned(
