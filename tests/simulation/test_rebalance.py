@@ -15,7 +15,7 @@ from trainmover.testing.simulation import StoredFact
 from trainmover_planner.machines.assignment import standbys
 
 EVERY_S, LEAST, RESERVE = 10.0, 0.03, 1
-PACES = {"w-0": 0.08, "w-1": 0.0, "w-2": 0.05, "w-3": 0.0, "w-4": 0.08, "w-5": 0.0, "w-6": 0.04}
+PACES = {"w-0": 0.08, "w-1": 0.0, "w-2": 0.05, "w-3": 0.0, "w-4": 0.12, "w-5": 0.0, "w-6": 0.04}
 
 
 class Balanced(World):

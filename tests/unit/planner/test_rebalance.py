@@ -161,7 +161,7 @@ def exchanged(world) -> None:
     over(world)
     for name in ("w-5", "w-6"):
         assert world.ask("quarantine", machine=name, reason="x", requested_by="ada")["ok"]
-    world.wait(EVERY_S)
+    world.wait(3 * EVERY_S)
 
 
 @pytest.mark.parametrize("lateness", [0.04, 0.08, 0.10])
@@ -180,12 +180,27 @@ def test_who_was_less_slow_comes_back_and_saves_the_difference(make):
     assert world.last_plan().forecast.lateness == pytest.approx(0.12)
 
 
+@pytest.mark.parametrize(("lateness", "again"), [(0.06, 0), (0.1, 0), (0.04, 1), (0.12, 1)])
+def test_a_slot_that_is_as_late_with_another_machine_is_left_alone(make, lateness, again):
+    world = make()
+    world.slowest("w-2", 0.08)
+    settle(world)
+    over(world)
+    world.wait(EVERY_S)
+    assert len(moves(world, world.slowest("w-4", lateness))) == again
+    if not again:
+        assert moves(world, world.wait(2 * EVERY_S)) == []
+        reply = world.ask("policy", incident=f"i-{world.incidents}")
+        (check,) = [one for one in reply["explanation"]["checks"] if one["what"] == "rebalance"]
+        assert check["words"].endswith("with the machine before, too: it is not the machine")
+
+
 def test_it_is_remembered_by_a_planner_that_starts_over(make):
     world = make()
     exchanged(world)
     world.restart()
     assert refusals(world, world.slowest("w-4", 0.08)) == ["no_better_standby"]
-    assert world.state.lately.exchanged == (100.0,)
+    assert [(one.at_s, one.slot) for one in world.state.lately.exchanged] == [(100.0, 2)]
 
 
 def test_whom_an_operator_lets_back_in_is_measured_anew(make):
@@ -208,7 +223,7 @@ def test_it_is_remembered_although_another_is_the_slowest_while_it_leaves(make):
     world.slowest("w-2", 0.08)
     over(world)
     settle(world)
-    world.wait(EVERY_S)
+    world.wait(3 * EVERY_S)
     for name in ("w-5", "w-6"):
         assert world.ask("quarantine", machine=name, reason="x", requested_by="ada")["ok"]
     assert refusals(world, world.slowest("w-4", 0.08)) == ["no_better_standby"]
@@ -284,7 +299,7 @@ def test_an_operator_may_name_a_standby_that_was_slow(make):
     assert world.ask("approve", migration=first, reason="", requested_by="ada")["ok"]
     settle(world)
     over(world)
-    world.wait(EVERY_S)
+    world.wait(3 * EVERY_S)
     world.slowest("w-4", 0.08)
     second = world.facts()[-1].migration
     named = {"migration": second, "reason": "", "requested_by": "ada", "to": ["w-2"]}

@@ -17,7 +17,7 @@ from trainmover.policy.model import REBALANCE, SLOWEST, Rebalance
 from trainmover.protocol.migration import Migration
 from trainmover_planner.rules.verdict import bounded, judge
 from trainmover_planner.rules.worth import lateness, lateness_in
-from trainmover_planner.state.state import State
+from trainmover_planner.state.state import Exchange, State
 from trainmover_planner.state.transition import Transition
 
 __all__ = [
@@ -33,6 +33,9 @@ __all__ = [
 
 _REMEMBERED_S: Final = 86_400.0
 """A machine that was repaired proves itself anew after so long, as after other troubles."""
+
+_AT_ONCE: Final = 2.5
+"""What is found within so many intervals of an exchange is what was found before."""
 
 _MOST: Final = 512
 """Machines whose lateness is remembered, and exchanges."""
@@ -80,6 +83,12 @@ def obstacle(state: State, incident: IncidentOpened, now_s: float) -> str:
     other = _also_found(state, incident, now_s)
     if other is not None:
         return f"{other.id} is about the same machine"
+    before = _same_before(state, incident, late, declared)
+    if before is not None:
+        return (
+            f"slot {before.slot} was late by {before.late:.1%} of a step with the machine before, "
+            "too: it is not the machine"
+        )
     return _spent(state, incident, declared, now_s)
 
 
@@ -95,8 +104,20 @@ def _also_found(state: State, incident: IncidentOpened, now_s: float) -> Inciden
     return None
 
 
+def _same_before(
+    state: State, incident: IncidentOpened, late: float, declared: Rebalance
+) -> Exchange | None:
+    """The exchange that changed nothing: the slot's work, not its machine, is slow."""
+    here = [one for one in state.lately.exchanged if one.slot == incident.slot]
+    opened_s = state.lately.opened.get(incident.id)
+    if not here or opened_s is None:
+        return None
+    same = abs(here[-1].late - late) < declared.least
+    return here[-1] if same and opened_s < here[-1].at_s + _AT_ONCE * declared.every_s else None
+
+
 def _spent(state: State, incident: IncidentOpened, declared: Rebalance, now_s: float) -> str:
-    times = [at_s for at_s in state.lately.exchanged if at_s + declared.every_s > now_s]
+    times = [one for one in state.lately.exchanged if one.at_s + declared.every_s > now_s]
     asked = [one for one in state.waiting if is_rebalance(one) and one.incident != incident.id]
     if len(times) + len(asked) < declared.at_most:
         return ""
@@ -129,6 +150,7 @@ def forget(transition: Transition, machine: str) -> None:
 def note_exchange(transition: Transition, one: Migration) -> None:
     """A machine is being exchanged, whoever agreed to it."""
     if is_rebalance(one):
-        state = transition.state
-        exchanged = (*state.lately.exchanged, transition.now_s)[-_MOST:]
-        transition.set(lately=replace(state.lately, exchanged=exchanged))
+        lately, now_s = transition.state.lately, transition.now_s
+        late = pace_of(transition.state, one.leaver, now_s) or 0.0
+        exchanged = (*lately.exchanged, Exchange(now_s, one.slot, late))[-_MOST:]
+        transition.set(lately=replace(lately, exchanged=exchanged))

@@ -121,7 +121,8 @@ def turns_s(state: State, now_s: float) -> list[float]:
     if state.policy.moves_per_hour is not None or state.policy.moves_per_hour_by:
         times += [moved.at_s + HOUR_S for moved in state.lately.moved]
     if state.policy.rebalance is not None:
-        times += [at_s + state.policy.rebalance.every_s for at_s in state.lately.exchanged]
+        every_s = state.policy.rebalance.every_s
+        times += [one.at_s + every_s for one in state.lately.exchanged]
     return times
 
 

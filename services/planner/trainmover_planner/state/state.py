@@ -28,6 +28,7 @@ __all__ = [
     "Death",
     "Declared",
     "Drain",
+    "Exchange",
     "Holding",
     "JobPhase",
     "Lately",
@@ -71,6 +72,21 @@ class Moved:
 
     at_s: float
     labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A machine that was exchanged to rebalance.
+
+    Attributes:
+        at_s: When it was decided, in seconds.
+        slot: Its slot.
+        late: How late it was, as a share of a step.
+    """
+
+    at_s: float
+    slot: int
+    late: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +232,7 @@ class Lately:
             step.
         paces: How late machines were when the detector named them the slowest, as a share of a
             step, and when that was said, in seconds.
-        exchanged: When machines were exchanged to rebalance, in seconds; the latest.
+        exchanged: The latest exchanges to rebalance, oldest first.
         pauses: The latest planned moves whose pause was reported: migration, and the longest pause
             of a rank in seconds; oldest first.
         sizes: Bytes of parameters and optimizer state of each rank.
@@ -227,7 +243,7 @@ class Lately:
     moved: tuple[Moved, ...] = ()
     late: Table[str, float] = field(default_factory=Table)
     paces: Table[str, tuple[float, float]] = field(default_factory=Table)
-    exchanged: tuple[float, ...] = ()
+    exchanged: tuple[Exchange, ...] = ()
     pauses: tuple[tuple[str, float], ...] = ()
     sizes: Table[int, int] = field(default_factory=Table)
 
