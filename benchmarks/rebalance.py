@@ -123,7 +123,7 @@ def figures(cluster: Cluster, *, began_s: float, ended_s: float, every_s: float)
     others = [one for one in named.values() if one.kind == "straggler"]
     efficiency = 1 - sum(pauses) / took_s
     return {
-        "efficiency": round(efficiency, 4),
+        "efficiency": round(efficiency, 5),
         "moves": len(moves),
         "minutes": round(took_s / 60, 2),
         "every_s": every_s,
