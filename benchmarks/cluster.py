@@ -20,6 +20,7 @@ from trainmover.bus.nats.bus import NatsBus
 from trainmover.commands import MigrateRequest
 from trainmover.events.envelope import Envelope
 from trainmover.job.topology import Frozen
+from trainmover.protocol.requests import QuarantineRequest, UnquarantineRequest
 from trainmover.runtime import procfs
 from trainmover_console.view import JobView, MigrationView
 from trainmover_launcher import registry
@@ -175,6 +176,16 @@ class Cluster:
         reply = json.loads(await self._bus.request(JOB, "migrate", request))
         assert reply.get("migration"), reply
         return await self._next_committed(before)
+
+    async def repaired(self, machine: str) -> None:
+        """An operator looked at a machine that holds no slot, and lets it back in."""
+        about = {"machine": machine, "reason": "benchmark", "requested_by": "benchmark"}
+        for verb, request in (
+            ("quarantine", QuarantineRequest(**about)),
+            ("unquarantine", UnquarantineRequest(**about)),
+        ):
+            reply = json.loads(await self._bus.request(JOB, verb, request))
+            assert reply["ok"], reply
 
     async def crash(self, slot: int) -> MigrationView:
         """Kill every process of the machine that fills ``slot``."""

@@ -72,6 +72,10 @@ ELSEWHERE = {
         "tests/e2e/test_exhausted.py::"
         "test_a_sharded_job_without_machines_goes_on_from_what_it_saved"
     ),
+    r"trainmover run --slots 4 --standbys 2 --rebalance 10m train.py": (
+        "tests/e2e/test_rebalance.py::"
+        "test_the_slowest_machine_is_exchanged_and_the_losses_are_the_same"
+    ),
     r"trainmover run --slots 2 --check-determinism train.py": "tests/e2e/test_determinism.py::"
     "test_a_job_whose_bits_differ_ends_and_says_where",
     r"trainmover run --slots 2 --standbys 1 examples/train_accelerate.py --epochs 20": (

@@ -14,6 +14,7 @@ from trainmover.detection.guard import Guarded
 from trainmover.events.incident import IncidentOpened
 from trainmover.job.topology import Frozen, Membership
 from trainmover.policy import Policy
+from trainmover.policy.model import SLOWEST
 from trainmover.telemetry.records import RECORD, Batch
 from trainmover.testing.simulation import SimGate, SimOutbox, SimProcess, StoredFact
 from trainmover_detector.backlog import Backlog
@@ -189,6 +190,44 @@ class SlownessOracle:
         ]
 
 
+class PaceOracle:
+    """A detector that is told how late each machine is, and names the slowest once an interval.
+
+    Args:
+        paces: How late each machine is, as a share of a step; nobody is named while it is empty.
+    """
+
+    api_version: ClassVar[int] = 1
+    EVERY_S: ClassVar[float] = 4.0
+
+    def __init__(self, paces: Mapping[str, float]) -> None:
+        self._paces = paces
+        self._members: tuple[str, ...] = ()
+        self._due_s = 0.0
+        self._named = ""
+
+    def observe(self, window: CollectiveWindow) -> Iterable[Finding]:
+        return ()
+
+    def notice(self, evidence: Evidence) -> Iterable[Finding]:
+        return ()
+
+    def membership_changed(self, membership: Membership) -> None:
+        self._members = tuple(member.machine for member in membership.members)
+
+    def tick(self, now_s: float) -> Iterable[Finding]:
+        if not self._paces or not self._members or now_s < self._due_s:
+            return ()
+        self._due_s = now_s + self.EVERY_S
+        slowest = max(self._members, key=lambda name: self._paces.get(name, 0.0))
+        before, self._named = self._named, slowest
+        found = [Finding(SLOWEST, before, None, 0.9, "over", closed=True)] if before else []
+        late = {"lateness": self._paces.get(slowest, 0.0)}
+        words = f"{slowest} is the slowest"
+        # The finding comes last: the same machine may be named again.
+        return [*found, Finding(SLOWEST, slowest, None, 0.9, words, late, advice="move")]
+
+
 class SimDetector:
     """The detector, across its restarts.
 
@@ -199,6 +238,7 @@ class SimDetector:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.slow: list[str] = []
+        self.paces: dict[str, float] = {}
         self.process = SimProcess(scene.sim)
         self.process.die()
         self._starts = itertools.count()
@@ -227,6 +267,7 @@ class SimDetector:
         detectors = [
             Guarded("liveness", LivenessDetector(), clock=_no_time),
             Guarded("slowness", SlownessOracle(self.slow), clock=_no_time),
+            Guarded("pace", PaceOracle(self.paces), clock=_no_time),
         ]
         self._core = DetectorCore(detectors)
         backlog = Backlog(self._core)

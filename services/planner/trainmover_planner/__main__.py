@@ -108,6 +108,12 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
         help="labels that say where a machine is, the nearest level first: a standby near to the "
         f"machines beside a slot is preferred (default {','.join(_DEFAULTS.topology)})",
     )
+    group.add_argument(
+        "--rebalance",
+        metavar="EVERY",
+        help="exchange the slowest machine for a better standby so often, for instance 10m, where "
+        "that pays; off: never (default off)",
+    )
     for name, (choices, text) in _CHOICES.items():
         _add(group, name, text, choices=get_args(choices))
     for name, text in _COUNTS.items():

@@ -15,6 +15,7 @@ from typing import Final
 from trainmover.events import executor, incident, machine
 from trainmover.job.tables import Table
 from trainmover.job.topology import Frozen, Membership
+from trainmover.policy.model import SLOWEST
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import RankReport
 from trainmover_planner.history import remember
@@ -29,7 +30,7 @@ from trainmover_planner.recovery.deaths import (
     incarnation_at,
     running_memberships,
 )
-from trainmover_planner.rules import verdict, worth
+from trainmover_planner.rules import rebalance, verdict, worth
 from trainmover_planner.state import shapes
 from trainmover_planner.state.effects import Fact
 from trainmover_planner.state.inventory import Incarnation
@@ -44,6 +45,7 @@ _REACH: Final = 2**20
 _HIGHEST: Final = 2**31
 """Nobody's word raises the epoch above this: frames have 32 bits for it."""
 
+_COUNTED: Final = frozenset({"notice", SLOWEST})
 _SEEN: Final = 256
 _TRACES: Final = 1024
 
@@ -150,6 +152,7 @@ def _of_detectors(transition: Transition, fact: Fact) -> None:
         case incident.IncidentOpened() as opened:
             _troubled(transition, opened)
             verdict.note_opened(transition, opened)
+            rebalance.note_measured(transition, opened)
             transition.put("incidents", opened.id, opened)
             if fact.trace and len(transition.state.traces) < _TRACES:
                 transition.put("traces", opened.id, fact.trace)
@@ -157,6 +160,7 @@ def _of_detectors(transition: Transition, fact: Fact) -> None:
                 condemned(transition, opened)
         case incident.IncidentUpdated() as updated:
             worth.note_late(transition, updated)
+            rebalance.note_measured(transition, updated)
         case incident.IncidentClosed(id=id):
             verdict.note_closed(transition, id)
             transition.drop("incidents", id)
@@ -167,9 +171,12 @@ def _of_detectors(transition: Transition, fact: Fact) -> None:
 
 
 def _troubled(transition: Transition, opened: incident.IncidentOpened) -> None:
-    """Hold an incident against a machine that is known; a dry run's decides nothing."""
+    """Hold an incident against a machine that is known; a dry run's decides nothing.
+
+    That it is about to leave, or slower than others, is counted by itself.
+    """
     state, name = transition.state, opened.machine or ""
-    if opened.mode != "active" or opened.kind == "notice" or opened.id in state.incidents:
+    if opened.mode != "active" or opened.kind in _COUNTED or opened.id in state.incidents:
         return
     if state.inventory.get(name) is not None:
         choice.note_trouble(transition, name)

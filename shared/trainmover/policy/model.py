@@ -12,13 +12,31 @@ from trainmover.job.policies import AutomationMode, OnWorkerCrash, WhenExhausted
 from trainmover.job.topology import Frozen
 from trainmover.policy.hours import window
 
-__all__ = ["DEATH", "TOPOLOGY", "Decision", "Policy", "Rule", "Seconds", "seconds"]
+__all__ = [
+    "DEATH",
+    "REBALANCE",
+    "SLOWEST",
+    "TOPOLOGY",
+    "Decision",
+    "Policy",
+    "Rebalance",
+    "Rule",
+    "Seconds",
+    "seconds",
+]
 
 Decision = Literal["act", "wait", "ignore"]
 """What becomes of an incident: it is acted on, an operator is asked, or nothing."""
 
 DEATH: Final = "machine_failed"
 """The kind of an incident that is evidence of death. No rule is asked about it."""
+
+SLOWEST: Final = "slowest"
+"""The kind of an incident that names the slowest machine of an interval. It moves nobody unless
+``rebalance`` is declared."""
+
+REBALANCE: Final = "rebalance: "
+"""How the cause of a move begins that exchanges such a machine; the finding's sentence follows."""
 
 TOPOLOGY: Final = ("rail", "leaf", "rack", "pod", "zone")
 """Levels that clusters commonly have; those that no machine has a label for do not matter."""
@@ -41,6 +59,24 @@ def seconds(value: object) -> object:
         raise ValueError(f"{value!r} is no duration: write for instance 90s, 5m or 1h30m") from None
 
 
+def share(value: object) -> object:
+    """``0.03`` and ``3%`` as a part of one."""
+    if not isinstance(value, str):
+        return value
+    text = value.replace(" ", "")
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise ValueError(f"{value!r} is no share: write for instance 3% or 0.03") from None
+
+
+def _interval(value: object) -> object:
+    """``10m`` alone says how often; ``off`` says never."""
+    if not isinstance(value, str):
+        return value
+    return None if value.strip() == "off" else {"every_s": value}
+
+
 def _listed(value: object) -> object:
     """One word, or several with commas between them, as a list."""
     if isinstance(value, str):
@@ -58,6 +94,22 @@ Seconds = Annotated[
 ]
 Words = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 Count = Annotated[int, Field(ge=0, examples=["2"])]
+Share = Annotated[float, BeforeValidator(share), Field(gt=0, le=0.5, allow_inf_nan=False)]
+
+
+class Rebalance(Frozen):
+    """Every so often the slowest machine is exchanged for a better standby, where that pays.
+
+    Attributes:
+        every_s: How often, and over how long machines are measured for it.
+        at_most: Machines that are exchanged within that time.
+        least: How late a machine has to be next to the others, and how much less late the standby
+            where that is known, as a share of a step.
+    """
+
+    every_s: Seconds = Field(default=600.0, ge=1, examples=["10m"])
+    at_most: int = Field(default=1, ge=1, le=64, examples=["1"])
+    least: Share = Field(default=0.03, examples=["3%"])
 
 
 class Rule(Frozen):
@@ -127,6 +179,7 @@ class Policy(Frozen):
         cooldown_s: Pause between automatic moves of the same slot.
         horizon_s: For how long a slow machine would stay slow: a straggler is moved where that
             costs more than the pause of its move.
+        rebalance: How often the slowest machine is exchanged for a better standby; None: never.
         moves_per_hour: Machines that policy may move by itself within an hour; None: no limit.
         moves_per_hour_by: The same for each value of a label of the machine: ``{rack: 2}``.
         rules: The first that matches decides what becomes of an incident; where none does, it is
@@ -155,6 +208,9 @@ class Policy(Frozen):
     keep_reserve: Count = 0
     cooldown_s: Seconds = 30.0
     horizon_s: Seconds = 3_600.0
+    rebalance: Annotated[Rebalance | None, BeforeValidator(_interval)] = Field(
+        default=None, examples=["{every: 10m, at_most: 1, least: 3%}"]
+    )
     moves_per_hour: Count | None = Field(default=None, examples=["6"])
     moves_per_hour_by: Mapping[str, Count] = Field(default_factory=dict, examples=["{rack: 2}"])
     rules: tuple[Rule, ...] = Field(default=(), max_length=200)

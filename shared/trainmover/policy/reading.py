@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from trainmover.errors import ConfigError
 from trainmover.job.topology import Frozen
-from trainmover.policy.model import Policy, Rule, example_of
+from trainmover.policy.model import Policy, Rebalance, Rule, example_of
 
 __all__ = ["MOST_BYTES", "PolicyError", "Problem", "declared", "read"]
 
@@ -87,6 +87,8 @@ def declared(policy: Policy) -> dict[str, Any]:
     """The policy as a file says it, JSON-ready: ``read`` makes the same policy of it as YAML."""
     data = policy.model_dump(mode="json", exclude_none=True)
     data["rules"] = [_written(Rule, rule.model_dump(mode="json")) for rule in policy.rules]
+    if policy.rebalance is not None:
+        data["rebalance"] = _written(Rebalance, policy.rebalance.model_dump(mode="json"))
     return _written(Policy, data)
 
 
@@ -149,6 +151,9 @@ class _File:
                 self._fields(Rule, rule, ("rules", at)) if isinstance(rule, dict) else rule
                 for at, rule in enumerate(rules)
             ]
+        rebalance = content.get("rebalance")
+        if isinstance(rebalance, dict):
+            content["rebalance"] = self._fields(Rebalance, rebalance, ("rebalance",))
         if self._problems:
             raise PolicyError(self._problems)
         return content

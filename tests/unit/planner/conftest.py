@@ -228,6 +228,25 @@ class World:
             )
         )
 
+    def slowest(self, name: str, lateness: float | None) -> list[Command]:
+        """The detector names the slowest machine of an interval."""
+        self.incidents += 1
+        return self.say(
+            incident.IncidentOpened(
+                id=f"i-{self.incidents}",
+                kind="slowest",
+                machine=name,
+                slot=self.membership.slot_of_machine(name),
+                epoch=self.membership.epoch,
+                confidence=0.9,
+                summary=f"{name} is the slowest",
+                evidence={} if lateness is None else {"lateness": lateness},
+                detector="straggler",
+                advice="move",
+            ),
+            "/detector",
+        )
+
     def broken(self, names: Iterable[str] | None = None, epoch: int | None = None):
         membership, commands = self.membership, []
         at = membership.epoch if epoch is None else epoch

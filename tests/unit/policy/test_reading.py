@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmover.policy import Policy, PolicyError, Problem, Rule, declared, read
+from trainmover.policy import Policy, PolicyError, Problem, Rebalance, Rule, declared, read
 from trainmover_console.cli.output import to_yaml
 
 EXAMPLE = """
@@ -58,6 +58,28 @@ def test_the_command_line_comes_before_the_file() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("rebalance: 10m", Rebalance(every_s=600, at_most=1, least=0.03)),
+        (
+            "rebalance: {every: 90s, at_most: 2, least: 5 %}",
+            Rebalance(every_s=90, at_most=2, least=0.05),
+        ),
+        ("rebalance: {least: 0.1}", Rebalance(least=0.1)),
+        ("rebalance: {}", Rebalance()),
+        ("rebalance: off", None),
+        ("", None),
+    ],
+)
+def test_how_often_to_rebalance(text: str, wanted: Rebalance | None) -> None:
+    policy = read(text, name="p")
+    assert policy.rebalance == wanted
+    assert read(to_yaml(declared(policy)), name="shown") == policy
+    assert read(text, name="p", options={"rebalance": "off"}).rebalance is None
+    assert read(text, name="p", options={"rebalance": "1h"}).rebalance == Rebalance(every_s=3600)
+
+
+@pytest.mark.parametrize(
     ("text", "line", "says"),
     [
         ("automation: nah", 1, "'automatic', 'approval' or 'paused', not 'nah'"),
@@ -78,6 +100,17 @@ def test_the_command_line_comes_before_the_file() -> None:
         ("rules:\n- then: act\n  votes: 3\n  detector: x", 2, "3 votes of 1 detectors"),
         ("rules:\n- then: act\n  labels: {rack: []}", 3, "at least 1 item"),
         ("rules:\n- {name: a, then: act}\n- {name: a, then: act}", 1, "two rules are called 'a'"),
+        ("\nrebalance: soon", 2, "rebalance, every: 'soon' is no duration: write for instance"),
+        ("rebalance:\n  every: 10m\n  evry: 5m", 3, "Did you mean 'every'?"),
+        (
+            "rebalance:\n  every: 0",
+            2,
+            "rebalance, every: Input should be greater than or equal to 1",
+        ),
+        ("rebalance: {least: much}", 1, "'much' is no share: write for instance 3% or 0.03"),
+        ("rebalance: {least: 80%}", 1, "less than or equal to 0.5"),
+        ("rebalance: {at_most: 0}", 1, "rebalance, at_most: Input should be greater than or equal"),
+        ("rebalance: [10m]", 1, "Write for instance 'rebalance: {every: 10m, at_most: 1"),
         ("rules: 3", 1, "a list is needed"),
         ("rules: [[1]]", 1, "'key: value' lines are needed"),
         ("- automation", 1, "a policy is a list of 'key: value' lines"),
@@ -107,6 +140,8 @@ def test_all_problems_are_told_at_once() -> None:
 def test_a_wrong_option_is_told_by_its_name() -> None:
     (one,) = problems(EXAMPLE, keep_reserve=-1)
     assert one.startswith("--keep-reserve: ")
+    (one,) = problems(EXAMPLE, rebalance="soon")
+    assert one.startswith("--rebalance: 'soon' is no duration")
     (one,) = problems(EXAMPLE, cooldown_s=float("nan"))
     assert one.startswith("--cooldown: ")
 

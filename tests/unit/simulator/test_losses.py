@@ -121,6 +121,12 @@ def test_what_an_operator_moves_is_not_what_policy_wants() -> None:
     assert losses((20, make.MOVE.committed())).moves == 0
 
 
+def test_who_is_exchanged_to_rebalance_is_not_away() -> None:
+    proposed = make.MOVE.proposed().model_copy(update={"cause": "rebalance: node-1 is the slowest"})
+    found = losses((10, proposed), (20, make.MOVE.committed()))
+    assert (found.moves, found.failures, found.away_s) == (0, [], 0)
+
+
 def test_nothing_after_its_end_counts() -> None:
     found = losses((100, JobFinished(epoch=1, step=9)), (200, lost("node-0")))
     assert (found.failures, found.watched_s) == ([], 100)

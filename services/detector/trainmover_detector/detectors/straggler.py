@@ -24,7 +24,9 @@ import numpy.typing as npt
 from pydantic import Field
 
 from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Finding
+from trainmover.events.operator import PolicyChanged
 from trainmover.job.topology import Membership
+from trainmover_detector.detectors.slowest import Slowest
 from trainmover_detector.measures.baselines import MEDIAN_ERROR, successive_sigma
 from trainmover_detector.measures.causes import explain
 from trainmover_detector.measures.inbox import StepInbox
@@ -107,6 +109,7 @@ class StragglerDetector:
     def __init__(self, config: StragglerConfig = StragglerConfig()) -> None:  # noqa: B008 - frozen
         self._config = config
         self._membership: Membership | None = None
+        self._slowest = Slowest()
         self._begin(0, 1)
 
     def _begin(self, world: int, ranks_per_slot: int) -> None:
@@ -128,6 +131,7 @@ class StragglerDetector:
     def membership_changed(self, membership: Membership) -> None:
         """A new membership, a new warm-up: nothing of before counts."""
         self._membership = membership
+        self._slowest.membership_changed()
         self._begin(membership.layout.world_size, membership.layout.ranks_per_slot)
 
     def observe(self, window: CollectiveWindow) -> Iterable[Finding]:
@@ -146,14 +150,17 @@ class StragglerDetector:
         return ()
 
     def notice(self, evidence: Evidence) -> Iterable[Finding]:
-        """Liveness is not its business."""
-        del evidence
+        """Learn what a policy declares about rebalancing; liveness is not its business."""
+        if isinstance(evidence.fact, PolicyChanged):
+            self._slowest.declare(evidence.fact.policy.rebalance, evidence.received_s)
         return ()
 
     def tick(self, now_s: float) -> Iterable[Finding]:
-        """Look at what waits."""
-        del now_s
-        return self._look(self._membership) if self._membership and self._inbox else ()
+        """Look at what waits, and once an interval at all of it."""
+        if self._membership is None:
+            return ()
+        found = self._look(self._membership) if self._inbox else []
+        return [*found, *self._slowest.look(self._membership, now_s)]
 
     def _look(self, membership: Membership) -> list[Finding]:
         return self._look_at(self._matrix.add(self._inbox.take()), membership)
@@ -183,6 +190,7 @@ class StragglerDetector:
             late = np.where(roles.alone, self._against_own_past(own), late)
         late = np.nan_to_num(late) / row.step_s
         self._rows.append((row, late))
+        self._slowest.take(late, step=row.step, step_s=row.step_s)
         if len(self._reference) < _REFERENCE_ROWS:
             self._reference.append(late)
         self._unjudged_s += row.step_s

@@ -5,6 +5,7 @@ See docs/concepts/placement.md for the reasons behind the terms and their order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -12,6 +13,7 @@ from typing import Final
 from trainmover.job.plan import Candidate
 from trainmover.job.topology import Member, Membership
 from trainmover_planner.machines.matching import cheapest
+from trainmover_planner.rules.rebalance import pace_of
 from trainmover_planner.state.inventory import Host
 from trainmover_planner.state.state import State
 from trainmover_planner.state.transition import Transition
@@ -35,19 +37,24 @@ class Weights:
         cold: It is not ready for the slot yet: the program has to start first.
         leaving: A notice says that it is about to go itself.
         trouble: Each incident about it, and each time it was given up, within a day; at most 8.
+        slow: Each ``slow_share`` of a step that it was late when the detector last named it the
+            slowest, within a day; at most 8.
         far: Each level of the topology at which it is apart from a machine in a neighbouring slot.
         fresh: Each of ``ages_s`` that has not passed since it registered: it has not proved itself,
             and may still follow data that can only be read in order.
         ages_s: Seconds.
+        slow_share: A share of a step.
     """
 
     former: int = 1_000_000
     cold: int = 100_000
     leaving: int = 10_000
     trouble: int = 1_000
+    slow: int = 100
     far: int = 10
     fresh: int = 1
     ages_s: tuple[float, ...] = (10.0, 60.0, 600.0, 3_600.0)
+    slow_share: float = 0.02
 
 
 WEIGHTS: Final = Weights()
@@ -104,10 +111,12 @@ class Judge:
         name, weights = host.machine.name, WEIGHTS
         since_s, age_s = self._now_s - _DAY_S, self._now_s - host.registered_s
         troubles = sum(at_s > since_s for at_s in self._state.troubles.get(name, ()))
+        pace = pace_of(self._state, name, self._now_s) or 0.0
         terms = {
             "cold": weights.cold * (slot not in host.ready),
             "leaving": weights.leaving * (name in self._leaving),
             "trouble": weights.trouble * troubles,
+            "slow": weights.slow * min(math.ceil(pace / weights.slow_share), _MOST_TROUBLES),
             "far": weights.far * self._distance(host, slot),
             "fresh": weights.fresh * sum(age_s < each for each in weights.ages_s),
         }

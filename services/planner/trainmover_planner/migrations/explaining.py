@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trainmover.errors import RequestRefusedError
 from trainmover.events.incident import IncidentOpened
 from trainmover.events.operator import PolicyCompared
-from trainmover.policy.model import Decision, Policy
+from trainmover.policy.model import SLOWEST, Decision, Policy
 from trainmover.protocol.requests import (
     Check,
     Considered,
@@ -18,6 +18,7 @@ from trainmover.protocol.requests import (
 from trainmover_planner.machines import condemn
 from trainmover_planner.machines.assignment import standbys
 from trainmover_planner.migrations.policy import OPERATOR_REJECTED, advises_move, stale
+from trainmover_planner.rules import rebalance
 from trainmover_planner.rules.budget import spent
 from trainmover_planner.rules.declaring import COMMAND_LINE
 from trainmover_planner.rules.verdict import Verdict, bounded, judge, labels_of, obstacle
@@ -113,13 +114,20 @@ def _matters(incident: IncidentOpened) -> bool:
 def _now(state: State, incident: IncidentOpened, said: Verdict) -> Decision:
     if condemn.is_death(incident):
         return "act"
-    if not _matters(incident):
+    if not _matters(incident) or _is_not_asked(incident, state.policy):
         return "ignore"
     # How stragglers are automated says nothing about machines that a detector wants to end.
     return bounded(said.decision, state.control.mode) if advises_move(incident) else said.decision
 
 
+def _is_not_asked(incident: IncidentOpened, policy: Policy) -> bool:
+    """Whether nobody declared that anything is done about the slowest machine."""
+    return incident.kind == SLOWEST and policy.rebalance is None
+
+
 def _decision(incident: IncidentOpened, said: Verdict, shadow: Policy) -> Decision:
+    if _is_not_asked(incident, shadow):
+        return "ignore"
     return bounded(said.decision, shadow.automation) if advises_move(incident) else said.decision
 
 
@@ -170,6 +178,9 @@ def _ripeness(said: Verdict, now_s: float) -> Iterator[Check]:
 
 
 def _limits(state: State, incident: IncidentOpened, now_s: float) -> Iterator[Check]:
+    if incident.kind == SLOWEST:
+        why = rebalance.obstacle(state, incident, now_s)
+        yield Check(what="rebalance", holds=not why, words=why or "it may be exchanged")
     forecast = foresee(state, () if incident.slot is None else [incident.slot], incident)
     words = f"cost: {forecast.cost_words}; gain: {forecast.gain_words}"
     yield Check(what="gain", holds=forecast.pays, words=words)

@@ -15,6 +15,7 @@ from trainmover.protocol.migration import Migration, MigrationEvent
 from trainmover.protocol.table import Deadlines, Phase, Signal, allows
 from trainmover_planner.machines.forgetting import bury
 from trainmover_planner.rules.budget import note_moved
+from trainmover_planner.rules.rebalance import is_rebalance, note_exchange
 from trainmover_planner.state.effects import SaveMigration
 from trainmover_planner.state.inventory import Incarnation, incarnation_of
 from trainmover_planner.state.state import Crashes, State, slot_of
@@ -112,6 +113,7 @@ def start(
     )
     if plan.kind == "planned" and by == POLICY:
         note_moved(transition, plan)
+    note_exchange(transition, transition.state.migrations[id])
     advance(transition, id, protocol.Approve(plan, before, by, why))
     advance(transition, id, protocol.Begin())
 
@@ -274,8 +276,11 @@ def _note_slots(
 
 
 def _blamed(one: Migration) -> dict[str, Migration]:
-    """Machines that an incident, not an operator, has taken out by plan."""
-    if one.kind != "planned" or not one.incident:
+    """Machines that an incident, not an operator, has taken out by plan.
+
+    One that was only slower than others stays a standby.
+    """
+    if one.kind != "planned" or not one.incident or is_rebalance(one):
         return {}
     return {move.leaver: one for move in one.moves} or {one.leaver: one}
 

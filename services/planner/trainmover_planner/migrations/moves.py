@@ -12,7 +12,9 @@ from trainmover.job.topology import Member, Membership
 from trainmover_planner.machines.assignment import standbys
 from trainmover_planner.machines.choice import Choice, Judge, Option, choose
 from trainmover_planner.migrations.migrations import base_of
+from trainmover_planner.rules.rebalance import pace_of
 from trainmover_planner.rules.worth import foresee
+from trainmover_planner.state.inventory import Host
 from trainmover_planner.state.state import State
 
 __all__ = ["Proposal", "check_moves", "planned", "refusal"]
@@ -26,11 +28,13 @@ class Proposal:
         joiners: The new member of each slot that changes hands.
         candidates: Who else could have taken them, and what speaks against each.
         membership: The membership that they start from.
+        kept: How late the latest of the joiners is known to be, as a share of a step.
     """
 
     joiners: Mapping[int, Member]
     candidates: tuple[Candidate, ...]
     membership: Membership
+    kept: float = 0.0
 
     @property
     def moves(self) -> tuple[Move, ...]:
@@ -43,7 +47,12 @@ class Proposal:
 
 
 def check_moves(
-    state: State, machines: Sequence[str], *, now_s: float, to: Sequence[str] = ()
+    state: State,
+    machines: Sequence[str],
+    *,
+    now_s: float,
+    to: Sequence[str] = (),
+    better_than: float | None = None,
 ) -> Proposal:
     """Whether ``machines`` can leave their slots now, all in one switch.
 
@@ -52,6 +61,8 @@ def check_moves(
         machines: Who is to leave.
         now_s: The time.
         to: Standbys for the first of them, in this order; the others are chosen.
+        better_than: No standby counts that was later than this when it was measured, as a share of
+            a step.
 
     Raises:
         RequestRefusedError: They cannot; code, reason and next step say why.
@@ -73,8 +84,12 @@ def check_moves(
         raise refusal(
             "The job is recovering from a failure.", "recovering", "Try again when it has."
         )
-    chosen = _joiners(state, membership, slots, to, now_s=now_s)
-    return Proposal(chosen.members, chosen.candidates, membership)
+    spare = _spare(state, len(slots), to)
+    if better_than is not None:
+        spare = _better(state, spare, better_than, machines, now_s=now_s)
+    chosen = _joiners(state, membership, slots, to, spare, now_s=now_s)
+    paces = [pace_of(state, one.machine, now_s) or 0.0 for one in chosen.members.values()]
+    return Proposal(chosen.members, chosen.candidates, membership, max(paces, default=0.0))
 
 
 def planned(
@@ -98,7 +113,7 @@ def planned(
         moves=proposal.moves,
         sources={rank: rank for slot in proposal.joiners for rank in before.layout.ranks_of(slot)},
         candidates=proposal.candidates,
-        forecast=foresee(state, proposal.joiners, incident),
+        forecast=foresee(state, proposal.joiners, incident, kept=proposal.kept),
     )
 
 
@@ -160,14 +175,8 @@ def _check_count(membership: Membership, machines: Sequence[str], to: Sequence[s
         )
 
 
-def _joiners(
-    state: State,
-    membership: Membership,
-    slots: Sequence[int],
-    to: Sequence[str],
-    *,
-    now_s: float,
-) -> Choice:
+def _spare(state: State, count: int, to: Sequence[str]) -> list[Host]:
+    """Standbys, at least so many and those that are named among them."""
     spare = standbys(state)
     names = [host.machine.name for host in spare]
     for name in to:
@@ -177,16 +186,44 @@ def _joiners(
                 "not_a_standby",
                 f"Standbys are: {', '.join(names) or 'none'}.",
             )
-    if len(spare) < len(slots):
-        missing = len(slots) - len(spare)
+    if len(spare) < count:
+        missing = count - len(spare)
         raise refusal(
             "There is no standby."
             if not spare
-            else f"{len(slots)} machines are to leave and {len(spare)} standbys are there: "
+            else f"{count} machines are to leave and {len(spare)} standbys are there: "
             f"{missing} missing.",
             "no_standby",
             "Add a machine to the job." if missing == 1 else f"Add {missing} machines to the job.",
         )
+    return spare
+
+
+def _better(
+    state: State, spare: list[Host], most: float, machines: Sequence[str], *, now_s: float
+) -> list[Host]:
+    """Standbys that are not known to be as slow as whom they would replace."""
+    paces = {one.machine.name: pace_of(state, one.machine.name, now_s) for one in spare}
+    left = [one for one in spare if (paces[one.machine.name] or 0.0) <= max(most, 0.0)]
+    if not left:
+        slow = ", ".join(f"{name} by {pace or 0.0:.1%}" for name, pace in paces.items())
+        raise refusal(
+            f"No standby is better than {machines[0]}: {slow} of a step late when last measured.",
+            "no_better_standby",
+            f"Add a machine, or move it yourself with `trainmover migrate {machines[0]}`.",
+        )
+    return left
+
+
+def _joiners(
+    state: State,
+    membership: Membership,
+    slots: Sequence[int],
+    to: Sequence[str],
+    spare: Sequence[Host],
+    *,
+    now_s: float,
+) -> Choice:
     named = dict(zip(slots, to, strict=False))
     judge = Judge(state, membership, now_s=now_s)
     options: dict[int, list[Option]] = {}
@@ -203,7 +240,8 @@ def _joiners(
     lacking = [slot for slot in slots if slot not in found.members]
     if lacking:
         raise refusal(
-            f"No standby is ready for {_slots(lacking)} yet; warming: {', '.join(names)}.",
+            f"No standby is ready for {_slots(lacking)} yet; warming: "
+            f"{', '.join(host.machine.name for host in spare)}.",
             "standby_not_ready",
             "Wait a moment and try again.",
         )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from trainmover.errors import RequestRefusedError
 from trainmover.events.incident import IncidentOpened
 from trainmover.job.plan import Forecast, Move
-from trainmover.policy.model import Decision
+from trainmover.policy.model import SLOWEST, Decision
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
 from trainmover_planner.machines import condemn
 from trainmover_planner.machines.assignment import standbys
 from trainmover_planner.migrations.migrations import advance, propose, start
 from trainmover_planner.migrations.moves import Proposal, check_moves, planned, refusal
+from trainmover_planner.rules import rebalance
 from trainmover_planner.rules.budget import exceeded
 from trainmover_planner.rules.verdict import bounded, judge
 from trainmover_planner.rules.worth import foresee
@@ -56,6 +57,10 @@ def automate(transition: Transition) -> None:
             continue
         if (incident.id, OPERATOR_REJECTED) in transition.state.said:
             continue
+        if incident.kind == SLOWEST and rebalance.obstacle(
+            transition.state, incident, transition.now_s
+        ):
+            continue
         said = judge(transition.state, incident, transition.now_s)
         decision = bounded(said.decision, transition.state.control.mode)
         if decision != "ignore" and said.ripe:
@@ -70,7 +75,9 @@ def _move(transition: Transition, incident: IncidentOpened, decision: Decision) 
         return
     forecast = foresee(state, () if incident.slot is None else [incident.slot], incident)
     try:
-        proposal = check_moves(state, [incident.machine], now_s=transition.now_s)
+        bar = rebalance.better_than(state, incident)
+        proposal = check_moves(state, [incident.machine], now_s=transition.now_s, better_than=bar)
+        forecast = foresee(state, proposal.joiners, incident, kept=proposal.kept)
         _is_worth_it(incident.machine, forecast)
         _within_limits(transition, proposal)
         if decision == "act":
@@ -83,7 +90,7 @@ def _move(transition: Transition, incident: IncidentOpened, decision: Decision) 
         transition,
         kind="planned",
         moves=proposal.moves,
-        cause=incident.summary,
+        cause=rebalance.cause_of(incident),
         incident=incident.id,
         forecast=forecast,
     )
@@ -194,7 +201,7 @@ def _say_once(
         transition,
         kind="planned",
         moves=[Move(slot=slot, leaver=incident.machine, joiner="")],
-        cause=incident.summary,
+        cause=rebalance.cause_of(incident),
         incident=incident.id,
         forecast=forecast,
     )

@@ -26,6 +26,7 @@ from trainmover.protocol.table import Phase
 from trainmover_planner.migrations.migrations import advance, start
 from trainmover_planner.migrations.moves import check_moves, planned
 from trainmover_planner.migrations.policy import OPERATOR_REJECTED
+from trainmover_planner.rules import rebalance
 from trainmover_planner.state.effects import Request
 from trainmover_planner.state.inventory import Host
 from trainmover_planner.state.state import State
@@ -53,6 +54,7 @@ def apply(transition: Transition, fact: Steered) -> None:
             transition.set(inventory=state.inventory.quarantine(name, reason))
         case MachineUnquarantined(machine=name):
             transition.set(inventory=state.inventory.release(name))
+            rebalance.forget(transition, name)
             host = state.inventory.get(name)
             if host is not None:
                 control = replace(control, pardoned=control.pardoned | {host.incarnation})
@@ -81,8 +83,12 @@ def approve(transition: Transition, request: Request) -> RequestAccepted:
     wish = ApproveRequest.model_validate_json(request.body)
     one = _waiting(transition.state, wish.migration)
     leavers = [move.leaver for move in one.moves]
-    proposal = check_moves(transition.state, leavers, now_s=transition.now_s, to=wish.to)
     incident = transition.state.incidents.get(one.incident or "")
+    # Whoever names a standby knows better.
+    bar = None if wish.to else rebalance.better_than(transition.state, incident)
+    proposal = check_moves(
+        transition.state, leavers, now_s=transition.now_s, to=wish.to, better_than=bar
+    )
     plan = planned(transition.state, proposal, id=one.id, incident=incident)
     words = ", ".join(map(str, plan.moves))
     if not wish.dry_run:

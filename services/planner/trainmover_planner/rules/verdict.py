@@ -120,6 +120,9 @@ def turns_s(state: State, now_s: float) -> list[float]:
     times += [since_s + dwell for since_s in state.lately.opened.values() for dwell in dwells]
     if state.policy.moves_per_hour is not None or state.policy.moves_per_hour_by:
         times += [moved.at_s + HOUR_S for moved in state.lately.moved]
+    if state.policy.rebalance is not None:
+        every_s = state.policy.rebalance.every_s
+        times += [one.at_s + every_s for one in state.lately.exchanged]
     return times
 
 

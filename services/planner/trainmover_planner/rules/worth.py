@@ -19,7 +19,7 @@ from trainmover.job.plan import Forecast
 from trainmover_planner.state.state import State
 from trainmover_planner.state.transition import Transition
 
-__all__ = ["foresee", "note_late", "note_pause", "note_size"]
+__all__ = ["foresee", "lateness", "lateness_in", "note_late", "note_pause", "note_size"]
 
 _REMEMBERED: Final = 32
 """So many pauses tell more of what is to come than all that ever were."""
@@ -37,17 +37,26 @@ _COLD_BYTES_S: Final = 1e9
 link of a gigabyte a second. Where the joiner follows it, as it mostly does, pauses are shorter."""
 
 
-def foresee(state: State, slots: Iterable[int], incident: IncidentOpened | None = None) -> Forecast:
+def foresee(
+    state: State,
+    slots: Iterable[int],
+    incident: IncidentOpened | None = None,
+    *,
+    kept: float = 0.0,
+) -> Forecast:
     """What a planned move of ``slots`` is expected to cost, and to save.
 
     Args:
         state: The planner's state.
         slots: The slots that change hands, in one switch.
         incident: What a detector found about the machine; nothing else says what is saved.
+        kept: How late the joiner is known to be, as a share of a step: that much is not saved.
     """
     size = _largest(state, slots)
     usual_s, most_s = _pause_s([pause_s for _, pause_s in state.lately.pauses], size)
-    late = None if incident is None else _lateness(state, incident)
+    late = None if incident is None else lateness(state, incident)
+    if late is not None:
+        late = max(late - kept, 0.0)
     horizon_s = state.policy.horizon_s
     return Forecast(
         pause_s=usual_s,
@@ -83,20 +92,21 @@ def note_size(transition: Transition, fact: WorkerCosts) -> None:
 
 def note_late(transition: Transition, fact: IncidentUpdated) -> None:
     """A detector says more of an open incident: a move that did not pay may pay now."""
-    state, late = transition.state, _share(fact.evidence)
+    state, late = transition.state, lateness_in(fact.evidence)
     incident = state.incidents.get(fact.id)
     if incident is None or incident.advice != "move" or late is None:
         return
-    if late != _lateness(state, incident):
+    if late != lateness(state, incident):
         transition.set(lately=replace(state.lately, late=state.lately.late.put(fact.id, late)))
 
 
-def _lateness(state: State, incident: IncidentOpened) -> float | None:
+def lateness(state: State, incident: IncidentOpened) -> float | None:
+    """How late the machine of an open incident is, as a share of a step; None: nobody says."""
     found: float | None = state.lately.late.get(incident.id)
-    return _share(incident.evidence) if found is None else found
+    return lateness_in(incident.evidence) if found is None else found
 
 
-def _share(evidence: Mapping[str, Any]) -> float | None:
+def lateness_in(evidence: Mapping[str, Any]) -> float | None:
     """How late a machine is by a finding's evidence, as a share of a step."""
     said = evidence.get("lateness")
     if isinstance(said, bool) or not isinstance(said, int | float) or not math.isfinite(said):

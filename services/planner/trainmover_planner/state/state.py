@@ -28,6 +28,7 @@ __all__ = [
     "Death",
     "Declared",
     "Drain",
+    "Exchange",
     "Holding",
     "JobPhase",
     "Lately",
@@ -71,6 +72,21 @@ class Moved:
 
     at_s: float
     labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A machine that was exchanged to rebalance.
+
+    Attributes:
+        at_s: When it was decided, in seconds.
+        slot: Its slot.
+        late: How late it was, as a share of a step.
+    """
+
+    at_s: float
+    slot: int
+    late: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +230,9 @@ class Lately:
         moved: Machines that policy moved by itself within an hour, oldest first.
         late: For each open incident that says more since, how late its machine is, as a share of a
             step.
+        paces: How late machines were when the detector named them the slowest, as a share of a
+            step, and when that was said, in seconds.
+        exchanged: The latest exchanges to rebalance, oldest first.
         pauses: The latest planned moves whose pause was reported: migration, and the longest pause
             of a rank in seconds; oldest first.
         sizes: Bytes of parameters and optimizer state of each rank.
@@ -223,6 +242,8 @@ class Lately:
     closed: Table[tuple[str, str], tuple[float, float]] = field(default_factory=Table)
     moved: tuple[Moved, ...] = ()
     late: Table[str, float] = field(default_factory=Table)
+    paces: Table[str, tuple[float, float]] = field(default_factory=Table)
+    exchanged: tuple[Exchange, ...] = ()
     pauses: tuple[tuple[str, float], ...] = ()
     sizes: Table[int, int] = field(default_factory=Table)
 

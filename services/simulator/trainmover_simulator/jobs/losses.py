@@ -10,6 +10,7 @@ from typing import Final
 from trainmover.events import machine, migration, operator
 from trainmover.events.envelope import Envelope
 from trainmover.job.topology import Membership
+from trainmover.policy.model import REBALANCE
 
 __all__ = ["Losses"]
 
@@ -102,8 +103,10 @@ class Losses:
                 self._seat(membership)
             case migration.JobFinished() | migration.JobFailed():
                 self._over = True
-            case migration.MigrationProposed(migration=id, incident=str()):
-                self._of_incidents.add(id)
+            case migration.MigrationProposed(migration=id, incident=str(), cause=cause):
+                # Who is exchanged to rebalance is a standby again a moment later.
+                if not cause.startswith(REBALANCE):
+                    self._of_incidents.add(id)
             case migration.MigrationCommitted() as committed:
                 if committed.kind == "planned" and committed.migration in self._of_incidents:
                     self.moves += len(committed.moves) or 1

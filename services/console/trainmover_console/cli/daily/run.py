@@ -20,6 +20,7 @@ from trainmover_console.cli.exits import ExitCode
 from trainmover_console.cli.services.supervise import (
     AutomationOption,
     PolicyOption,
+    RebalanceOption,
     SecurityOption,
     ShadowPolicyOption,
     planner_options,
@@ -77,6 +78,7 @@ def run(
     automation: AutomationOption = None,
     policy: PolicyOption = None,
     shadow_policy: ShadowPolicyOption = None,
+    rebalance: RebalanceOption = None,
     check_determinism: Annotated[
         bool,
         typer.Option(
@@ -137,6 +139,7 @@ def run(
                     "exhausted-after": exhausted_after,
                     "on-worker-crash": on_worker_crash,
                     "automation": automation,
+                    "rebalance": rebalance,
                 },
             ),
             metrics_dir=None if metrics is None else metrics.absolute(),

@@ -16,6 +16,7 @@ from trainmover.events.envelope import Envelope
 from trainmover.events.machine import MachineWarmingFailed
 from trainmover.events.migration import JobFormed, MigrationCommitted
 from trainmover.events.operator import AutomationMode
+from trainmover.policy import read
 from trainmover.security.secret import home
 from trainmover_console.cli import output
 from trainmover_console.cli.exits import ExitCode
@@ -34,6 +35,7 @@ from trainmover_launcher.spec import ClusterSpec
 __all__ = [
     "AutomationOption",
     "PolicyOption",
+    "RebalanceOption",
     "SecurityOption",
     "ShadowPolicyOption",
     "finish",
@@ -54,6 +56,14 @@ PolicyOption = Annotated[
     Path | None,
     typer.Option("--policy", help="YAML with all that can be declared; read again on a change."),
 ]
+RebalanceOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Exchange the slowest machine for a better standby so often (10m), where that pays; "
+        "never when omitted.",
+        metavar="EVERY",
+    ),
+]
 ShadowPolicyOption = Annotated[
     Path | None,
     typer.Option("--shadow-policy", help="A policy that only says what it would do."),
@@ -71,8 +81,11 @@ def planner_options(
     """The planner's command line: the files, and above them what was said on ours.
 
     Raises:
-        PolicyError: A file is wrong: nobody wants to learn that from a planner's log.
+        PolicyError: A file, or how often to rebalance, is wrong: nobody wants to learn that from
+            a planner's log.
     """
+    if options.get("rebalance") is not None:
+        read("", name="command line", options={"rebalance": options["rebalance"]})
     files = {"policy": policy, "shadow-policy": shadow}
     for path in files.values():
         if path is not None:

@@ -14,6 +14,7 @@ from trainmover_console.cli.exits import ExitCode
 from trainmover_console.cli.services.supervise import (
     AutomationOption,
     PolicyOption,
+    RebalanceOption,
     SecurityOption,
     ShadowPolicyOption,
     planner_options,
@@ -32,6 +33,7 @@ def up(
     automation: AutomationOption = None,
     policy: PolicyOption = None,
     shadow_policy: ShadowPolicyOption = None,
+    rebalance: RebalanceOption = None,
     log_dir: Annotated[
         Path | None, typer.Option(help="Folder for logs; in TRAINMOVER_HOME when omitted.")
     ] = None,
@@ -46,7 +48,9 @@ def up(
             nnodes_min=0,
             nnodes_max=0,
             program=(),
-            planner_options=planner_options(policy, shadow_policy, {"automation": automation}),
+            planner_options=planner_options(
+                policy, shadow_policy, {"automation": automation, "rebalance": rebalance}
+            ),
             log_dir=(log_dir or home() / "logs" / name).absolute(),
             nats=nats,
             security=security_folder(name, secure=False, security=security, nats=nats),
