@@ -161,6 +161,7 @@ CATALOGUE = {
     "own_loader": Program(80, ends=(10, 20, 40)),
     "mixture": Program(90),
     "points": Program(90),
+    "bucket_views": Program(90, ends=(30, 60)),
     "long_sampler": Program(84, ends=(12, 36)),
     "schedulers": Program(90, ends=(30, 60)),
     "registry": Program(90, ends=(30, 60)),

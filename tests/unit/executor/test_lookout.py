@@ -107,6 +107,11 @@ class TestStrangers:
         assert f"{__file__}:" in str(raised.value)
         assert training.committed == 1
 
+    def test_a_skeleton_without_data_is_left_alone(self) -> None:
+        training = Training()
+        training.run(lambda _: None, base=nn.BatchNorm1d(2, device="meta"))
+        assert training.committed == 3
+
     @pytest.mark.parametrize(("at", "ends"), [(20, True), (1200, False)])
     def test_what_changes_late_is_noticed_then(self, at: int, ends: bool) -> None:
         training = Training()

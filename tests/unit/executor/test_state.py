@@ -429,3 +429,44 @@ def test_a_buffer_that_grows_is_put_back_and_handed_over() -> None:
     theirs.load(mine.tree())
     theirs.load_rest(mine.rest())
     assert torch.equal(theirs.models[0][0].memory, torch.ones(2, 2))
+
+
+class TestGradientsThatLast:
+    @staticmethod
+    def trained(*, set_to_none: bool) -> tuple[TrainingState, StepStart]:
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        state = TrainingState(models=[model], optimizers=[optimizer], others={})
+        start = StepStart(state)
+        for step in range(2):
+            start.capture(step)
+            optimizer.zero_grad(set_to_none=set_to_none)
+            model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+        return state, start
+
+    def test_those_that_are_set_to_zero_in_place_are_told(self) -> None:
+        state, _ = self.trained(set_to_none=False)
+        assert state.lasting_gradients() == [True, True]
+
+    def test_those_that_are_made_anew_are_not(self) -> None:
+        state, _ = self.trained(set_to_none=True)
+        assert state.lasting_gradients() is None
+
+    def test_they_are_told_of_an_aborted_step(self) -> None:
+        state, start = self.trained(set_to_none=False)
+        start.restore()
+        assert state.lasting_gradients() == [True, True]
+
+    def test_a_joiner_has_zeros_in_the_memory_that_it_had(self) -> None:
+        state, _ = self.trained(set_to_none=False)
+        weight, bias = state.parameters()
+        views, bias.grad = weight.grad, None
+        state.drop_gradients(but=[True, True])
+        assert weight.grad is views
+        assert views is not None
+        assert not views.any()
+        assert bias.grad is not None
+        assert not bias.grad.any()
+        state.drop_gradients(but=None)
+        assert weight.grad is bias.grad is None

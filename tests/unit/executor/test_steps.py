@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections import OrderedDict
 from types import FrameType
 
@@ -132,6 +133,31 @@ class TestStep:
 
         with pytest.raises(ConfigError, match=r"test_steps.py:\d+\) yields from inside"):
             train()
+
+    def test_a_comprehension_that_runs_bodies_is_refused(self):
+        def test_run(one):
+            with one:
+                pytest.fail("its body must not run")
+
+        def test_steps(loops):
+            one = step(True)
+            loops.append(sys._getframe(1))
+            one._loop = loops[0]
+            yield one
+
+        with pytest.raises(ConfigError, match=r"a comprehension \(.*test_steps.py:\d+\)"):
+            sum(test_run(one) for one in test_steps([]))
+
+    def test_a_generator_expression_may_hand_steps_on(self):
+        def test_steps():
+            one = step(True)
+            one._loop = sys._getframe(1)
+            yield one
+
+        for one in (each for each in test_steps()):
+            with one:
+                pass
+            assert one.committed
 
     def test_a_generator_may_hold_a_whole_body(self):
         one = step(False, True)

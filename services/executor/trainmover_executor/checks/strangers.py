@@ -153,7 +153,7 @@ def _tensors_print(tensors: Iterable[torch.Tensor], memory: Collection[int]) -> 
 def _not_in(memory: Collection[int], tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     """Those of ``tensors`` that can be looked at and are not in ``memory``."""
     for tensor in tensors:
-        if is_lazy(tensor) or tensor.layout is not torch.strided:
+        if is_lazy(tensor) or tensor.is_meta or tensor.layout is not torch.strided:
             continue
         if tensor.numel() and local_of(tensor).untyped_storage().data_ptr() not in memory:
             yield tensor

@@ -159,6 +159,7 @@ class Handover:
                     **moment.common(),
                     "voted": moment.voted.to_tree(),
                     "gradients": self._state.gradients() if moment.accumulates else None,
+                    "zeroed": self._state.lasting_gradients(),
                     **self.private_state.kept(step=state.committed),
                     "followed": self._following.units_held(),
                     "parted": self._following.replicas.parted,
@@ -302,6 +303,7 @@ class Handover:
             "followed": followed,
             "parted": self._following.replicas.parted,
             "gradients": gradients,
+            "zeroed": state.lasting_gradients(),
             "large": moment.large,
         }
 

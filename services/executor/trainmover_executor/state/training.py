@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
@@ -90,6 +91,7 @@ class TrainingState:
         besides = [other for other in others.values() if isinstance(other, nn.Module)]
         self._all_models = (*self.models, *besides)
         self.structure = Structure(self.models, self.optimizers)
+        self._gradients_then: list[weakref.ref[torch.Tensor] | None] = []
         modules = [module for model in self.models for module in model.modules()]
         self._sharded = [module for module in modules if isinstance(module, FSDPModule)]
         self._replicated = [ddp for ddp in modules if isinstance(ddp, DistributedDataParallel)]
@@ -152,10 +154,39 @@ class TrainingState:
         """A number that differs when any local gradient does."""
         return fingerprint_of(each for each in self.gradients() if each is not None)
 
-    def drop_gradients(self) -> None:
-        """Have none: shadow iterations leave some, and a body may add to what it finds."""
+    def note_gradients(self) -> None:
+        """A body begins: what it leaves in place is told apart from what it makes anew."""
+        gradients = [parameter.grad for parameter in self.parameters()]
+        self._gradients_then = [None if each is None else weakref.ref(each) for each in gradients]
+
+    def lasting_gradients(self) -> list[bool] | None:
+        """Which parameters have had the same gradient since, set to zero by each body.
+
+        One that had none may. None if no parameter has, as with ``zero_grad(set_to_none=True)``,
+        which is usual.
+        """
+        then = zip(self.parameters(), self._gradients_then, strict=False)
+        lasting = [p.grad is not None and (ref is None or ref() is p.grad) for p, ref in then]
+        return lasting if any(lasting) else None
+
+    @torch.no_grad()
+    def drop_gradients(self, *, but: Sequence[bool] | None = None) -> None:
+        """Have none: shadow iterations leave some, and a body may add to what it finds.
+
+        Args:
+            but: Of these parameters have zeros, see ``lasting_gradients``: DDP divides what it
+                finds in its buckets, and multiplies what is new by a rounded fraction; an
+                optimizer takes another step with zeros than without.
+        """
+        kept = iter(but or ())
         for parameter in self.parameters():
-            parameter.grad = None
+            if not next(kept, False):
+                parameter.grad = None
+            elif parameter.grad is None:
+                zeros = torch.zeros_like(local_of(parameter))
+                parameter.grad = like_parameter(parameter, zeros)
+            else:
+                parameter.grad.zero_()
 
     def load_gradients(self, values: Sequence[torch.Tensor | None]) -> None:
         """Take over what another rank's ``gradients`` returned."""

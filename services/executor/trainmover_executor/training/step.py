@@ -75,6 +75,8 @@ class Step:
             raise ConfigError(f"step {self.index} was entered twice: use one 'with step' for each")
         self._frame = sys._getframe(1)  # noqa: SLF001 - the documented way
         self._line = self._frame.f_lineno
+        if self._loop is not None and self._loop.f_code.co_name in _COLLECTS:
+            self._check_loop(self._loop, self._frame)
         self.voted = False
         self._attempts.begin(self, self._frame)
         self.entered = self.running = True
@@ -131,6 +133,22 @@ class Step:
                 "batch:' around the code that trains."
             )
 
+    def _check_loop(self, loop: FrameType, body: FrameType) -> None:
+        """Make sure that no comprehension collects what bodies give.
+
+        Raises:
+            ConfigError: One does: what it has so far is on no other machine, and an aborted body
+                gives something, too.
+        """
+        frame: FrameType | None = body
+        while frame is not None and frame is not loop:
+            frame = frame.f_back
+        if frame is loop:
+            raise ConfigError(
+                f"the loop over the steps is a comprehension ({place_in(loop)}): what it has "
+                "collected could not be handed to a joiner. Write a loop, and append to a list."
+            )
+
     def microbatches(self, count: int) -> Iterator[Any]:
         """The batch in ``count`` parts as equal as possible, for accumulation.
 
@@ -147,5 +165,7 @@ class Step:
         self.kept.put_back(of=f"step {self.index}")
 
 
+_COLLECTS: Final = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+"""Names of the code of comprehensions; Python 3.12 has none for lists, sets and dictionaries."""
 _VERDICTS: Final = (ConfigError, NotDeterministicError)
 """Of this package on the program: another rank may have ended for the same reason already."""

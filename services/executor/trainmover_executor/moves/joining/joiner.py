@@ -332,7 +332,7 @@ class Joiner:
             coming.arrived.restore()
         self._private_state.keep(message, step=message["committed"])
         self._following.adopt(message["followed"], parted=message["parted"])
-        self._state.drop_gradients()
+        self._state.drop_gradients(but=message.get("zeroed"))
         if message["gradients"] is not None:
             self._state.load_gradients(message["gradients"])
         if not follower.copied:
@@ -362,7 +362,8 @@ class Joiner:
         if "since" in tree["state"]:
             steps = take_again(self._state, tree["state"]["since"])
             log.info("took the steps since a snapshot again", steps=steps)
-        coming.rest = {name: tree[name] for name in ("followed", "parted", "gradients")}
+        told = ("followed", "parted", "gradients", "zeroed")
+        coming.rest = {name: tree.get(name) for name in told}
         coming.large = tree["large"]
         coming.nbytes += received.nbytes
 
@@ -373,7 +374,7 @@ class Joiner:
         else:
             coming.put_state_back(self._state)
         tree, told = coming.rest, coming.told
-        self._state.drop_gradients()
+        self._state.drop_gradients(but=tree["zeroed"])
         self._following.adopt(tree["followed"], parted=tree["parted"])
         if tree["gradients"] is not None:
             self._state.load_gradients(tree["gradients"])
