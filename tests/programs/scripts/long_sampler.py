@@ -1,4 +1,4 @@
-"""A batch sampler that shuffles a long list of buckets again in every pass."""
+"""A batch sampler that shuffles a long list of buckets again in every pass; a loader for each."""
 
 import random
 
@@ -31,8 +31,9 @@ random.seed(90)
 model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 session = Session(model=model, optimizer=optimizer)
-loader = DataLoader(Data(3000), batch_sampler=Buckets(3000), num_workers=2)
+data, buckets = Data(3000), Buckets(3000)
 for _ in range(7):
+    loader = DataLoader(data, batch_sampler=buckets, num_workers=2)
     for step in session.steps(loader):
         with step as (x, y):
             loss = (model(x) - y).pow(2).mean()

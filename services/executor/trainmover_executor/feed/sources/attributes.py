@@ -10,6 +10,9 @@ import operator
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final, TypeGuard
 
 import numpy as np
@@ -44,13 +47,33 @@ Holder = tuple[str, Any]
 """An object with attributes, by a name for people that is the same in all processes."""
 
 
+@dataclass(slots=True)
+class _Seen:
+    """What one holder had when it was first seen, whichever loader held it.
+
+    Attributes:
+        holder: Gives the holder, as long as there is one.
+        first: Its attributes as portable trees, by name; of long lists nothing.
+        orders: Its long lists.
+        changed: Names of attributes that were another value since.
+    """
+
+    holder: Callable[[], Any]
+    first: dict[str, Any] = field(default_factory=dict)
+    orders: dict[str, list[Any]] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+
+
+_seen: dict[int, _Seen] = {}
+
+
 class Attributes:
     """Of objects that a pass over the data depends on.
 
-    Numbers are told always, anything else once it has changed: data may be long, and stays.
+    What has changed is told: data may be long, and stays; a number may be the handle of a file.
 
     Args:
-        holders: Asked for the objects each time; some may come later.
+        holders: Asked for the objects each time. All is told of those that come later.
 
     Attributes:
         holders: As given.
@@ -58,33 +81,35 @@ class Attributes:
 
     def __init__(self, holders: Callable[[], Iterable[Holder]]) -> None:
         self.holders = holders
-        self._first: dict[str, Any] = {}
-        self._orders: dict[str, list[Any]] = {}
-        self._changed: set[str] = set()
         self._said: set[str] = set()
-        for path, _, _, value in self._told():
-            if _is_long(value):
-                self._orders[path] = list(value)
-            else:
-                self._first[path] = _tree_of(value)
+        for _, holder in holders():
+            if _known(holder) is None:
+                seen = _seen_of(holder)
+                for name, value in _attributes_in(holder):
+                    if _is_long(value):
+                        seen.orders[name] = list(value)
+                    else:
+                        seen.first[name] = _tree_of(value)
 
     def state(self) -> dict[str, Any]:
         """What they are now; portable. What is too large to be told is named in the log, once."""
         told = {}
         left = _MOST_BYTES
-        for path, _, _, value in self._told():
-            tree = self._tree(path, value)
-            if type(value) not in _NUMBERS and path not in self._changed:
-                if tree is None or equal(self._first.get(path), tree):
-                    continue
-                self._changed.add(path)
-            nbytes = _size_of(tree, value)
-            if nbytes > left:
-                self._say(path, nbytes)
-                tree = {_PRINT: _print_of(tree)}
-            else:
-                left -= nbytes
-            told[path] = tree
+        for of, holder in self.holders():
+            seen = _seen_of(holder)
+            for name, value in _attributes_in(holder):
+                tree = _tree_in(seen, name, value)
+                if name not in seen.changed:
+                    if tree is None or equal(seen.first.get(name), tree):
+                        continue
+                    seen.changed.add(name)
+                nbytes = _size_of(tree, value)
+                if nbytes > left:
+                    self._say(f"{of}.{name}", nbytes)
+                    tree = {_PRINT: _print_of(tree)}
+                else:
+                    left -= nbytes
+                told[f"{of}.{name}"] = tree
         return told
 
     def load(self, state: dict[str, Any]) -> None:
@@ -93,42 +118,23 @@ class Attributes:
         Raises:
             ConfigError: One that is too large to be told is another one here.
         """
-        for path, holder, name, value in self._told():
-            here, there = self._tree(path, value), state.get(path, self._first.get(path))
-            if _has(there, _PRINT):
-                if _print_of(here) != there[_PRINT]:
-                    raise _too_large(path)
-            elif _has(there, _ORDER):
-                value[:] = [self._orders[path][at] for at in there[_ORDER].tolist()]
-            elif there is None and _has(here, _ORDER):
-                value[:] = self._orders[path]
-            elif _has(there, _LONG):
-                value[:] = there[_LONG].tolist()
-            elif there is not None and not equal(here, there):
-                vars(holder)[name] = restored(there, value)
-
-    def _tree(self, path: str, value: Any) -> Any:
-        """``value`` as a portable tree; None for a long list that is as it was at first."""
-        if not _is_long(value):
-            return _tree_of(value)
-        first = self._orders.setdefault(path, list(value))
-        if len(first) == len(value) and all(map(operator.is_, first, value)):
-            return None
-        if _ITEM_BYTES * len(value) > _MOST_BYTES:
-            few = value[:: len(value) // _SAMPLES]
-            return {_PRINT: zlib.crc32(repr([each for each in few if is_plain(each)]).encode())}
-        order = _order_of(value, first)
-        if order is not None:
-            return {_ORDER: order}
-        numbers = _numbers_of(value)
-        return numbers if numbers is None else {_LONG: numbers}
-
-    def _told(self) -> Iterator[tuple[str, Any, str, Any]]:
-        """(path, holder, name, value) of attributes that can be told."""
         for of, holder in self.holders():
-            for name, value in list(getattr(holder, "__dict__", {}).items()):
-                if is_plain(value) or _is_array(value) or _is_long(value):
-                    yield f"{of}.{name}", holder, name, value
+            seen = _seen_of(holder)
+            for name, value in _attributes_in(holder):
+                path = f"{of}.{name}"
+                here = _tree_in(seen, name, value)
+                there = state.get(path, seen.first.get(name))
+                if _has(there, _PRINT):
+                    if _print_of(here) != there[_PRINT]:
+                        raise _too_large(path)
+                elif _has(there, _ORDER):
+                    value[:] = _ordered(path, seen.orders.get(name, []), there[_ORDER])
+                elif there is None and _has(here, _ORDER):
+                    value[:] = seen.orders[name]
+                elif _has(there, _LONG):
+                    value[:] = there[_LONG].tolist()
+                elif there is not None and not equal(here, there):
+                    holder.__dict__[name] = restored(there, value)
 
     def _say(self, path: str, nbytes: int) -> None:
         if path not in self._said:
@@ -149,18 +155,49 @@ def attributes_of_chain(samplers: Sequence[Any]) -> Attributes:
     return Attributes(lambda: named)
 
 
-_known: weakref.WeakKeyDictionary[Any, Attributes] = weakref.WeakKeyDictionary()
-
-
 def attributes_of(loader: Any) -> Attributes:
-    """Those of ``loader`` and of the program's objects in it, as they were when first asked for."""
-    try:
-        if loader not in _known:
-            held = weakref.ref(loader)
-            _known[loader] = Attributes(lambda: _holders_in(held()))
-        return _known[loader]
-    except TypeError:  # unhashable, or nothing that can be referred to weakly
-        return Attributes(lambda: _holders_in(loader))
+    """Those of ``loader`` and of the program's objects in it."""
+    return Attributes(lambda: _holders_in(loader))
+
+
+def _known(holder: Any) -> _Seen | None:
+    seen = _seen.get(id(holder))
+    return seen if seen is not None and seen.holder() is holder else None
+
+
+def _seen_of(holder: Any) -> _Seen:
+    seen, at = _known(holder), id(holder)
+    if seen is None:
+        try:
+            refers: Callable[[], Any] = weakref.ref(holder, lambda _: _seen.pop(at, None))
+        except TypeError:  # with slots it may be nothing that can be referred to weakly
+            refers = partial(getattr, SimpleNamespace(holder=holder), "holder")
+        seen = _seen[at] = _Seen(refers)
+    return seen
+
+
+def _attributes_in(holder: Any) -> list[tuple[str, Any]]:
+    """Names and values that can be told."""
+    held = list(getattr(holder, "__dict__", {}).items())
+    return [(n, each) for n, each in held if is_plain(each) or _is_array(each) or _is_long(each)]
+
+
+def _tree_in(seen: _Seen, name: str, value: Any) -> Any:
+    """``value`` as a portable tree; None for a long list that is as it was, or cannot be told."""
+    if not _is_long(value):
+        return _tree_of(value)
+    first = seen.orders.get(name)
+    if first is not None and len(first) == len(value) and all(map(operator.is_, first, value)):
+        return None
+    too_long = _ITEM_BYTES * len(value) > _MOST_BYTES
+    order = None if too_long or first is None else _order_of(value, first)
+    if order is not None:
+        return {_ORDER: order}
+    numbers = None if too_long else _numbers_of(value)
+    if numbers is not None:
+        return {_LONG: numbers}
+    few = [each for each in value[:: max(1, len(value) // _SAMPLES)] if is_plain(each)]
+    return {_PRINT: zlib.crc32(repr(few).encode())} if few else None
 
 
 def _holders_in(loader: Any) -> Iterator[Holder]:
@@ -206,6 +243,15 @@ def _order_of(value: list[Any], first: list[Any]) -> np.ndarray[Any, Any] | None
     at = np.searchsorted(known, wanted, sorter=by_id)
     order = by_id[np.minimum(at, len(first) - 1)]
     return order.astype(np.int32) if np.array_equal(known[order], wanted) else None
+
+
+def _ordered(path: str, first: list[Any], order: np.ndarray[Any, Any]) -> list[Any]:
+    if order.size and int(order.max()) >= len(first):
+        raise ConfigError(
+            f"the loader's {path} held other items here at first than at the job's ranks, so the "
+            "order of a pass cannot be taken over. Fill it before the first session.steps(...)."
+        )
+    return [first[at] for at in order.tolist()]
 
 
 def _numbers_of(value: list[Any]) -> np.ndarray[Any, Any] | None:
