@@ -40,12 +40,13 @@ def test_a_joiner_becomes_like_a_program_that_thawed_its_backbone() -> None:
     assert joiner.model[2].p == 0.25
 
 
-def test_a_parameter_of_another_shape_takes_the_place_of_the_joiners() -> None:
+@pytest.mark.parametrize("shapes", [True, False])
+def test_a_parameter_of_another_shape_takes_the_place_of_the_joiners(shapes: bool) -> None:
     leaver, joiner = Program(), Program()
     norm, old = leaver.model[1], joiner.model[1].weight
     norm.weight = nn.Parameter(torch.arange(5.0))
     leaver.optimizer.param_groups[0]["params"][0] = norm.weight
-    joiner.state.structure.load(unpack_tree(pack_tree(leaver.state.structure.tree())))
+    joiner.state.structure.load(unpack_tree(pack_tree(leaver.state.structure.tree(shapes=shapes))))
     joiner.state.load(leaver.state.tree())
     new = joiner.model[1].weight
     assert torch.equal(new, norm.weight)

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from trainmover.errors import ConfigError
-from trainmover_executor.state.packing.shards import local_of
 
 __all__ = ["Structure"]
 
@@ -35,11 +34,15 @@ class Structure:
         self._optimizers = optimizers
         self._first = {(path, name): value for path, _, name, value in self._attributes()}
 
-    def tree(self) -> dict[str, Any]:
+    def tree(self, *, shapes: bool = False) -> dict[str, Any]:
         """It as of now, as a portable tree.
 
         Parameters and modules are given by their place in the models.
+
+        Args:
+            shapes: Those of parameters, too: for whoever takes this rank's own place.
         """
+        own = [list(parameter.shape) for parameter in self._parameters()] if shapes else []
         places = {id(parameter): at for at, parameter in enumerate(self._parameters())}
         return {
             "groups": [
@@ -49,7 +52,7 @@ class Structure:
                 ]
                 for one in self._optimizers
             ],
-            "shapes": [list(local_of(parameter).shape) for parameter in self._parameters()],
+            "shapes": own,
             "trainable": [parameter.requires_grad for parameter in self._parameters()],
             "modes": [module.training for module in self._modules()],
             "attributes": [
@@ -66,8 +69,8 @@ class Structure:
             ConfigError: The optimizers or shapes cannot be made alike.
         """
         for parameter, shape in zip(self._parameters(), tree.get("shapes", []), strict=False):
-            if list(local_of(parameter).shape) != shape:
-                self._resize(parameter, shape)
+            if list(parameter.shape) != shape:
+                self.resize(parameter, shape)
         parameters = list(self._parameters())
         for optimizer, groups in zip(self._optimizers, tree["groups"], strict=True):
             self._match(optimizer, groups, parameters)
@@ -82,17 +85,20 @@ class Structure:
             if wanted != value:
                 setattr(module, name, wanted)
 
-    def _resize(self, parameter: nn.Parameter, shape: list[int]) -> None:
+    def resize(self, parameter: nn.Parameter, shape: Sequence[int]) -> None:
         """Another parameter takes its place, as where a program adds and prunes points.
 
         Its values come with the state. Autograd may remember the shape of the one before.
+
+        Raises:
+            ConfigError: It is sharded.
         """
         if type(parameter) is not nn.Parameter:
             raise ConfigError(
-                f"a parameter has the shape {list(parameter.shape)} here and {shape} at the job's "
-                f"ranks, and a {type(parameter).__name__} cannot be given another shape"
+                f"a parameter has the shape {list(parameter.shape)} here and {list(shape)} at the "
+                f"job's ranks, and a {type(parameter).__name__} cannot be given another shape"
             )
-        other = nn.Parameter(parameter.detach().new_zeros(shape), parameter.requires_grad)
+        other = nn.Parameter(parameter.detach().new_zeros([*shape]), parameter.requires_grad)
         for module in self._modules():
             for name, each in module._parameters.items():  # noqa: SLF001 - parameters() copies
                 if each is parameter:

@@ -226,6 +226,12 @@ class TrainingState:
         """The state of ``others`` alone: small, and changed by user code around the vote."""
         return {name: other.state_dict() for name, other in self.others.items()}
 
+    def _give_shapes(self, model: nn.Module, parameters: Mapping[str, torch.Tensor]) -> None:
+        for name, live in list(model.named_parameters()):
+            value = parameters.get(name)
+            if value is not None and local_of(live).shape != value.shape:
+                self.structure.resize(live, value.shape)
+
     def load_small(self, state: dict[str, Any]) -> None:
         """Put back what ``small`` returned."""
         for name, other in self.others.items():
@@ -243,6 +249,8 @@ class TrainingState:
             ConfigError: The two programs do not hold the same things.
         """
         for model, state in zip(self.models, tree["models"], strict=True):
+            if not self._sharded:
+                self._give_shapes(model, state["parameters"])
             _load_module(model, state)
         for optimizer, state in zip(self.optimizers, tree["optimizers"], strict=True):
             load_optimizer(optimizer, state)

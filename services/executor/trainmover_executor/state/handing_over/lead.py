@@ -153,7 +153,7 @@ class StateLead:
         new = {name: each for name, each in large.items() if name not in self._told}
         tree = {**tree, "large": new}
         if self.obstacle:
-            structure = self._state.structure.tree()
+            structure = self._state.structure.tree(shapes=True)
             content = {"kind": "copy", "state": self._state.tree(), "structure": structure, **tree}
         else:
             content = {"kind": "rest", "rest": self._state.rest(), **tree}
@@ -207,7 +207,7 @@ class StateLead:
             {
                 "kind": "place",
                 **told,
-                "structure": self._state.structure.tree(),
+                "structure": self._state.structure.tree(shapes=True),
                 "large": moment.large,
             }
         )
