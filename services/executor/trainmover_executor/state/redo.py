@@ -56,8 +56,7 @@ class StepStart:
         self._small = _kept(self._state.small(), self._small)
         self._buffers = _kept(self._state.buffers(), self._buffers)
         self._accumulates = accumulates
-        self._state.note_gradients()
-        gradients = [parameter.grad for parameter in self._state.parameters()]
+        gradients = self._state.note_gradients()
         self._had_gradient = [gradient is not None for gradient in gradients]
         self._gradients = _kept(gradients, self._gradients) if accumulates else []
         began = time.perf_counter()

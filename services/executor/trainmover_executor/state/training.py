@@ -154,10 +154,15 @@ class TrainingState:
         """A number that differs when any local gradient does."""
         return fingerprint_of(each for each in self.gradients() if each is not None)
 
-    def note_gradients(self) -> None:
-        """A body begins: what it leaves in place is told apart from what it makes anew."""
+    def note_gradients(self) -> list[torch.Tensor | None]:
+        """A body begins: what it leaves in place is told apart from what it makes anew.
+
+        Returns:
+            The gradients.
+        """
         gradients = [parameter.grad for parameter in self.parameters()]
         self._gradients_then = [None if each is None else weakref.ref(each) for each in gradients]
+        return gradients
 
     def lasting_gradients(self) -> list[bool] | None:
         """Which parameters have had the same gradient since, set to zero by each body.

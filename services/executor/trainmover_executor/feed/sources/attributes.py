@@ -11,8 +11,6 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from types import SimpleNamespace
 from typing import Any, Final, TypeGuard
 
 import numpy as np
@@ -169,10 +167,10 @@ def _seen_of(holder: Any) -> _Seen:
     seen, at = _known(holder), id(holder)
     if seen is None:
         try:
-            refers: Callable[[], Any] = weakref.ref(holder, lambda _: _seen.pop(at, None))
+            seen = _Seen(weakref.ref(holder, lambda _: _seen.pop(at, None)))
         except TypeError:  # with slots it may be nothing that can be referred to weakly
-            refers = partial(getattr, SimpleNamespace(holder=holder), "holder")
-        seen = _seen[at] = _Seen(refers)
+            seen = _Seen(lambda: holder)
+        _seen[at] = seen
     return seen
 
 
@@ -216,10 +214,12 @@ def _holders_in(loader: Any) -> Iterator[Holder]:
 def _objects_in(path: str, value: Any) -> Iterator[Holder]:
     if type(value) in {list, tuple} and len(value) <= _MOST_ITEMS:
         for at, each in enumerate(value):
-            yield from _objects_in(f"{path}[{at}]", each) if _is_holder(each) else ()
+            if _is_holder(each):
+                yield f"{path}[{at}]", each
     elif type(value) is dict and len(value) <= _MOST_ITEMS:
         for key, each in value.items():
-            yield from _objects_in(f"{path}[{key!r}]", each) if _is_holder(each) else ()
+            if _is_holder(each):
+                yield f"{path}[{key!r}]", each
     elif _is_holder(value):
         yield path, value
 
