@@ -102,6 +102,14 @@ def test_a_crash_before_the_first_step_changes_no_bit(
     left.same_as(undisturbed(script), killed=2)
 
 
+@pytest.mark.parametrize("script", ["own_loader", "counts_elsewhere"])
+def test_a_standby_that_comes_in_the_middle_of_a_pass_begins_it_as_the_job_did(
+    script: str, drive: Drive, undisturbed: Undisturbed
+) -> None:
+    left = drive.replaced_late(script, spot=Spot("step.taken", 24, 1))
+    left.same_as(undisturbed(script), killed=1)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("script", ["counter", "epochs", "ppo"])
 def test_a_standby_that_comes_to_a_job_without_a_step_changes_no_bit(

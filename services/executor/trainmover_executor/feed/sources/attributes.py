@@ -20,12 +20,20 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from trainmover.errors import ConfigError
 from trainmover_executor.program.frames import is_of_script
+from trainmover_executor.program.parts import slots_of
 from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.plain import is_plain, is_tensor_of_program
 from trainmover_executor.program.values.restored import restored
 from trainmover_executor.program.values.trees import portable
 
-__all__ = ["Attributes", "Holder", "attributes_of", "attributes_of_chain"]
+__all__ = [
+    "Attributes",
+    "Holder",
+    "attributes_of",
+    "attributes_of_chain",
+    "held_by",
+    "set_attribute",
+]
 
 log = structlog.get_logger(__name__)
 
@@ -132,7 +140,7 @@ class Attributes:
                 elif _has(there, _LONG):
                     value[:] = there[_LONG].tolist()
                 elif there is not None and not equal(here, there):
-                    holder.__dict__[name] = restored(there, value)
+                    set_attribute(holder, name, restored(there, value))
 
     def _say(self, path: str, nbytes: int) -> None:
         if path not in self._said:
@@ -176,8 +184,26 @@ def _seen_of(holder: Any) -> _Seen:
 
 def _attributes_in(holder: Any) -> list[tuple[str, Any]]:
     """Names and values that can be told."""
-    held = list(getattr(holder, "__dict__", {}).items())
+    held = held_by(holder)
     return [(n, each) for n, each in held if is_plain(each) or _is_array(each) or _is_long(each)]
+
+
+def held_by(holder: Any) -> list[tuple[str, Any]]:
+    """Names and values of all attributes of ``holder``, which may be a class."""
+    held = dict(getattr(holder, "__dict__", {}))
+    if isinstance(holder, type):
+        return [(name, each) for name, each in held.items() if not name.startswith("__")]
+    slots = slots_of(type(holder))  # type: ignore[arg-type] # classes are hashable
+    return [
+        *held.items(),
+        *((name, getattr(holder, name)) for name in slots if hasattr(holder, name)),
+    ]
+
+
+def set_attribute(holder: Any, name: str, value: Any) -> None:
+    """Set what ``held_by`` names; torch's loaders let nobody set theirs in the usual way."""
+    by: Any = type if isinstance(holder, type) else object
+    by.__setattr__(holder, name, value)
 
 
 def _tree_in(seen: _Seen, name: str, value: Any) -> Any:
@@ -199,16 +225,21 @@ def _tree_in(seen: _Seen, name: str, value: Any) -> Any:
 
 
 def _holders_in(loader: Any) -> Iterator[Holder]:
-    """``loader``, and what it holds of the program's own objects and of torch's for data."""
+    """``loader``, what it holds of the program's objects and of torch's for data, their classes."""
     queue: list[Holder] = [(type(loader).__name__, loader)]
     seen = {id(loader)}
     for path, holder in queue:
         yield path, holder
-        for name, value in list(getattr(holder, "__dict__", {}).items()):
-            for at, each in _objects_in(f"{path}.{name}", value):
-                if id(each) not in seen and len(queue) < _MOST_HOLDERS:
-                    seen.add(id(each))
-                    queue.append((at, each))
+        if isinstance(holder, type):
+            continue
+        inside = [
+            one for name, each in held_by(holder) for one in _objects_in(f"{path}.{name}", each)
+        ]
+        classes = [each for each in type(holder).__mro__ if is_of_script(each.__module__)]
+        for at, each in (*inside, *((each.__name__, each) for each in classes)):
+            if id(each) not in seen and len(queue) < _MOST_HOLDERS:
+                seen.add(id(each))
+                queue.append((at, each))
 
 
 def _objects_in(path: str, value: Any) -> Iterator[Holder]:
@@ -226,7 +257,7 @@ def _objects_in(path: str, value: Any) -> Iterator[Holder]:
 
 def _is_holder(value: Any) -> bool:
     kind = type(value)
-    if isinstance(value, type | torch.nn.Module | Iterator) or not hasattr(value, "__dict__"):
+    if isinstance(value, type | torch.nn.Module | Iterator):
         return False
     return isinstance(value, DataLoader | Dataset | Sampler) or is_of_script(kind.__module__)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from trainmover.errors import ConfigError
-from trainmover_executor.feed.sources.attributes import Holder
+from trainmover_executor.feed.sources.attributes import Holder, held_by, set_attribute
 from trainmover_executor.program.parts import is_threaded
 from trainmover_executor.program.values.plain import PLAIN
 from trainmover_executor.program.values.restored import restored
@@ -48,9 +48,9 @@ class Changes:
             )
         self._loader = loader
         self._places = [
-            (f"{path}.{name}", holder.__dict__, name)
+            (f"{path}.{name}", holder, name)
             for path, holder in (() if is_threaded(loader) else holders)
-            for name, value in getattr(holder, "__dict__", {}).items()
+            for name, value in held_by(holder)
             if _is_few(value)
         ]
         self._told: list[list[Any]] | None = [list(each) for each in told]
@@ -93,12 +93,13 @@ class Changes:
             self._told = None
 
     def _make(self, changes: dict[str, Any]) -> None:
-        for path, names, name in self._places:
+        for path, holder, name in self._places:
             if path in changes:
-                names[name] = restored(changes[path], names.get(name))
+                live = getattr(holder, name, None)
+                set_attribute(holder, name, restored(changes[path], live))
 
     def _now(self) -> dict[str, Any]:
-        held = ((path, names.get(name)) for path, names, name in self._places)
+        held = ((path, getattr(holder, name, None)) for path, holder, name in self._places)
         return {path: _copy_of(value) for path, value in held if _is_few(value)}
 
 
