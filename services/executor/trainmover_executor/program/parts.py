@@ -28,6 +28,7 @@ from trainmover_executor.program.values.trees import TAG, portable
 
 __all__ = [
     "BAGS",
+    "MOST_MEMBERS",
     "NO_PATHS",
     "SCALARS",
     "Held",
@@ -111,7 +112,8 @@ def _parts_of(value: Any) -> Iterable[Part] | None:
 
 
 _THREADED: Final = (threading.Thread, queue.Queue, queue.SimpleQueue, Executor)
-_MOST_MEMBERS: Final = 128
+MOST_MEMBERS: Final = 128
+"""A container of more is not looked into."""
 
 
 def is_looked_into(loader: object) -> bool:
@@ -141,7 +143,7 @@ def _is_kept_by_loader(value: Any) -> bool:
         return False  # the feed sets it to where the pass has it
     kind = type(value)
     if kind in CONTAINERS:
-        return is_plain(value) or len(value) <= _MOST_MEMBERS
+        return is_plain(value) or len(value) <= MOST_MEMBERS
     if is_plain(value) or isinstance(value, DataLoader | Sampler):
         return True
     return is_own(kind)  # type: ignore[arg-type] # as above

@@ -37,6 +37,7 @@ from trainmover_executor.program.liveness import needed
 from trainmover_executor.program.modules import Newcomers, attributes_of, hooks_of
 from trainmover_executor.program.parts import (
     BAGS,
+    MOST_MEMBERS,
     NO_PATHS,
     SCALARS,
     Held,
@@ -75,7 +76,6 @@ Root = tuple[str, dict[str, Any], Callable[[str, Any], None]]
 _DEPTH: Final = 8
 _STEP_IN_LIBRARIES: Final = 3
 """Objects of installed packages, a framework's trainer say, are large, and mostly no state."""
-_MEMBERS: Final = 128
 _MOST_OBJECTS: Final = 4096
 """So many objects, so deep, are looked into at each look."""
 _UNSEEN: Final = object()
@@ -401,7 +401,7 @@ class LoopVariables:
         if over:
             return
         seen.add(id(value))
-        if kind in CONTAINERS and len(value) <= _MEMBERS:
+        if kind in CONTAINERS and len(value) <= MOST_MEMBERS:
             yield from self._visit_items(value, path, seen, depth)
         elif (parts := parts_of(value, is_loader=id(value) in self._data)) is not None:
             of = value if isinstance(value, type) else kind
