@@ -31,6 +31,7 @@ from typing import Any
 from benchmarks.cluster import Cluster
 from benchmarks.common import spread
 from trainmover.events.incident import IncidentOpened
+from trainmover.policy.model import REBALANCE
 from trainmover_console.view import JobView, MigrationView
 from trainmover_simulator.jobs.observed import observe
 
@@ -44,7 +45,6 @@ WIDTH = 1024
 TEN_MINUTES_S = 600.0
 WANTED = 0.99
 PROGRAM = Path(__file__).parents[1] / "tests" / "jobs" / "uneven.py"
-CAUSE = "rebalance: "
 
 POLICY = """\
 rebalance: {{every: {every}s, at_most: 1, least: 3%}}
@@ -57,7 +57,7 @@ rules:
 
 def exchanges(view: JobView) -> list[MigrationView]:
     """The moves that rebalanced and are committed, oldest first."""
-    every = [one for one in view.migrations.values() if one.cause.startswith(CAUSE)]
+    every = [one for one in view.migrations.values() if one.cause.startswith(REBALANCE)]
     return [one for one in every if one.state == "committed"]
 
 

@@ -208,7 +208,7 @@ class World:
             "/detector",
         )
 
-    def straggler(self, name: str) -> list[Command]:
+    def straggler(self, name: str, *, summary: str = "it is slow") -> list[Command]:
         self.incidents += 1
         return self.do(
             Fact(
@@ -219,7 +219,7 @@ class World:
                     slot=self.membership.slot_of_machine(name),
                     epoch=self.membership.epoch,
                     confidence=0.9,
-                    summary=f"{name} is slow",
+                    summary=summary,
                     detector="straggler",
                     advice="move",
                 ),

@@ -90,6 +90,14 @@ def test_who_leaves_stays_a_standby(make):
     assert [one for name, one in world.sent() if name == "w-2"][-1].verb == "warm"
 
 
+@pytest.mark.parametrize("summary", ["it is slow", "rebalance: so a detector says"])
+def test_who_leaves_for_another_reason_is_quarantined_whatever_its_summary_says(make, summary):
+    world = make()
+    world.straggler("w-2", summary=summary)
+    settle(world)
+    assert [one.machine for one in world.facts() if isinstance(one, MachineQuarantined)] == ["w-2"]
+
+
 def test_without_a_declaration_nobody_is(make):
     world = make(rebalance=None)
     assert world.slowest("w-2", 0.08) == []

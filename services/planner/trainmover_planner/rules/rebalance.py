@@ -46,8 +46,13 @@ _FRESH_S: Final = 15.0
 
 
 def cause_of(incident: IncidentOpened) -> str:
-    """Why a machine is moved because of ``incident``, for people."""
-    return f"{REBALANCE}{incident.summary}" if incident.kind == SLOWEST else incident.summary
+    """Why a machine is moved because of ``incident``, for people.
+
+    What a rebalance is called, no other detector's sentence may begin with.
+    """
+    if incident.kind == SLOWEST:
+        return f"{REBALANCE}{incident.summary}"
+    return incident.summary.removeprefix(REBALANCE)
 
 
 def is_rebalance(one: Migration) -> bool:
