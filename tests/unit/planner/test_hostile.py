@@ -176,6 +176,9 @@ def test_one_machine_that_says_whatever_it_likes_is_replaced_like_any_other(
     world.form()
     for payload in said:
         # The bus lets nobody speak for others; one that says that it finished has left the job.
+        # That nobody else holds its state is its own to say, too: then the job cannot go on.
+        if isinstance(payload, executor.JobLayoutKnown) and payload.rank == 1:
+            continue
         if getattr(payload, "machine", "") == "w-1" and not isinstance(
             payload, executor.WorkerFinished | machine.MachineNoticed
         ):
