@@ -264,6 +264,26 @@ class TestOnTheWay:
         assert pair.follower.copied
         assert pair.joiner.state.digest() == pair.leaver.state.digest()
 
+    def test_a_deferred_lead_gives_the_link_back_while_it_says_so(self, pair):
+        """The call may end in the very step after: nobody is on the way whom it could wait for."""
+        saying, said = threading.Event(), threading.Event()
+
+        def current():
+            saying.set()
+            said.wait(WAIT_S)
+            pair.current.set()
+
+        pair.lead._current = current
+        pair.lead.defer("this test")
+        pair.lead.start()
+        assert saying.wait(WAIT_S)
+        paused = pair._pool.submit(pair.lead.pause)
+        with pytest.raises(TimeoutError):
+            paused.result(timeout=0.2)
+        said.set()
+        assert paused.result(timeout=WAIT_S) is not None
+        assert pair.current.is_set()
+
     def test_after_a_pause_another_lead_goes_on_over_the_same_link(self, pair):
         following = pair.follow()
         pair.lead.start()

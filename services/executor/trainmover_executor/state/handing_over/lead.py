@@ -173,10 +173,11 @@ class StateLead:
         """End it, and give the link back: the joiner waits there for whoever goes on.
 
         Returns:
-            The link; None while the joiner is on its way: ask again until it has come.
+            The link; None while the thread waits for the joiner, which is on its way: ask again
+            until it has come.
         """
         self._paused = True
-        if not self.is_met and self._thread.is_alive():
+        if not self.is_met and not self._deferred and self._thread.is_alive():
             return None
         self._over.set()
         with self._changed:
