@@ -51,10 +51,10 @@ class TestSection3Overview:
         self, start: Start, undisturbed: Undisturbed
     ) -> None:
         job, gate = start("ddp", *LONG)
-        gate.open()
         before = job.membership
         standby, joiner = job.standby("spare", 1)
         standby.expect(Warmed)
+        gate.open()
         stayers = {rank.spec.rank: rank.process.pid for rank in job.ranks if rank.spec.rank != 1}
         moved(job, 1, standby=standby, joiner=joiner)
         assert job.membership.layout == before.layout
@@ -65,9 +65,9 @@ class TestSection3Overview:
     def test_training_goes_on_while_the_joiner_prepares(self, start: Start) -> None:
         """Downtime is the switching phase alone: no step waits for phase 1."""
         job, gate = start("ddp", *LONG)
-        gate.open()
         standby, joiner = job.standby("spare", 2)
         standby.expect(Warmed)
+        gate.open()
         job.move(2, standby, joiner, without=3)  # one rank does not prepare: the switch must wait
         for rank in (0, 1):
             job.ranks[rank].expect(PlanPrepared)
@@ -153,9 +153,9 @@ class TestSection6GeneralStandby:
         self, slot: int, start: Start, undisturbed: Undisturbed
     ) -> None:
         job, gate = start("pp", *LONG)
-        gate.open()
         standby, joiner = job.standby("spare", slot)
         standby.expect(Warmed)
+        gate.open()
         moved(job, slot, standby=standby, joiner=joiner)
         assert outcome(job) == undisturbed("pp", *LONG)
 
@@ -188,9 +188,11 @@ class TestSection8Evaluation:
         self, start: Start, undisturbed: Undisturbed
     ) -> None:
         job, gate = start("batchnorm", *LONG)
-        gate.open()
-        for number, slot in enumerate((0, 2, 0)):
-            standby, joiner = job.standby(f"spare-{number}", slot)
+        slots = (0, 2, 0)
+        spares = [job.standby(f"spare-{number}", slot) for number, slot in enumerate(slots)]
+        for standby, _ in spares:
             standby.expect(Warmed)
+        gate.open()
+        for slot, (standby, joiner) in zip(slots, spares, strict=True):
             moved(job, slot, standby=standby, joiner=joiner)
         assert outcome(job) == undisturbed("batchnorm", *LONG)
