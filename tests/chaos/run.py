@@ -29,6 +29,7 @@ WORKLOADS = str(Path(__file__).parents[1] / "jobs" / "workloads.py")
 STEPS = 60
 PROGRAM = (WORKLOADS, "ddp", "--steps", str(STEPS), "--pace", "0.05")
 SHAPE = ("--nnodes", "3:5")
+HELD_AT = 3
 PAUSE_S = 4.0
 
 Expected = tuple[list[object], list[dict[int, str]]]
@@ -89,6 +90,24 @@ def undisturbed(home: Path) -> Expected:
         return list(job.finals()), job.losses()
 
 
+class HeldJob(ClusterJob):
+    """A job whose ranks wait in a step until the test has what it needs, however long it takes."""
+
+    def __init__(self, home: Path) -> None:
+        self._gate = home / "gate"
+        held = ("--hold-at", str(HELD_AT), "--gate", str(self._gate))
+        super().__init__(home, *SHAPE, *PROGRAM, *held)
+
+    def warm_up(self) -> None:
+        """Wait until both standbys can fill any slot."""
+        self.until(r"job\.formed")
+        self.wait_until_ready(3, standbys=2)
+
+    def go_on(self) -> None:
+        """Open the gate."""
+        self._gate.touch()
+
+
 class TooLateError(Exception):
     """On a busy machine the job may be over before the migration gets to the point."""
 
@@ -111,15 +130,9 @@ def _perform(one: Injection, home: Path, *, expected: Expected) -> Outcome:
     rule = {"point": one.point, "match": one.match, "when": str(home / "armed"), "do": "hold"}
     (home / "rules.json").write_text(json.dumps([{**rule, "path": str(home / "point")}]))
     os.environ[VARIABLE] = str(home / "rules.json")
-    job = ClusterJob(home, *SHAPE, *PROGRAM)
+    job = HeldJob(home)
     try:
-        job.until(r"job\.formed")
-        try:
-            job.wait_until_ready(3, standbys=2)
-        except TimeoutError:
-            if job.process.poll() == 0:
-                raise TooLateError from None
-            raise
+        job.warm_up()
         with contextlib.closing(FactLog(job)) as log:
             _act(one, job, home)
             code = job.finish(timeout_s=150)
@@ -139,18 +152,14 @@ def _perform(one: Injection, home: Path, *, expected: Expected) -> Outcome:
     return outcome
 
 
-def _act(one: Injection, job: ClusterJob, home: Path) -> None:
+def _act(one: Injection, job: HeldJob, home: Path) -> None:
+    (home / "armed").touch()
     if one.scene == "planned":
-        (home / "armed").touch()
         asked = job.cli("migrate", "node-1", "--yes", "--no-wait")
-        if "job_over" in asked.stderr or "job.finished" in job.output:
-            raise TooLateError
         assert asked.returncode == 0, asked.stderr
-    elif one.scene == "recovery":
-        (home / "armed").touch()
+    job.go_on()
+    if one.scene == "recovery":
         _signal(tree_of(job.runtime()["processes"]["node-1"]), signal.SIGKILL)
-    else:
-        (home / "armed").touch()
     reached = home / "point.reached"
     deadline = time.monotonic() + 60
     while not reached.exists():

@@ -8,8 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.chaos.run import PROGRAM, SHAPE, Expected, undisturbed
-from tests.support.cluster import ClusterJob
+from tests.chaos.run import Expected, HeldJob, undisturbed
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +30,10 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Expected:
 def test_a_bus_that_stops_in_the_middle_of_a_failover_changes_no_bit(
     moment: str, pause_s: float, tmp_path: Path, expected: Expected
 ) -> None:
-    with ClusterJob(tmp_path / "home", *SHAPE, *PROGRAM) as job:
-        job.until(r"job\.formed")
-        job.wait_until_ready(3, standbys=2)
+    with HeldJob(tmp_path / "home") as job:
+        job.warm_up()
         bus = job.runtime()["processes"]["bus"]
+        job.go_on()
         job.kill("node-1")
         job.until(moment)
         os.kill(bus, signal.SIGSTOP)
