@@ -62,9 +62,9 @@ def test_every_stage_of_a_pipeline_can_move(
 ) -> None:
     """A standby learns from a recording which shapes its neighbours send."""
     job, gate = start("pp", *LONG)
-    gate.open()  # the recording ends with the first steps
     standby, joiner = job.standby("spare", slot)
     standby.expect(Warmed)
+    gate.open()
     plan = job.move(slot, standby, joiner)
     assert standby.expect(PlanSwitched).copied_because == ""
     for rank in job.ranks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -257,18 +257,17 @@ class TestOneShot:
 
 class TestLimits:
     def test_a_budget_is_kept_and_the_rest_done_at_the_seek(self, monkeypatch):
-        now_s = 0.0
+        clock = ModuleType("clock")  # a loader of the program would be begun with its variables
+        clock.now_s = 0.0
+        clock.monotonic = lambda: clock.now_s
 
         class Slow:
             def __iter__(self):
-                nonlocal now_s
                 for index in range(100):
-                    now_s += 0.005
+                    clock.now_s += 0.005
                     yield index
 
-        monkeypatch.setattr(
-            "trainmover_executor.feed.feed.time", SimpleNamespace(monotonic=lambda: now_s)
-        )
+        monkeypatch.setattr("trainmover_executor.feed.feed.time", clock)
         feed = Feed(Slow())
         trace = train(feed, most=40)
         other = Feed(Slow())

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import queue
 import random
+import textwrap
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, Sampler, WeightedRandomSampler
 
 from trainmover.errors import ConfigError
-from trainmover_executor.feed.sources.attributes import (
+from trainmover_executor.feed.attributes.attributes import (
     Attributes,
     attributes_of,
     attributes_of_chain,
 )
-from trainmover_executor.feed.sources.changes import Changes
+from trainmover_executor.feed.attributes.changes import Changes
+from trainmover_executor.feed.attributes.runs import Run, added, before
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
 
 
@@ -180,7 +184,7 @@ class TestChangesInThePass:
                 here.weights[1] = 7.0
             drawn_with.append(draw(changes, here))
         told = unpack_tree(pack_tree({"told": changes.told}))["told"]
-        assert told == [[4, {"mixture.weights": [1.0, 7.0]}]]
+        assert told == [["mixture.weights", [[4, [1.0, 7.0]]]]]
         again = changes_of(there, told=told)
         assert [draw(again, there, dropped=True) for _ in range(6)] == drawn_with
         assert again.told == told
@@ -202,6 +206,37 @@ class TestChangesInThePass:
         with pytest.raises(ConfigError, match="Mixture more than 256 times in a pass"):
             changes_of(Mixture(), told=changes.told)
 
+    def test_counts_take_an_entry_each_however_long_the_pass_is(self) -> None:
+        here = Mixture()
+        here.step, here.updates = 0, 0  # type: ignore[attr-defined]
+        changes = changes_of(here)
+        for at in range(2000):
+            draw(changes, here)
+            here.step += 1  # type: ignore[attr-defined]
+            here.updates += at % 4 == 3  # type: ignore[attr-defined]
+        assert changes.told == [
+            ["mixture.step", [[1, 1, 1999, 1, 1]]],
+            ["mixture.updates", [[4, 1, 499, 4, 1]]],
+        ]
+
+    def test_a_follower_goes_on_with_what_is_told_later(self) -> None:
+        here, there = Mixture(), Mixture()
+        mine, theirs = changes_of(here), changes_of(there)
+        drawn_with = []
+        for at in range(9):
+            here.weights[0] = float(at // 3)
+            drawn_with.append(draw(mine, here))
+            if at == 4:
+                early = mine.told
+        assert early is not None
+        assert theirs.go_on(early)
+        redrawn = [draw(theirs, there, dropped=True) for _ in range(5)]
+        assert theirs.go_on(mine.told)
+        redrawn += [draw(theirs, there, dropped=True) for _ in range(4)]
+        assert redrawn == drawn_with
+        assert not theirs.go_on(early), "it has drawn what was changed behind that"
+        assert not theirs.go_on(None)
+
     def test_what_a_thread_may_change_is_left_alone(self) -> None:
         mixture = Mixture()
         mixture.queue = queue.Queue()  # type: ignore[attr-defined]
@@ -210,3 +245,182 @@ class TestChangesInThePass:
             mixture.weights[0] = float(at)
             draw(changes, mixture)
         assert changes.told == []
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(-3, 3) | st.floats(0, 1) | st.text())))
+def test_runs_say_what_was_noted_at_any_time(noted: list[tuple[int, Any]]) -> None:
+    runs: list[Run] = []
+    history: dict[int, Any] = {}
+    earlier: dict[int, list[Run]] = {}
+    drawn = 0
+    for distance, value in noted:
+        earlier[drawn] = list(runs)
+        drawn += distance
+        history[drawn] = value
+        runs = added(runs, drawn, value)
+    told = [Run.of_tree(run.tree()) for run in runs]
+    assert told == runs
+    again = {at: run.value_at(at) for at in range(drawn + 1) for run in told if run.has(at)}
+    assert again == history
+    for at, then in earlier.items():
+        assert list(before(runs, at + 1)) == then
+
+
+class TestWhatItsCodeUses:
+    """Code that runs twice stands for two processes: each time it has globals of its own."""
+
+    @staticmethod
+    def loaders(code: str, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+        monkeypatch.setattr(Attributes, "_were_told", False)
+        every: list[dict[str, Any]] = []
+        for _ in range(2):
+            names: dict[str, Any] = {"__name__": __name__}
+            exec(textwrap.dedent(code), names)
+            every.append(names)
+        return every
+
+    @pytest.mark.parametrize(
+        ("code", "count"),
+        [
+            (
+                """
+                passes = 0
+                class Loader:
+                    def __iter__(self):
+                        global passes
+                        passes += 1
+                        yield from range(passes)
+                loader, count = Loader(), lambda: passes
+                """,
+                "a global variable",
+            ),
+            (
+                """
+                state = {"passes": 0}
+                def begin():
+                    state["passes"] += 1
+                    return range(state["passes"])
+                class Loader:
+                    @property
+                    def order(self):
+                        return begin()
+                    def __iter__(self):
+                        yield from self.order
+                loader, count = Loader(), lambda: state["passes"]
+                """,
+                "a global dictionary of a function that a property calls",
+            ),
+            (
+                """
+                def make():
+                    passes = 0
+                    class Loader:
+                        def __iter__(self):
+                            nonlocal passes
+                            passes += 1
+                            yield from range(passes)
+                    return Loader(), lambda: passes
+                loader, count = make()
+                """,
+                "a variable of the function around it",
+            ),
+            (
+                """
+                import functools
+                def begin():
+                    begin.passes += 1
+                    return range(begin.passes)
+                begin.passes = 0
+                class Loader:
+                    def __init__(self, begin):
+                        self.begin = functools.partial(begin)
+                    def __iter__(self):
+                        yield from self.begin()
+                loader, count = Loader(begin), lambda: begin.passes
+                """,
+                "an attribute of a function",
+            ),
+            (
+                """
+                import argparse
+                options = argparse.Namespace(passes=0)
+                class Loader:
+                    def __iter__(self):
+                        options.passes += 1
+                        yield from range(options.passes)
+                loader, count = Loader(), lambda: options.passes
+                """,
+                "an attribute of a global object",
+            ),
+        ],
+    )
+    def test_goes_to_another_process(
+        self, code: str, count: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        here, there = self.loaders(code, monkeypatch)
+        mine, theirs = attributes_of(here["loader"]), attributes_of(there["loader"])
+        for _ in range(3):
+            list(here["loader"])
+        list(there["loader"])
+        theirs.load(told(mine))
+        assert there["count"]() == 3, count
+        list(there["loader"])
+        there_again = attributes_of(there["loader"])
+        there_again.load({})
+        assert there["count"]() == 0, "nobody told of it: it is as it was at first"
+
+    def test_generators_of_a_module_stand_where_they_stood(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        code = """
+        import random
+        rng = random.Random(3)
+        class Loader:
+            def __iter__(self):
+                yield rng.random()
+        loader = Loader()
+        """
+        here, there = self.loaders(code, monkeypatch)
+        mine, theirs = attributes_of(here["loader"]), attributes_of(there["loader"])
+        drawn = [*here["loader"], *here["loader"]]
+        state = told(mine)
+        theirs.load(state)
+        assert list(there["loader"]) == list(here["loader"]) != drawn[:1]
+
+    def test_what_no_pass_changes_stays_each_processes_own(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        code = """
+        import os
+        handle = os.getpid()
+        def first():
+            return handle
+        class Loader:
+            def __iter__(self):
+                yield first()
+        loader = Loader()
+        """
+        here, there = self.loaders(code, monkeypatch)
+        there["handle"] = here["handle"] + 1
+        mine, theirs = attributes_of(here["loader"]), attributes_of(there["loader"])
+        theirs.load(told(mine))
+        assert there["handle"] == here["handle"] + 1
+
+    def test_a_variable_that_is_first_seen_in_the_middle_of_training_is_told(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        code = """
+        level = 0
+        class Plain:
+            def __iter__(self):
+                yield 1
+        class Loader:
+            def __iter__(self):
+                yield level
+        """
+        here, there = self.loaders(code, monkeypatch)
+        attributes_of(here["Plain"]()).state()
+        here["level"] = 5
+        mine, theirs = attributes_of(here["Loader"]()), attributes_of(there["Loader"]())
+        theirs.load(told(mine))
+        assert there["level"] == 5

@@ -243,10 +243,7 @@ class Feed:
 
     def _is_in(self, position: dict[str, Any]) -> bool:
         """Whether the pass of ``position`` is under way."""
-        if not self._begun:
-            return False
-        mine, mark = self._source.mark(), position["mark"]
-        return all(mine.get(name) == mark.get(name) for name in ("id", "changes"))
+        return self._begun and self._source.goes_on(position["mark"])
 
     def _go(
         self,

@@ -10,9 +10,9 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from trainmover.errors import ConfigError
 from trainmover_executor.feed import owned
+from trainmover_executor.feed.attributes.attributes import Attributes, attributes_of
+from trainmover_executor.feed.attributes.changes import Changes
 from trainmover_executor.feed.seeds import mix, torch_state
-from trainmover_executor.feed.sources.attributes import Attributes, attributes_of
-from trainmover_executor.feed.sources.changes import Changes
 from trainmover_executor.feed.sources.source import How
 from trainmover_executor.feed.stream import Stream
 from trainmover_executor.feed.workers import (
@@ -115,6 +115,10 @@ class DrawnSource:
         """See ``Source``."""
         now = owned.capture(self._owned)
         return {**self._mark, "now": now, "changes": self._changes.told}
+
+    def goes_on(self, mark: dict[str, Any]) -> bool:
+        """See ``Source``."""
+        return self._mark["id"] == mark["id"] and self._changes.go_on(mark["changes"])
 
     def rest_mark(self) -> dict[str, Any]:
         """See ``Source``."""

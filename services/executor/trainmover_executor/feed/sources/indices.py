@@ -20,8 +20,8 @@ from torch.utils.data import (
 )
 
 from trainmover_executor.feed import owned
+from trainmover_executor.feed.attributes.attributes import attributes_of_chain
 from trainmover_executor.feed.seeds import mix, torch_state
-from trainmover_executor.feed.sources.attributes import attributes_of_chain
 from trainmover_executor.feed.stream import Stream
 from trainmover_executor.feed.workers import NOTHING, Seeded
 from trainmover_executor.state.packing.portable import pack_tree

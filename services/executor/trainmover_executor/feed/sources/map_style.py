@@ -126,6 +126,10 @@ class MapSource:
         assert self._spare is not None  # noqa: S101 - a pass was begun
         return {**self._spare.mark, "now": owned.capture(self._owned)}
 
+    def goes_on(self, mark: dict[str, Any]) -> bool:
+        """See ``Source``."""
+        return bool(self.mark()["id"] == mark["id"])
+
     def rest_mark(self) -> dict[str, Any]:
         """See ``Source``."""
         return {**self._indices.state(), "now": owned.capture(self._find())}

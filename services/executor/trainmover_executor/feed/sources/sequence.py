@@ -76,6 +76,10 @@ class SequenceSource:
         """See ``Source``."""
         return {"id": 0, "now": owned.capture(self._owned)}
 
+    def goes_on(self, mark: dict[str, Any]) -> bool:
+        """See ``Source``."""
+        return bool(self.mark()["id"] == mark["id"])
+
     def rest_mark(self) -> dict[str, Any]:
         """See ``Source``."""
         return {"now": owned.capture(owned.find({"loader": self._batches}))}

@@ -81,6 +81,12 @@ class Source(Protocol):
     def mark(self) -> dict[str, Any]:
         """The mark of the pass, after a batch was drawn; takes microseconds."""
 
+    def goes_on(self, mark: dict[str, Any]) -> bool:
+        """Whether the pass of ``mark`` is under way and what was drawn of it is the same.
+
+        What ``mark`` says of the pass behind that is heeded when it is drawn.
+        """
+
     def rest_mark(self) -> dict[str, Any]:
         """The mark of a source between two passes."""
 

@@ -184,6 +184,10 @@ class StatefulSource:
             self._checked = True
         return state
 
+    def goes_on(self, mark: dict[str, Any]) -> bool:
+        """See ``Source``."""
+        return bool(self._id == mark["id"])
+
     def rest_mark(self) -> dict[str, Any]:
         """See ``Source``."""
         mark = {"passes": self._seed.passes, "now": owned.capture(self._find())}

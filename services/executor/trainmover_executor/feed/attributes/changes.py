@@ -9,7 +9,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from trainmover.errors import ConfigError
-from trainmover_executor.feed.sources.attributes import Holder, held_by, set_attribute
+from trainmover_executor.feed.attributes.holders import (
+    Holder,
+    get_attribute,
+    held_by,
+    set_attribute,
+)
+from trainmover_executor.feed.attributes.runs import Run, added, before
 from trainmover_executor.program.parts import is_threaded
 from trainmover_executor.program.values.plain import PLAIN
 from trainmover_executor.program.values.restored import restored
@@ -53,15 +59,17 @@ class Changes:
             for name, value in held_by(holder)
             if _is_few(value)
         ]
-        self._told: list[list[Any]] | None = [list(each) for each in told]
-        self._again = dict(map(tuple, told))
+        self._runs: dict[str, list[Run]] | None = _runs_of(told)
+        self._again = _runs_of(told)
         self._seen = self._now()
         self._drawn = 0
 
     @property
     def told(self) -> list[list[Any]] | None:
-        """(batches drawn before, what was changed by path) of each; None if there are too many."""
-        return None if self._told is None else list(self._told)
+        """The changes as a portable tree; None if there are too many."""
+        if self._runs is None:
+            return None
+        return [[path, [run.tree() for run in runs]] for path, runs in self._runs.items()]
 
     def before(self, *, dropped: bool) -> None:
         """A batch is about to be drawn.
@@ -69,10 +77,10 @@ class Changes:
         Args:
             dropped: To get to a place; else the program asks for it.
         """
-        again = self._again.pop(self._drawn, None)
-        if again is not None:
+        again = self._made_again()
+        if again:
             self._make(again)
-        elif not dropped and self._told is not None and (now := self._now()) != self._seen:
+        elif not dropped and self._runs is not None and (now := self._now()) != self._seen:
             changed = {
                 path for path in now.keys() & self._seen.keys() if now[path] != self._seen[path]
             }
@@ -85,22 +93,57 @@ class Changes:
             self._places = []  # a thread changes what it likes at any time
         self._seen = self._now()
 
+    def go_on(self, told: Sequence[Any] | None) -> bool:
+        """Make further changes again as another process of the pass has told.
+
+        Args:
+            told: Its changes, up to some later batch.
+
+        Returns:
+            Whether batches that were drawn here were drawn with the same.
+        """
+        if told is None or self._runs is None:
+            return False
+        runs = _runs_of(told)
+        for path in runs.keys() | self._runs.keys():
+            theirs, mine = (
+                list(before(of.get(path, ()), self._drawn)) for of in (runs, self._runs)
+            )
+            if theirs != mine:
+                return False
+        self._runs, self._again = runs, _runs_of(told)
+        return True
+
+    def _made_again(self) -> dict[str, Any]:
+        """What is to be changed now."""
+        values = {}
+        for path, runs in self._again.items():
+            while runs and runs[0].before(self._drawn) == runs[0]:
+                del runs[0]  # its changes are all made
+            if runs and runs[0].has(self._drawn):
+                values[path] = runs[0].value_at(self._drawn)
+        return values
+
     def _note(self, changed: dict[str, Any]) -> None:
-        assert self._told is not None  # noqa: S101 - asked before
-        if changed:
-            self._told.append([self._drawn, changed])
-        if len(self._told) > _MOST:
-            self._told = None
+        assert self._runs is not None  # noqa: S101 - asked before
+        for path, value in changed.items():
+            self._runs[path] = added(self._runs.get(path, ()), self._drawn, value)
+        if sum(map(len, self._runs.values())) > _MOST:
+            self._runs = None
 
     def _make(self, changes: dict[str, Any]) -> None:
         for path, holder, name in self._places:
             if path in changes:
-                live = getattr(holder, name, None)
+                live = get_attribute(holder, name)
                 set_attribute(holder, name, restored(changes[path], live))
 
     def _now(self) -> dict[str, Any]:
-        held = ((path, getattr(holder, name, None)) for path, holder, name in self._places)
+        held = ((path, get_attribute(holder, name)) for path, holder, name in self._places)
         return {path: _copy_of(value) for path, value in held if _is_few(value)}
+
+
+def _runs_of(told: Iterable[Any]) -> dict[str, list[Run]]:
+    return {path: [Run.of_tree(each) for each in runs] for path, runs in told}
 
 
 def _is_few(value: Any) -> bool:

@@ -1,0 +1,1 @@
+"""What a pass over the data depends on besides random numbers: told with it, begun with again."""
