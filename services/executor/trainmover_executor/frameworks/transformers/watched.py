@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from trainmover_executor.program.variables import LoopVariables, Root
+from trainmover_executor.program.finding import Root
+from trainmover_executor.program.variables import LoopVariables
 
 __all__ = ["watch"]
 

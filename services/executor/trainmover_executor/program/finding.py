@@ -1,0 +1,275 @@
+"""Where the variables of the training loop are.
+
+Looked at are the local variables of the running functions of the program, the globals of their
+modules, attributes of the program's own objects and classes that these hold, what its functions
+close over, and what the session's models change of themselves besides tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType, ModuleType
+from typing import Any, Final
+
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, Sampler
+
+from trainmover_executor.program.frames import (
+    is_of_script,
+    local_setter,
+    modules_of_program,
+    program_frames,
+)
+from trainmover_executor.program.liveness import needed
+from trainmover_executor.program.modules import attributes_of, hooks_of
+from trainmover_executor.program.parts import (
+    BAGS,
+    MOST_MEMBERS,
+    NO_PATHS,
+    SCALARS,
+    Held,
+    Paths,
+    Seen,
+    entries_of,
+    is_looked_into,
+    is_mere_code,
+    is_passed_over,
+    members_of,
+    nowhere,
+    parts_of,
+)
+from trainmover_executor.program.values.lasting import LastingValues
+from trainmover_executor.program.values.named import CODE, is_named
+from trainmover_executor.program.values.plain import CONTAINERS, is_generator, is_plain
+from trainmover_executor.state.training import Stateful
+
+__all__ = ["MEMBERS_OF", "Finder", "Root", "Variable"]
+
+Root = tuple[str, dict[str, Any], Callable[[str, Any], None]]
+"""Where variables live: path, names and values, how to set one."""
+
+MEMBERS_OF: Final = "[]"
+"""Ends the path of a variable that says which members a container has."""
+_DEPTH: Final = 8
+_STEP_IN_LIBRARIES: Final = 3
+"""Objects of installed packages, a framework's trainer say, are large, and mostly no state."""
+_MOST_OBJECTS: Final = 4096
+"""So many objects, so deep, are looked into at each look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable: where it is, and what it holds.
+
+    Attributes:
+        path: Its name for people and for the joiner: ``main.global_step``, ``train.meter.sum``.
+        value: What it holds.
+        put: Has it hold something else.
+    """
+
+    path: str
+    value: Any
+    put: Callable[[Any], None]
+
+
+class Finder:
+    """Goes through the program's variables.
+
+    Args:
+        known: Objects that the session carries already.
+        extras: Those among them whose small state may differ from rank to rank, by name.
+        models: The session's.
+        lasting: Says which large values are variables, too.
+        pass_over: Told (path, value) of what cannot be carried as a value.
+    """
+
+    def __init__(
+        self,
+        known: Collection[object],
+        *,
+        extras: Mapping[str, Stateful],
+        models: Sequence[nn.Module],
+        lasting: LastingValues,
+        pass_over: Callable[[str, Any], None],
+    ) -> None:
+        self._known = {id(each) for each in known}
+        self._data: dict[int, object] = {}
+        self._extras = extras
+        self._models = models
+        self._lasting = lasting
+        self._pass_over = pass_over
+        self._besides: Callable[[], Iterable[Root]] = tuple
+
+    def ignore(self, data: object) -> None:
+        """Steps are made of ``data``: what is large in it is no result of theirs."""
+        self._data[id(data)] = data
+        if not is_looked_into(data):
+            self._known.add(id(data))
+
+    def look_besides(self, roots: Callable[[], Iterable[Root]], *, known: Iterable[object]) -> None:
+        """See ``LoopVariables``."""
+        self._besides = roots
+        self._known.update(map(id, known))
+
+    def all(
+        self,
+        frame: FrameType | None,
+        *,
+        live: bool = True,
+        everything: bool = False,
+        paths: Paths = NO_PATHS,
+    ) -> Iterator[Variable]:
+        """Every variable that holds a plain value.
+
+        Args:
+            frame: The innermost frame.
+            live: Only those still needed.
+            everything: What is large, too.
+            paths: By these all are found, whatever other names an object has.
+        """
+        self._lasting.begin(everything=everything)
+        seen = Seen(self._known, paths=paths)
+        for root, holder, put in self.roots(frame, live=live):
+            for name, value in list(holder.items()):
+                if not name.startswith("__"):
+                    yield from self._visit(value, f"{root}.{name}", partial(put, name), seen, 0)
+        for at, model in enumerate(self._models):
+            yield from self._visit_module(model, f"session.model[{at}]", seen)
+        for name, extra in self._extras.items():
+            state = extra.state_dict()
+            if is_plain(state):
+                yield Variable(f"session.{name}", state, extra.load_state_dict)
+
+    def roots(self, frame: FrameType | None, *, live: bool) -> Iterator[Root]:
+        """Where variables live: (path, names and values, how to set one)."""
+        yield from self._besides()
+        modules: set[int] = set()
+        frames = program_frames(frame)
+        scripts = {id(each.f_globals): each for each in frames if _is_module(each)}
+        for each in frames:
+            names = each.f_globals
+            if id(names) not in modules:
+                modules.add(id(names))
+                script = scripts.get(id(names))
+                wanted = names if script is None else needed(names, script, live=live)
+                yield names.get("__name__", "?").strip("_"), wanted, names.__setitem__
+        for names in modules_of_program():
+            if id(names) not in modules:
+                modules.add(id(names))
+                yield names["__name__"], _own_of(names), names.__setitem__
+        for depth, each in enumerate(frames):
+            if not _is_module(each):
+                root = f"{each.f_code.co_qualname}@{depth}".replace(".", ":")
+                yield root, needed(each.f_locals, each, live=live), local_setter(each)
+
+    def _visit(
+        self, value: Any, path: str, put: Callable[[Any], None], seen: Seen, depth: int
+    ) -> Iterator[Variable]:
+        kind = type(value)
+        if isinstance(value, CODE):
+            yield from self._visit_name(value, path, put)
+        if is_mere_code(value):
+            return
+        if is_passed_over(kind):  # type: ignore[arg-type] # classes are hashable
+            yield from self._visit_known(value, path, seen)
+            return
+        over = depth >= _DEPTH or len(seen) > _MOST_OBJECTS or seen.has(value, path)
+        if kind in SCALARS or is_plain(value) or (not over and self._lasting.admits(path, value)):
+            yield Variable(path, value, put)
+            return
+        if over:
+            return
+        seen.add(id(value))
+        if kind in CONTAINERS and len(value) <= MOST_MEMBERS:
+            yield from self._visit_items(value, path, seen, depth)
+        elif (parts := parts_of(value, is_loader=id(value) in self._data)) is not None:
+            of = value if isinstance(value, type) else kind
+            mine = kind in BAGS or is_of_script(of.__module__)
+            deeper = depth + (1 if mine else _STEP_IN_LIBRARIES)
+            for name, member, setter in parts:
+                yield from self._visit(member, f"{path}.{name}", setter, seen, deeper)
+        else:
+            self._pass_over(path, value)
+
+    def _visit_known(self, value: Any, path: str, seen: Seen) -> Iterator[Variable]:
+        """What the session or the data sees to, and the program may change besides."""
+        if isinstance(value, LRScheduler) and not seen.has(value, path):
+            seen.add(id(value))
+            if is_plain(state := value.state_dict()):  # it may have been made in the middle
+                yield Variable(path, state, value.load_state_dict)
+                return
+        self._pass_over(path, value)
+        if isinstance(value, nn.Module):
+            yield from self._visit_module(value, path, seen)
+        elif hasattr(value, "state_dict"):  # a loader or a sampler that is resumed by that
+            return
+        elif isinstance(value, DataLoader):
+            batches = value.batch_sampler
+            sampler = value.sampler if batches is None else batches  # one may have no length
+            yield from self._visit_sampler(sampler, f"{path}.sampler", seen)
+        elif isinstance(value, Sampler):
+            yield from self._visit_sampler(value, path, seen)
+
+    def _visit_sampler(self, value: Any, path: str, seen: Seen) -> Iterator[Variable]:
+        """What a sampler keeps; what it makes of its own in each pass, the feed sees to."""
+        if seen.has(value, path) or hasattr(value, "state_dict"):
+            return
+        seen.add(id(value))
+        for name, member, put in members_of(value):
+            where = f"{path}.{name}"
+            if isinstance(member, Sampler):
+                yield from self._visit_sampler(member, where, seen)
+            elif is_generator(member):
+                continue  # the feed sets it to where the pass has it
+            elif is_plain(member) or self._lasting.admits(where, member):
+                yield Variable(where, member, put)
+
+    def _visit_name(self, value: Any, path: str, put: Callable[[Any], None]) -> Iterator[Variable]:
+        """A name that may stand for another function later: a loss, an activation."""
+        if path.rpartition(".")[2] == value.__name__:
+            return
+        if is_named(value):
+            yield Variable(path, value, put)
+        else:
+            self._pass_over(path, value)
+
+    def _visit_module(self, module: nn.Module, path: str, seen: Seen) -> Iterator[Variable]:
+        if seen.has(module, path):
+            return
+        seen.add(id(module))
+        for name, value, put in attributes_of(module):
+            if is_plain(value):
+                yield Variable(f"{path}.{name}", value, put)
+        for name, value in hooks_of(module):
+            yield from self._visit(value, f"{path}.{name}", nowhere, seen, 0)
+
+    def _visit_items(self, value: Any, path: str, seen: Seen, depth: int) -> Iterator[Variable]:
+        if not isinstance(value, tuple | set | frozenset):
+            yield Variable(f"{path}{MEMBERS_OF}", Held(value), nowhere)
+        for key, member in entries_of(value):
+            if isinstance(value, tuple):
+                if is_plain(member):
+                    continue  # a tuple cannot be written
+                put: Callable[[Any], None] = nowhere
+            else:
+                put = partial(value.__setitem__, key)
+            yield from self._visit(member, f"{path}[{key!r}]", put, seen, depth + 1)
+
+
+def _is_module(frame: FrameType) -> bool:
+    return frame.f_locals is frame.f_globals
+
+
+def _own_of(names: dict[str, Any]) -> dict[str, Any]:
+    """Those of a module's ``names`` that it has not imported, and that are no mere code."""
+    own = names["__name__"]
+    return {
+        name: value
+        for name, value in names.items()
+        if not is_mere_code(value)
+        and type(value) is not ModuleType
+        and not (isinstance(value, CODE) and value.__module__ != own)
+    }
