@@ -181,6 +181,19 @@ def test_what_something_else_wrote_to_goes_over_again(write: Any) -> None:
     assert same(_parameters(tree), _parameters(owner.state.tree()))
 
 
+def test_what_no_optimizer_holds_goes_over_again_once_it_was_written_to() -> None:
+    """A target network, or the rounded copy of weights that are trained in another precision."""
+    owner = Owner(lambda p: torch.optim.AdamW(list(p)[2:], 1e-2), follower=Follower())
+    for _ in range(3):
+        owner.vote()
+    _blend(owner.model[0].weight)
+    for _ in range(8):
+        owner.vote()
+    assert owner.follower.current
+    tree, _ = owner.held()
+    assert same(_parameters(tree), _parameters(owner.state.tree()))
+
+
 def test_what_was_written_to_goes_over_until_a_vote_passes() -> None:
     owner = Owner(OPTIMIZERS["adamw"], follower=Follower())
     owner.followed.budget = 1

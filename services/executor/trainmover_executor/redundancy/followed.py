@@ -35,7 +35,7 @@ class Followed:
         self._snapshot_bytes = self._logged_bytes = self._going_bytes = 0
         self._taken: tuple[str, int] | None = None
         self._units = StateUnits(state)
-        self._elsewhere = WrittenElsewhere(self._units.trained())
+        self._elsewhere = WrittenElsewhere(self._units.parameters())
         self._outdated: set[str] = set()
         self._sent: set[str] = set()
         self._going: tuple[str, ...] = ()

@@ -116,6 +116,10 @@ class StateUnits:
             for parameter in group["params"]
         )
 
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """All parameters, by the name of their unit."""
+        return {name: unit.parameter for name, unit in self._units.items()}
+
     def trained(self) -> dict[str, torch.Tensor]:
         """Parameters that an optimizer holds, by the name of their unit."""
         return {
