@@ -10,7 +10,7 @@ LOCK := $(TOOLS)/bin/uv pip compile --quiet -c constraints.txt --generate-hashes
 	--python-version 3.11 --no-annotate --custom-compile-command "make lock" $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all check format docs chaos soak walk bench lock dist clean
+.PHONY: help install demo test test-all check format docs chaos soak walk bench bench-peers lock dist clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
@@ -61,6 +61,17 @@ bench: install ## Run the benchmarks; each prints one JSON object
 	@set -e; for name in overhead collectives pause rebuild redundancy vote; do echo "== python -m benchmarks.$$name"; \
 		$(BIN)/python -m benchmarks.$$name $(ARGS); \
 	done
+
+PEERS := out/peers
+$(PEERS)/.installed: benchmarks/peers/requirements.txt
+	$(PYTHON) -m venv --clear $(PEERS)/venv
+	$(PEERS)/venv/bin/python -m pip install --quiet $(PIP_ARGS) -r $<
+	$(PEERS)/venv/bin/python -m pip install --quiet $(PIP_ARGS) --no-deps --upgrade \
+		--target $(PEERS)/nightly torchft-nightly==2026.10.26
+	@touch $@
+
+bench-peers: install $(PEERS)/.installed ## Measure TrainMover beside its peers (half an hour; installs them under out/peers)
+	$(BIN)/python -m benchmarks.peers --venv $(PEERS)/venv --nightly $(PEERS)/nightly $(ARGS)
 
 $(TOOLS)/.installed: deploy/tools.lock
 	$(PYTHON) -m venv --clear $(TOOLS)
