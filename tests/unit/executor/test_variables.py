@@ -6,6 +6,8 @@ import functools
 import gc
 import random
 import sys
+import threading
+import time
 import types
 import weakref
 from typing import Any
@@ -307,3 +309,32 @@ class TestLiveNames:
             value = 2
         assert "value" in live
         assert value == 1 + flag
+
+
+def test_threads_of_the_program_may_change_variables_and_import_modules_meanwhile() -> None:
+    meters, over = {str(at): float(at) for at in range(300)}, threading.Event()
+
+    def change() -> None:
+        at = 300
+        while not over.is_set():
+            meters[str(at)] = 0.0
+            sys.modules[f"imported_{at}"] = types.ModuleType(f"imported_{at}")
+            if at >= 600:
+                del meters[str(at - 300)], sys.modules[f"imported_{at - 300}"]
+            at += 1
+            time.sleep(0.0001)
+
+    variables, interval = LoopVariables([]), sys.getswitchinterval()
+    thread = threading.Thread(target=change)
+    sys.setswitchinterval(1e-5)
+    thread.start()
+    try:
+        for _ in range(25):
+            found = variables.changed(sys._getframe())
+    finally:
+        over.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+        for name in [name for name in sys.modules if name.startswith("imported_")]:
+            del sys.modules[name]
+    assert any(path.endswith(".meters") for path in found)

@@ -133,7 +133,7 @@ class Finder:
         self._lasting.begin(everything=everything)
         seen = Seen(self._known, paths=paths)
         for root, holder, put in self.roots(frame, live=live):
-            for name, value in list(holder.items()):
+            for name, value in holder.copy().items():
                 if not name.startswith("__"):
                     yield from self._visit(value, f"{root}.{name}", partial(put, name), seen, 0)
         for at, model in enumerate(self._models):
@@ -268,7 +268,7 @@ def _own_of(names: dict[str, Any]) -> dict[str, Any]:
     own = names["__name__"]
     return {
         name: value
-        for name, value in names.items()
+        for name, value in names.copy().items()
         if not is_mere_code(value)
         and type(value) is not ModuleType
         and not (isinstance(value, CODE) and value.__module__ != own)

@@ -73,7 +73,7 @@ def _names_of_modules(count: int) -> list[str]:
     del count
     return [
         name
-        for name, module in list(sys.modules.items())
+        for name in sys.modules.copy()  # threads of the program import modules meanwhile
         if name != "__main__" and is_of_script(name)
     ]
 

@@ -35,7 +35,7 @@ def needed(names: dict[str, Any], frame: FrameType, *, live: bool = True) -> dic
     if not live:
         return dict(names)
     wanted = live_names(frame)
-    return {name: value for name, value in names.items() if name in wanted}
+    return {name: value for name, value in names.copy().items() if name in wanted}
 
 
 @lru_cache(maxsize=512)

@@ -14,6 +14,7 @@ Large tensors, the best weights so far say, are told of by a print (see ``values
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import FrameType, MappingProxyType
 from typing import Any, Final
@@ -36,6 +37,9 @@ from trainmover_executor.state.training import Stateful
 __all__ = ["LoopVariables"]
 
 _UNSEEN: Final = object()
+_LOOKS: Final = 20
+_BY_ANOTHER_THREAD: Final = re.compile("(changed|mutated).* during iteration")
+"""What Python says of a dictionary, a set or a deque."""
 
 
 class LoopVariables:
@@ -174,7 +178,21 @@ class LoopVariables:
     def _told(
         self, frame: FrameType | None, *, asks: bool = False, everything: bool = False
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """All variables as portable trees, and as they are, by path."""
+        """All variables as portable trees, and as they are, by path.
+
+        A thread of the program may change one meanwhile: then it is looked again.
+        """
+        for left in reversed(range(_LOOKS)):
+            try:
+                return self._look(frame, asks=asks, everything=everything)
+            except RuntimeError as error:
+                if not left or not _BY_ANOTHER_THREAD.search(str(error)):
+                    raise
+        raise AssertionError  # the last look returns or raises
+
+    def _look(
+        self, frame: FrameType | None, *, asks: bool, everything: bool
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         held = {
             one.path: one.value for one in self._finder.all(frame, everything=asks or everything)
         }
