@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from trainmover_executor.program.finding import Root
+from trainmover_executor.program.looking.finding import Root
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
 

@@ -14,7 +14,6 @@ Large tensors, the best weights so far say, are told of by a print (see ``values
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import FrameType, MappingProxyType
 from typing import Any, Final
@@ -23,9 +22,10 @@ import torch
 from torch import nn
 
 from trainmover.errors import ProtocolError
-from trainmover_executor.program.finding import MEMBERS_OF, Finder, Root, Variable
-from trainmover_executor.program.modules import Newcomers
-from trainmover_executor.program.parts import Held, Paths
+from trainmover_executor.program.looking.again import look_again
+from trainmover_executor.program.looking.finding import MEMBERS_OF, Finder, Root, Variable
+from trainmover_executor.program.looking.modules import Newcomers
+from trainmover_executor.program.looking.parts import Held, Paths
 from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.large import is_whole
 from trainmover_executor.program.values.lasting import LastingValues
@@ -37,9 +37,6 @@ from trainmover_executor.state.training import Stateful
 __all__ = ["LoopVariables"]
 
 _UNSEEN: Final = object()
-_LOOKS: Final = 20
-_BY_ANOTHER_THREAD: Final = re.compile("(changed|mutated).* during iteration")
-"""What Python says of a dictionary, a set or a deque."""
 
 
 class LoopVariables:
@@ -182,13 +179,7 @@ class LoopVariables:
 
         A thread of the program may change one meanwhile: then it is looked again.
         """
-        for left in reversed(range(_LOOKS)):
-            try:
-                return self._look(frame, asks=asks, everything=everything)
-            except RuntimeError as error:
-                if not left or not _BY_ANOTHER_THREAD.search(str(error)):
-                    raise
-        raise AssertionError  # the last look returns or raises
+        return look_again(lambda: self._look(frame, asks=asks, everything=everything))
 
     def _look(
         self, frame: FrameType | None, *, asks: bool, everything: bool

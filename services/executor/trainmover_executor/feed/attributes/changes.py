@@ -16,7 +16,7 @@ from trainmover_executor.feed.attributes.holders import (
     set_attribute,
 )
 from trainmover_executor.feed.attributes.runs import Run, added, before
-from trainmover_executor.program.parts import is_threaded
+from trainmover_executor.program.looking.parts import is_threaded
 from trainmover_executor.program.values.plain import PLAIN
 from trainmover_executor.program.values.restored import restored
 from trainmover_executor.program.values.trees import portable

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from trainmover_executor.feed.attributes.uses import Namespace, functions_in, uses_of
 from trainmover_executor.program.frames import is_of_script
-from trainmover_executor.program.parts import BAGS, slots_of
+from trainmover_executor.program.looking.parts import BAGS, slots_of
 
 __all__ = ["Holder", "get_attribute", "held_by", "holders_in", "identity_of", "set_attribute"]
 

@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from trainmover.errors import ConfigError, TrainMoverError
-from trainmover_executor.program.parts import slots_of
+from trainmover_executor.program.looking.parts import slots_of
 
 __all__ = ["BatchChangedError", "Batches", "KeptBatch"]
 

@@ -12,8 +12,8 @@ from lightning.pytorch.callbacks import ProgressBar
 from torch import nn
 
 from trainmover.errors import ConfigError
-from trainmover_executor.program.modules import attributes_of
-from trainmover_executor.program.parts import Part, is_own, nowhere, parts_of
+from trainmover_executor.program.looking.modules import attributes_of
+from trainmover_executor.program.looking.parts import Part, is_own, nowhere, parts_of
 from trainmover_executor.program.values.plain import is_plain
 from trainmover_executor.program.values.restored import restored
 from trainmover_executor.program.values.trees import portable

@@ -24,8 +24,8 @@ from trainmover_executor.program.frames import (
     program_frames,
 )
 from trainmover_executor.program.liveness import needed
-from trainmover_executor.program.modules import attributes_of, hooks_of
-from trainmover_executor.program.parts import (
+from trainmover_executor.program.looking.modules import attributes_of, hooks_of
+from trainmover_executor.program.looking.parts import (
     BAGS,
     MOST_MEMBERS,
     NO_PATHS,

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainmover_executor.program.parts import Part, is_own
+from trainmover_executor.program.looking.parts import Part, is_own
 from trainmover_executor.program.values.plain import MUTABLE
 
 __all__ = ["Newcomers", "attributes_of", "hooks_of"]

@@ -1,0 +1,1 @@
+"""Looking for the variables of the program: where they are, and what they consist of."""
