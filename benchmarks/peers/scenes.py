@@ -116,14 +116,28 @@ class Job:
         while (result := found(self.said())) is None:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{what}: not in {_LIMIT_S:.0f} s; logs are in {self.folder}")
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # a peer's processes tell nobody but their files
         return result
 
     def until_steady(self, world: int) -> None:
+        self.until_steps(world, more=STEADY)
+
+    def until_steps(self, world: int, *, more: int) -> None:
+        """Wait for so many more steps of the whole world."""
+        goal = len(whole(self.said(), world=world)) + more
         self.until(
-            lambda said: True if len(whole(said, world=world)) > STEADY else None,
-            what=f"{STEADY} steps of {world} ranks",
+            lambda said: True if len(whole(said, world=world)) >= goal else None,
+            what=f"{more} steps of {world} ranks",
         )
+
+    def until_open(self, port: int) -> None:
+        """Wait until somebody listens at ``port``."""
+
+        def answer(_: list[Said]) -> bool | None:
+            with socket.socket() as probe:
+                return True if probe.connect_ex(("127.0.0.1", port)) == 0 else None
+
+        self.until(answer, what=f"somebody at port {port}")
 
     def measured(self, world: int, *, at: float, leaver: int) -> Measured:
         """Wait until the world is whole without ``leaver``."""
@@ -208,14 +222,16 @@ def torchrun_machine(peers: Peers, world: int) -> Measured:
     with _job(peers) as job:
         port = _port()
         for index in range(world + 1):
+            if index == world:  # who comes to a world that is whole is spare
+                job.until_steady(world)
             command = ["torchrun", "--nnodes", str(world), "--nproc-per-node", "1"]
             command += ["--max-restarts", "5", "--rdzv-backend", "c10d", "--rdzv-id", "peers"]
             command += ["--rdzv-endpoint", f"localhost:{port}"]
             command += ["--rdzv-conf", f"is_host={int(index == 0)}"]
             job.start(f"agent-{index}", *command, str(PROGRAMS / "plain.py"))
-            if index in {0, world - 1}:
-                time.sleep(2.0)  # the first one hosts the others, and the last one is to be spare
-        job.until_steady(world)
+            if index == 0:
+                job.until_open(port)
+        job.until_steps(world, more=STEADY)  # the spare agent has started meanwhile
         pids = [job.pid_of(rank) for rank in reversed(range(world))]
         leaver = next(pid for pid in pids if job.owner_of(pid) != "agent-0")
         at = time.time()
@@ -239,7 +255,7 @@ def _torchft(peers: Peers, machines: int, *, least: int, **environment: str) -> 
         command = ["torchft_lighthouse", "--bind", f"[::]:{port}", "--min_replicas", str(least)]
         command += ["--quorum_tick_ms", "100", "--join_timeout_ms", "1000"]
         job.start("lighthouse", *command, "--heartbeat_timeout_ms", "1000")
-        time.sleep(1.0)
+        job.until_open(port)
         for index in range(machines):
             _replica(job, index)
         yield job

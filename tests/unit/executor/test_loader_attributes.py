@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import queue
 import random
+import sys
 import textwrap
+import threading
 from typing import Any
 
 import pytest
@@ -149,6 +151,35 @@ class TestLoadersOfOnesOwn:
         here.files.reverse()
         with pytest.raises(ConfigError, match=r"Files\.files held other items here at first"):
             theirs.load(told(mine))
+
+    def test_a_thread_of_the_loader_may_change_them_meanwhile(self) -> None:
+        class Cached:
+            def __init__(self) -> None:
+                self.cache = {str(at): (at,) for at in range(300)}
+                self.passes = 0
+
+        loader, over, interval = Cached(), threading.Event(), sys.getswitchinterval()
+
+        def change() -> None:
+            at = 300
+            while not over.wait(0.0001):
+                loader.cache[str(at)] = (at,)
+                loader.cache.pop(str(at - 300), None)
+                at += 1
+
+        attributes = attributes_of(loader)
+        thread = threading.Thread(target=change)
+        sys.setswitchinterval(1e-4)
+        thread.start()
+        try:
+            for loader.passes in range(1, 60):
+                state = told(attributes)
+                attributes.load(state)
+        finally:
+            over.set()
+            thread.join()
+            sys.setswitchinterval(interval)
+        assert state["Cached.passes"] == 59
 
     def test_objects_of_the_program_in_it_are_looked_into(self) -> None:
         here, there = Files(), Files()

@@ -7,7 +7,6 @@ import gc
 import random
 import sys
 import threading
-import time
 import types
 import weakref
 from typing import Any
@@ -316,21 +315,23 @@ def test_threads_of_the_program_may_change_variables_and_import_modules_meanwhil
 
     def change() -> None:
         at = 300
-        while not over.is_set():
+        while not over.wait(0.001):
             meters[str(at)] = 0.0
             sys.modules[f"imported_{at}"] = types.ModuleType(f"imported_{at}")
-            if at >= 600:
-                del meters[str(at - 300)], sys.modules[f"imported_{at - 300}"]
+            for name in list(meters)[:-300]:
+                meters.pop(name, None)
             at += 1
-            time.sleep(0.0001)
 
     variables, interval = LoopVariables([]), sys.getswitchinterval()
     thread = threading.Thread(target=change)
-    sys.setswitchinterval(1e-5)
+    sys.setswitchinterval(1e-4)
     thread.start()
     try:
-        for _ in range(25):
+        for _ in range(10):
             found = variables.changed(sys._getframe())
+            variables.keep(sys._getframe())
+            variables.put_back(sys._getframe())
+            variables.passed_over(sys._getframe())
     finally:
         over.set()
         thread.join()

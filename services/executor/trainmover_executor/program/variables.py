@@ -22,7 +22,6 @@ import torch
 from torch import nn
 
 from trainmover.errors import ProtocolError
-from trainmover_executor.program.looking.again import look_again
 from trainmover_executor.program.looking.finding import MEMBERS_OF, Finder, Root, Variable
 from trainmover_executor.program.looking.modules import Newcomers
 from trainmover_executor.program.looking.parts import Held, Paths
@@ -175,18 +174,9 @@ class LoopVariables:
     def _told(
         self, frame: FrameType | None, *, asks: bool = False, everything: bool = False
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """All variables as portable trees, and as they are, by path.
-
-        A thread of the program may change one meanwhile: then it is looked again.
-        """
-        return look_again(lambda: self._look(frame, asks=asks, everything=everything))
-
-    def _look(
-        self, frame: FrameType | None, *, asks: bool, everything: bool
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        held = {
-            one.path: one.value for one in self._finder.all(frame, everything=asks or everything)
-        }
+        """All variables as portable trees, and as they are, by path."""
+        found = self._finder.all(frame, everything=asks or everything)
+        held = {one.path: one.value for one in found}
         self.lasting.end(asks=asks)
         shared = in_two_places(held.items())
         return {path: self._tree(path, value, shared) for path, value in held.items()}, held

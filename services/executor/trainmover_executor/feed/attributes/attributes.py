@@ -37,7 +37,6 @@ from trainmover_executor.feed.attributes.trees import (
     tree_of_list,
 )
 from trainmover_executor.feed.attributes.uses import Namespace
-from trainmover_executor.program.looking.again import look_again
 from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.restored import restored
 
@@ -99,10 +98,7 @@ class Attributes:
     def __init__(self, holders: Callable[[], Iterable[Holder]]) -> None:
         self.holders = holders
         self._said: set[str] = set()
-        look_again(self._look)
-
-    def _look(self) -> None:
-        for _, holder in self.holders():
+        for _, holder in holders():
             is_shared = isinstance(holder, Namespace)
             is_first = not Attributes._were_told if is_shared else _known(holder) is None
             seen = _seen_of(holder)
@@ -113,9 +109,6 @@ class Attributes:
     def state(self) -> dict[str, Any]:
         """What they are now; portable. What is too large to be told is named in the log, once."""
         Attributes._were_told = True
-        return look_again(self._state)
-
-    def _state(self) -> dict[str, Any]:
         told = {}
         left = MOST_BYTES
         for of, holder in self.holders():

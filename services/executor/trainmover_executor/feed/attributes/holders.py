@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from trainmover_executor.feed.attributes.uses import Namespace, functions_in, uses_of
 from trainmover_executor.program.frames import is_of_script
-from trainmover_executor.program.looking.parts import BAGS, slots_of
+from trainmover_executor.program.looking.parts import BAGS, cells_of, slots_of
 
 __all__ = ["Holder", "get_attribute", "held_by", "holders_in", "identity_of", "set_attribute"]
 
@@ -74,7 +74,7 @@ def _objects_in(path: str, value: Any) -> Iterator[Holder]:
         for at, each in enumerate(value):
             yield from _object(f"{path}[{at}]", each)
     elif type(value) is dict and len(value) <= _MOST_ITEMS:
-        for key, each in value.items():
+        for key, each in value.copy().items():
             yield from _object(f"{path}[{key!r}]", each)
     else:
         yield from _object(path, value)
@@ -114,7 +114,7 @@ def held_by(holder: Any) -> list[tuple[str, Any]]:
     if isinstance(holder, type):
         return [(name, each) for name, each in held.items() if not name.startswith("__")]
     if isinstance(holder, types.FunctionType):
-        return [*held.items(), *_closed_over(holder)]
+        return [*held.items(), *((n, each.cell_contents) for n, each in cells_of(holder).items())]
     slots = slots_of(type(holder))  # type: ignore[arg-type] # classes are hashable
     return [
         *held.items(),
@@ -122,25 +122,12 @@ def held_by(holder: Any) -> list[tuple[str, Any]]:
     ]
 
 
-def _cells(function: types.FunctionType) -> dict[str, types.CellType]:
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    return {name: cell for name, cell in cells if name != "__class__"}  # of super()
-
-
-def _closed_over(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    for name, cell in _cells(function).items():
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # not set yet
-            continue
-
-
 def get_attribute(holder: Any, name: str) -> Any:
     """What ``held_by`` has by that name; None where it is gone."""
     if isinstance(holder, Namespace):
         return holder.names.get(name)
-    if isinstance(holder, types.FunctionType):
-        return dict(held_by(holder)).get(name)
+    if isinstance(holder, types.FunctionType) and (cell := cells_of(holder).get(name)):
+        return cell.cell_contents
     return getattr(holder, name, None)
 
 
@@ -148,8 +135,8 @@ def set_attribute(holder: Any, name: str, value: Any) -> None:
     """Set what ``held_by`` names; torch's loaders let nobody set theirs in the usual way."""
     if isinstance(holder, Namespace):
         holder.names[name] = value
-    elif isinstance(holder, types.FunctionType) and name in (cells := _cells(holder)):
-        cells[name].cell_contents = value
+    elif isinstance(holder, types.FunctionType) and (cell := cells_of(holder).get(name)):
+        cell.cell_contents = value
     else:
         by: Any = type if isinstance(holder, type) else object
         by.__setattr__(holder, name, value)

@@ -35,6 +35,7 @@ __all__ = [
     "Part",
     "Paths",
     "Seen",
+    "cells_of",
     "entries_of",
     "is_looked_into",
     "is_mere_code",
@@ -202,11 +203,20 @@ def _parts_of_partial(value: functools.partial[Any]) -> list[Part]:
 def _parts_of_function(function: types.FunctionType) -> Iterator[Part]:
     """Attributes of a function, and the variables of functions around it that it uses."""
     yield from members_of(function)
+    for name, cell in cells_of(function).items():
+        yield name, cell.cell_contents, partial(setattr, cell, "cell_contents")
+
+
+def cells_of(function: types.FunctionType) -> dict[str, types.CellType]:
+    """Where the variables of functions around ``function`` that it uses are; those that are set."""
+    found = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if name == "__class__":  # of a method that calls super()
             continue
         with contextlib.suppress(ValueError):  # not set yet
-            yield name, cell.cell_contents, partial(setattr, cell, "cell_contents")
+            cell.cell_contents  # noqa: B018 - raises
+            found[name] = cell
+    return found
 
 
 def nowhere(value: Any) -> None:
@@ -220,7 +230,7 @@ def nowhere(value: Any) -> None:
 def entries_of(container: Any) -> list[tuple[Any, Any]]:
     """(key or index, member) of a dictionary or a sequence; none of a set."""
     if isinstance(container, dict):
-        return list(container.items())
+        return list(container.copy().items())
     ordered = isinstance(container, list | tuple | collections.deque)
     return list(enumerate(container)) if ordered else []
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from trainmover.errors import ProtocolError
-from trainmover_executor.program.values.plain import PLAIN, is_tensor_of_program
+from trainmover_executor.program.values.plain import PLAIN, is_tensor_of_program, list_of
 from trainmover_executor.program.values.trees import TAG
 from trainmover_executor.state.packing.memory import bytes_of, flat_of
 
@@ -144,14 +144,14 @@ def _sign(value: Any, found: list[Any], depth: int) -> int:
         found.append(value._version)  # noqa: SLF001 - no public name
         return 1
     is_fit = kind in _CONTAINERS and depth > 0 and len(value) <= _MOST
-    if not is_fit or (isinstance(value, dict) and not PLAIN.issuperset(map(type, value))):
+    keys = list(value) if is_fit and isinstance(value, dict) else []
+    if not is_fit or not PLAIN.issuperset(map(type, keys)):
         return _UNFIT
     found.append(kind)
     found.append(len(value))
-    if isinstance(value, dict):
-        found.extend(value)
+    found.extend(keys)
     count = 0
-    for each in value.values() if isinstance(value, dict) else value:
+    for each in list_of(value):
         more = _sign(each, found, depth - 1)
         if more < 0:
             return more
@@ -171,10 +171,10 @@ def marked(value: Any, known: Mapping[int, Large]) -> Any:
         return old if old is not None and old.is_same(new) else new
     if isinstance(value, dict):
         held = copy.copy(value)
-        held.update((key, marked(each, known)) for key, each in value.items())
+        held.update([(key, marked(each, known)) for key, each in held.items()])
         return held
     if isinstance(value, collections.deque):
-        return collections.deque((marked(each, known) for each in value), value.maxlen)
+        return collections.deque((marked(each, known) for each in list_of(value)), value.maxlen)
     if isinstance(value, list | tuple):
         return type(value)(marked(each, known) for each in value)
     return value

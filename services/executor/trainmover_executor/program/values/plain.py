@@ -33,6 +33,7 @@ __all__ = [
     "is_nameable",
     "is_plain",
     "is_tensor_of_program",
+    "list_of",
     "size_of",
 ]
 
@@ -95,19 +96,28 @@ def is_plain(value: Any, *, depth: int = _DEPTH) -> bool:
 def _is_plain_container(value: Any, depth: int) -> bool:
     if depth == 0 or len(value) > _LIMIT_ITEMS:
         return False
-    items = value
+    items = list_of(value)
     if isinstance(value, dict):
-        if not all(map(_is_key, value)):
+        if not all(map(_is_key, list(value))):
             return False
         # Only the outermost is overwritten; others are made anew, with what makes their entries.
         factory = getattr(value, "default_factory", None)
         if factory is not None and depth < _DEPTH and not is_nameable(factory):
             return False
-        items = value.values()
     if _NUMBERS.issuperset(map(type, items)):
         return True
     # A generator cannot be made anew, only set: it is looked at as a variable of its own.
     return all(is_plain(each, depth=depth - 1) and not is_generator(each) for each in items)
+
+
+def list_of(container: Any) -> list[Any] | tuple[Any, ...]:
+    """The members of a container, of a dictionary its values, as they are now.
+
+    Threads of the program may change it meanwhile, and Python ends a loop over it then.
+    """
+    if isinstance(container, list | tuple):
+        return container  # a loop over these goes on
+    return list(container.values() if isinstance(container, Mapping) else container)
 
 
 def _is_key(key: Any) -> bool:
@@ -142,7 +152,7 @@ def in_two_places(values: Iterable[tuple[str, Any]]) -> Shared:
                 return
             first[id(value)] = name
         if kind in CONTAINERS:
-            items = value.values() if isinstance(value, dict) else value
+            items = list_of(value)
             if PLAIN.issuperset(map(type, items)):
                 return
             for at, each in enumerate(items):
@@ -190,8 +200,8 @@ def size_of(value: Any) -> int:
     if is_generator(value):
         return 5 * 1024
     if isinstance(value, Mapping):
-        return sum(size_of(each) + 16 for each in value.values())
-    parts = value if type(value) in CONTAINERS else fields_of(value)
+        return sum(size_of(each) + 16 for each in list_of(value))
+    parts = list_of(value) if type(value) in CONTAINERS else fields_of(value)
     if parts is not None:
         return sum(map(size_of, parts))
     return len(value) if isinstance(value, str | bytes) else 8

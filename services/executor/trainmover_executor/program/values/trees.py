@@ -85,12 +85,13 @@ def _(value: complex, shared: Shared) -> Any:
 
 @_tree.register(dict)
 def _(value: dict[Any, Any], shared: Shared) -> Any:
-    if _AS_THEY_ARE.issuperset(map(type, value)) and _AS_THEY_ARE.issuperset(
-        map(type, value.values())
+    held = value.copy()  # threads of the program may change it meanwhile
+    if _AS_THEY_ARE.issuperset(map(type, held)) and _AS_THEY_ARE.issuperset(
+        map(type, held.values())
     ):
-        items = list(map(list, value.items()))
+        items = list(map(list, held.items()))
     else:
-        items = [[portable(k), portable(v, shared)] for k, v in value.items()]
+        items = [[portable(k), portable(v, shared)] for k, v in held.items()]
     tree = {TAG: "dict", "kind": type(value).__name__, "items": items}
     factory = getattr(value, "default_factory", None)
     if factory is not None and is_nameable(factory):
@@ -107,7 +108,7 @@ def _(value: Any, shared: Shared) -> Any:
 
 @_tree.register(collections.deque)
 def _(value: Any, shared: Shared) -> Any:
-    items = [portable(each, shared) for each in value]
+    items = [portable(each, shared) for each in value.copy()]
     return {TAG: "deque", "items": items, "most": value.maxlen}
 
 
@@ -122,7 +123,7 @@ def _(value: tuple[Any, ...], shared: Shared) -> Any:
 @_tree.register(frozenset)
 def _(value: Any, shared: Shared) -> Any:
     del shared
-    return {TAG: type(value).__name__, "items": [portable(each) for each in value]}
+    return {TAG: type(value).__name__, "items": [portable(each) for each in value.copy()]}
 
 
 @_tree.register
