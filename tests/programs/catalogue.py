@@ -161,6 +161,7 @@ CATALOGUE = {
     "own_loader": Program(80, ends=(10, 20, 40)),
     "counts_elsewhere": Program(80, ends=(10, 20, 40)),
     "master_weights": Program(60, ends=(30,)),
+    "sharded_average": Program(60, ends=(30,)),
     "global_state": Program(80, ends=(10, 20, 40)),
     "mixture": Program(90),
     "points": Program(90),

@@ -15,6 +15,8 @@ from trainmover_executor.moves.work_kept import WorkKept, packed_work, results_o
 from trainmover_executor.position.ended import EndedCall, EndedCalls
 from trainmover_executor.position.position import Place, Position, WorkDone
 from trainmover_executor.position.results import Results, Returned
+from trainmover_executor.state.handing_over.written import WrittenElsewhere
+from trainmover_executor.state.training import TrainingState
 
 
 def voted(*open_calls: list[int], **variables: Any) -> Position:
@@ -55,6 +57,87 @@ def test_what_the_dead_rank_showed_last_is_taken_as_it_is() -> None:
     one.now = voted([1, 4], n=7)
     assert not one.needs_the_rest
     assert one.position(issued=0, live=[]) is one.now
+
+
+def test_a_rank_that_wrote_to_parameters_behind_its_vote_has_that_code_run_again() -> None:
+    one = coming(voted([1, 4]), place([1, 4]))
+    one.now, one.written = voted([1, 4], n=7), {"0:weight": 5}
+    assert one.needs_the_rest
+    assert arrived(one) is one.now
+
+
+class _Net:
+    """A state whose program writes to one of two parameters behind the vote."""
+
+    def __init__(self) -> None:
+        self.model = torch.nn.Linear(3, 2)
+        self.state = TrainingState(models=[self.model], optimizers=[], others={})
+
+    def write(self) -> None:
+        with torch.no_grad():
+            self.model.weight.mul_(0.5)
+
+
+@pytest.fixture
+def net() -> _Net:
+    return _Net()
+
+
+def followed(net: _Net) -> Coming:
+    """A joiner whose state came from a follower, in front of the code behind the vote."""
+    one = coming(voted([1, 4]), place([1, 4]))
+    one.rest = {"followed": ["0:weight", "0:bias"], "writes_between": True}
+    one.keep(net.state, step=4)
+    one.own_writes.end()  # the body begins
+    net.model.bias.data.fill_(9)  # of the body, which does not count
+    one.put_state_back(net.state)
+    return one
+
+
+def test_what_the_program_writes_behind_the_vote_stays(net: _Net) -> None:
+    before = {name: each.detach().clone() for name, each in net.model.named_parameters()}
+    one = followed(net)
+    net.write()
+    one.own_writes.end()
+    net.model.weight.data.fill_(3)  # of another body on the way
+    one.put_state_back(net.state)
+    assert torch.equal(net.model.weight, before["weight"] * 0.5)
+    assert torch.equal(net.model.bias, before["bias"])
+    assert one.own_writes.names == {"0:weight"}
+
+
+def test_a_replica_gives_the_state_as_it_is_now(net: _Net) -> None:
+    before = net.model.weight.detach().clone()
+    one = coming(voted([1, 4]), place([1, 4]))
+    one.rest = {"followed": []}
+    one.keep(net.state, step=4)
+    net.write()
+    one.own_writes.end()
+    one.put_state_back(net.state)
+    assert torch.equal(net.model.weight, before)
+
+
+def test_writes_that_nobody_can_do_again_are_lost(net: _Net) -> None:
+    one = followed(net)
+    assert "had passed" in one.lost_writes(issued=0)
+    one.now = voted([1, 4])
+    assert one.lost_writes(issued=0) == ""  # the dead rank showed that it had not written
+
+
+def test_writes_behind_collectives_hold_if_they_are_what_the_dead_rank_showed(net: _Net) -> None:
+    one = followed(net)
+    one.was_at_vote = True
+    net.write()
+    one.own_writes.end()
+    assert one.lost_writes(issued=0) == ""
+    assert "stand-ins" in one.lost_writes(issued=1)
+    one.now = voted([1, 4])
+    one.written = {"0:weight": WrittenElsewhere({"w": net.model.weight}).beginning("w")}
+    assert one.lost_writes(issued=1) == ""
+    one.written = {"0:weight": one.written["0:weight"] + 1}
+    assert "0:weight came out different" in one.lost_writes(issued=1)
+    one.written = {"0:bias": 1}
+    assert "came out different" in one.lost_writes(issued=1)
 
 
 def test_code_in_front_of_the_body_of_one_more_step_sees_what_it_saw_in_the_job() -> None:

@@ -62,6 +62,25 @@ def test_gradients_that_change_behind_an_optimizers_step_are_not_followed(
     assert said[-1].obstacle == "its gradients are changed behind the optimizer's step"
 
 
+def test_work_between_steps_that_leaves_other_parameters_is_not_followed(
+    service: FollowerService, said: list[JobLayoutKnown]
+) -> None:
+    """Nobody does it again: it may take long, and its collectives belong to all ranks."""
+    service.protect()
+    service.stepped()
+    parameter = next(iter(service._state.parameters()))
+    with torch.no_grad():
+        parameter.add_(1)
+    assert service.written_between().keys() == {"0:weight"}
+    service.worked()
+    assert service.still_followed()
+    with torch.no_grad():
+        parameter.add_(1)
+    service.worked()
+    assert not service.still_followed()
+    assert "session.between_steps() wrote to 0:weight" in said[-1].obstacle
+
+
 def test_an_attempt_forgets_what_was_noted_in_the_one_before(service: FollowerService) -> None:
     parameter = next(iter(service._state.parameters()))
     parameter.grad = torch.ones(2, 2)

@@ -92,7 +92,7 @@ def test_the_copy_is_the_owners_state_bit_for_bit(kind: str) -> None:
     assert same(tree["optimizers"], owner.state.tree()["optimizers"])
     assert same(tree["others"], owner.state.tree()["others"])
     assert same(tree["models"][0]["parameters"], owner.state.tree()["models"][0]["parameters"])
-    assert names == owner.followed.sent
+    assert names == owner.followed.current
 
 
 def test_a_joiner_that_loads_the_copy_has_the_owners_digest() -> None:
@@ -120,7 +120,7 @@ def test_units_go_over_within_the_budget_and_are_current_together() -> None:
     owner.followed.budget = 1
     for count in range(1, 7):
         owner.vote()
-        assert len(owner.followed.sent) == count
+        assert len(owner.followed.current) == count
         with pytest.raises(NotFollowedError, match="not all of it"):
             owner.held()
     owner.vote()
@@ -134,7 +134,7 @@ def test_a_new_follower_is_told_everything_anew() -> None:
     owner.follower = Follower()
     owner.followed.restart()
     owner.followed.committed()  # of the step that was under way: the new one never heard of it
-    assert owner.followed.sent == []
+    assert owner.followed.current == []
     for _ in range(3):
         owner.vote()
     tree, _ = owner.held()
@@ -178,6 +178,56 @@ def test_what_something_else_wrote_to_goes_over_again(write: Any) -> None:
     assert not owner.told[-1]["units"]
     tree, _ = owner.held()
     assert owner.follower.current
+    assert same(_parameters(tree), _parameters(owner.state.tree()))
+
+
+def test_what_the_program_writes_between_two_steps_is_told_until_the_next_vote() -> None:
+    owner = Owner(OPTIMIZERS["adamw"], follower=Follower())
+    for _ in range(3):
+        owner.vote()
+    assert owner.followed.written_between() == {}
+    with torch.no_grad():
+        owner.model[0].weight.mul_(0.5)
+    first = owner.followed.written_between()
+    assert first.keys() == {"0:0.weight"}
+    with torch.no_grad():
+        owner.model[0].bias.mul_(0.5)
+    told = owner.followed.written_between()
+    assert told == {**first, "0:0.bias": told["0:0.bias"]}  # both looks are of one gap
+    assert not {*told} & {*owner.followed.current}
+    assert not owner.follower.writes_between
+    owner.vote()
+    assert owner.follower.writes_between
+    assert owner.followed.written_between() == {}
+    assert {*told} <= {*owner.followed.current}
+    tree, _ = owner.held()
+    assert same(_parameters(tree), _parameters(owner.state.tree()))
+
+
+def test_work_that_puts_parameters_back_has_not_changed_them() -> None:
+    owner = Owner(OPTIMIZERS["adamw"], follower=Follower())
+    owner.vote()
+    weight = owner.model[0].weight
+    kept = weight.detach().clone()
+    with torch.no_grad():
+        weight.fill_(0)
+        assert owner.followed.changed_by_work() == "0:0.weight"
+        weight.copy_(kept)
+    assert owner.followed.changed_by_work() == ""
+
+
+def test_a_successor_tells_what_is_written_in_its_first_step() -> None:
+    """Nothing was noted of an optimizer's step that another process took."""
+    owner = Owner(OPTIMIZERS["adamw"], follower=Follower())
+    for _ in range(3):
+        owner.vote()
+    fresh = Followed(owner.state)
+    fresh.adopt(owner.followed.current)
+    owner.followed = fresh
+    _blend(owner.model[0].weight)
+    owner.vote()
+    owner.vote()
+    tree, _ = owner.held()
     assert same(_parameters(tree), _parameters(owner.state.tree()))
 
 

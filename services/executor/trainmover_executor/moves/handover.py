@@ -302,6 +302,7 @@ class Handover:
             "state": tree,
             "followed": followed,
             "parted": self._following.replicas.parted,
+            "writes_between": bool(followed) and self._following.writes_between,
             "gradients": gradients,
             "zeroed": state.lasting_gradients(),
             "large": moment.large,

@@ -26,6 +26,8 @@ class Moment:
         passed: The work between steps that was done since, in front of the body of the next step.
             A joiner that comes here is told of it, and does not do it again.
         large: What is large of the program's variables, by its prints: live tensors.
+        written: Parameters that the program wrote to since the vote, where another rank follows
+            them: checksums of their beginnings, by name.
     """
 
     position: Position
@@ -36,6 +38,7 @@ class Moment:
     voted: Position
     passed: list[WorkDone] = field(default_factory=list)
     large: dict[str, Any] = field(default_factory=dict)
+    written: dict[str, int] = field(default_factory=dict)
 
     def common(self) -> dict[str, Any]:
         """What is the same at all ranks, as a portable tree."""
@@ -51,7 +54,7 @@ class Moment:
         """All of it, as a portable tree that nobody changes."""
         position = self.position.to_tree()
         position["buffers"] = [[index, value.clone()] for index, value in self.position.buffers]
-        return {**self.common(), "position": position}
+        return {**self.common(), "position": position, "written": self.written}
 
     @staticmethod
     def from_trees(common: dict[str, Any], position: dict[str, Any], *, voted: Position) -> Moment:

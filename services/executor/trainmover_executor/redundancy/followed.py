@@ -41,6 +41,8 @@ class Followed:
         self._going: tuple[str, ...] = ()
         self._begun = False
         self._told = False
+        self._between = False
+        self._since_vote: dict[str, int] = {}
         self._sampled = 0
         self.budget = _FIRST_BUDGET_BYTES
 
@@ -76,11 +78,12 @@ class Followed:
             return  # nor how many gradients: it gets a snapshot
         self._sent = set(names)
         self._begun = bool(names)
+        self._elsewhere.note()
 
     @property
-    def sent(self) -> list[str]:
-        """Units that the follower keeps current."""
-        return sorted(self._sent)
+    def current(self) -> list[str]:
+        """Units that are at the follower as they are here."""
+        return sorted(self._sent - self._outdated)
 
     def message(self, *, step: int, small: dict[str, Any], stepping: bool) -> dict[str, Any]:
         """What goes with the vote of ``step``.
@@ -104,6 +107,7 @@ class Followed:
             "stepping": stepping,
             "gradients": gradients,
             "behind": {},
+            "between": self._between,
             "sample": self._sample(),
         }
 
@@ -118,6 +122,24 @@ class Followed:
             self._elsewhere.note()
         return bool(names)
 
+    def written_between(self) -> dict[str, int]:
+        """As ``written``, of the program between two steps.
+
+        Returns:
+            A checksum of the beginning of each parameter that it wrote to since the vote, by name.
+        """
+        if names := self._elsewhere.names():
+            self._between = True
+            self._outdated.update(self._sent.intersection(names))
+            self._elsewhere.note()
+            beginnings = {name: self._elsewhere.beginning(name) for name in names}
+            self._since_vote = {**self._since_vote, **beginnings}
+        return self._since_vote
+
+    def changed_by_work(self) -> str:
+        """A unit that work between steps left another than it was; empty where none is known."""
+        return next(iter(self._elsewhere.changed()), "")
+
     def behind(self) -> dict[str, Any]:
         """Units that were written to behind the optimizer's step, for a vote at a body's end."""
         if self._logged:
@@ -129,6 +151,7 @@ class Followed:
 
     def committed(self) -> None:
         """The vote has passed: what went with it is there."""
+        self._since_vote = {}
         if self._told:  # or it was told to a follower that is gone by now
             self._sent.update(self._going)
             self._outdated.difference_update(self._going)

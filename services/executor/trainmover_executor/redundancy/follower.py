@@ -26,6 +26,10 @@ class Follower:
 
     The optimizer step of the copy runs in a thread of its own: nobody waits for it before the next
     vote. Doubt is final until the owner begins anew.
+
+    Attributes:
+        writes_between: Whether the neighbour's program writes to parameters between two steps: its
+            state is that of its last vote here.
     """
 
     def __init__(self) -> None:
@@ -36,6 +40,7 @@ class Follower:
         self._own: dict[str, Any] = {}
         self._step = -1
         self._proved = False
+        self.writes_between = False
         self._doubt = "nothing has come yet"
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="tm-follower")
         self._taking: concurrent.futures.Future[None] | None = None
@@ -95,6 +100,7 @@ class Follower:
             return
         self._theirs, self._own = message["small"], self._pending_own
         self._step = message["step"]
+        self.writes_between |= message.get("between", False)  # none from a release before
         self._taking = self._thread.submit(self._copy.follow, message)
 
     def abort(self) -> None:

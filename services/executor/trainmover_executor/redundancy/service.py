@@ -194,9 +194,23 @@ class FollowerService:
             return
         if self._followed.has_other_parameters():
             self.protect()  # from the beginning: the follower's copy has others, too
-        elif self._followed.written():
+
+    def written_between(self) -> dict[str, int]:
+        """What the program wrote to between two steps, where this rank is followed.
+
+        The follower has it from the next vote on. Before that, whoever replaces this rank takes
+        its state as of the last vote, and does the program's work behind that vote again.
+
+        Returns:
+            A checksum of the beginning of each parameter that was written to since, by name.
+        """
+        return {} if self._followed is None else self._followed.written_between()
+
+    def worked(self) -> None:
+        """Work between steps is done, which nobody does again."""
+        if self._followed is not None and (name := self._followed.changed_by_work()):
             self._give_up(
-                "parameters are written to between two steps: do that in the body of a step"
+                f"session.between_steps() wrote to {name}: do that behind the body of a step"
             )
 
     def exchange(self, *, step: int, stepping: bool, receiving: bool, step_s: float) -> None:
@@ -281,7 +295,7 @@ class FollowerService:
 
     def units_held(self) -> list[str]:
         """For the joiner that takes this rank's place: what its follower keeps current."""
-        return [] if self._followed is None else self._followed.sent
+        return [] if self._followed is None else self._followed.current
 
     def adopt(self, names: list[str], *, parted: bool) -> None:
         """This rank joined.
@@ -294,6 +308,11 @@ class FollowerService:
         self.replicas.parted = parted
         if self._followed is not None:
             self._followed.adopt(names)
+
+    @property
+    def writes_between(self) -> bool:
+        """Whether the rank that is followed here writes to parameters between two steps."""
+        return self._follower is not None and self._follower.writes_between
 
     def tree_of(self, rank: int, *, committed: int) -> tuple[dict[str, Any], list[str]]:
         """The state of ``rank`` after ``committed`` steps, and its followed units.

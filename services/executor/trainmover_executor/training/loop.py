@@ -291,6 +291,7 @@ class TrainingLoop:
             accumulates=self.attempt.accumulates,
             voted=self._voted,
             large=self.variables.contents,
+            written=self._following.written_between(),
         )
         self._show()
 
@@ -470,6 +471,7 @@ class TrainingLoop:
                 here=lambda: replace(self.here(frame), open=self.calls.course.open),
             )
             if complete is not None:
+                self._following.worked()
                 self._forget_drawn()
                 self._note_passed(complete)
                 return result  # type: ignore[no-any-return]

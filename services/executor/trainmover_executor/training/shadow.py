@@ -155,6 +155,8 @@ class Shadow:
     def _step(self, call: Call, iterator: StepIterator, *, drawn: int, index: int) -> Step | None:
         """A step of the sandbox, as the ``drawn``-th of its call; None where there is no data."""
         assert call.level is not None and call.feed is not None  # noqa: S101, PT018 - begun
+        if self._one_more:
+            self._joiner.keep_writes()
         self._put_batch_back()
         batch = self._draw(call.feed)
         if batch is None:

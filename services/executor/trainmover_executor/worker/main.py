@@ -119,8 +119,8 @@ def _run_program(spec: WorkerSpec) -> int:
         if (latch := current_runtime().latch).surfaced:
             # Torch turns a broken collective into odd errors of its own: name the cause.
             print(  # noqa: T201 - the last word on stderr
-                f"rank {spec.rank}: communication broke before the first step: {latch.reason}. "
-                "Only steps of session.steps() are recovered; start the job again.",
+                f"rank {spec.rank}: communication broke outside of a step: {latch.reason}. Only "
+                "bodies of steps and session.between_steps() are done again: start the job again.",
                 file=sys.stderr,
             )
         return _FAILED

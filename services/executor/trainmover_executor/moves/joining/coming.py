@@ -14,6 +14,7 @@ import torch
 from trainmover.job.plan import Plan
 from trainmover_executor.links.link import Link
 from trainmover_executor.moves.course_packing import PACKING
+from trainmover_executor.moves.joining.own_writes import OwnWrites
 from trainmover_executor.moves.predict import alike, is_computed, predicted
 from trainmover_executor.moves.private_state import open_private_state
 from trainmover_executor.moves.work_kept import results_of, works_of
@@ -48,8 +49,11 @@ class Coming:
         voted: What the rank that is replaced alone knew at its last vote; None for a planned move.
         works: What it knew behind each work between steps since, by ordinal.
         now: What it knew at the place where the job stands, if it had shown that before it died.
+        written: Parameters that it had written to since that vote, if it had shown that: checksums
+            of their beginnings, by name.
         ran_the_rest: Whether the program ran the code behind that vote, from ``voted``, or behind
             later work, from where the dead rank was then.
+        was_at_vote: Whether the program ran the code behind that vote.
         is_beyond: Whether the program had passed the call of that vote before the machine died.
         hidden: How the paths begin of variables that cannot be seen from that vote: those of
             generators that give the steps on.
@@ -58,6 +62,7 @@ class Coming:
         message: The last one of a planned move.
         rest: What a replica handed over beside the state.
         arrived: The state that was handed over, kept while the program runs one more step.
+        own_writes: What the program wrote to parameters since, where they came from a follower.
         nbytes: Bytes of state that came.
         large: What has come of the giver's variables that is large, by its prints.
     """
@@ -70,6 +75,8 @@ class Coming:
         self.voted: Position | None = None
         self.works: dict[int, Position] = {}
         self.now: Position | None = None
+        self.written: dict[str, int] = {}
+        self.was_at_vote = False
         self.ran_the_rest = False
         self.is_beyond = False
         self.hidden: frozenset[str] = frozenset()
@@ -78,6 +85,7 @@ class Coming:
         self.message: dict[str, Any] = {}
         self.rest: dict[str, Any] = {}
         self.arrived: StepStart | None = None
+        self.own_writes = OwnWrites()
         self.nbytes = 0
         self.large: dict[str, torch.Tensor] = {}
 
@@ -89,7 +97,7 @@ class Coming:
     @property
     def needs_the_rest(self) -> bool:
         """Whether the program has to run the code behind the dead rank's last vote."""
-        is_known = self.voted is None or self.now is not None
+        is_known = self.voted is None or (self.now is not None and not self.written)
         return not (is_known or self.ran_the_rest or self.is_beyond)
 
     @property
@@ -191,6 +199,21 @@ class Coming:
             variables=self._variables(known, quiet=issued == self.issued),
         )
 
+    def keep(self, state: TrainingState, *, step: int) -> None:
+        """Keep the state that was handed over and has just arrived.
+
+        Args:
+            state: Of this process, with it.
+            step: Steps completed by the job.
+        """
+        self.arrived = StepStart(state)
+        self.arrived.capture(step, whole=True)
+        self._watch(state)
+
+    def _watch(self, state: TrainingState) -> None:
+        if self.rest.get("followed"):
+            self.own_writes.begin(state)
+
     def put_state_back(self, state: TrainingState) -> None:
         """Have the state that was handed over again, if the program changed it since.
 
@@ -209,6 +232,26 @@ class Coming:
         state.load_buffers(buffers)
         state.load_buffers(self._alike().items())
         restore_rng(rng)
+        self.own_writes.put_back()
+        self._watch(state)
+
+    def lost_writes(self, *, issued: int) -> str:
+        """Why parameters may not be what the dead rank's were, for people; empty if they are.
+
+        Args:
+            issued: Collectives that the program has issued.
+        """
+        writes = self.rest.get("writes_between") or self.own_writes.names or self.written
+        if not writes or self.voted is None:
+            return ""
+        if not self.was_at_vote:
+            if self.now is not None and not self.written:
+                return ""
+            return "this standby's program had passed the code that does"
+        if self.now is None:
+            return "its collectives are stand-ins here" if issued != self.issued else ""
+        name = self.own_writes.differing(self.written)
+        return f"{name} came out different when that code ran again" if name else ""
 
     def _changed_here(self) -> list[int]:
         """Buffers that the program changed here as the rank would have that is replaced.

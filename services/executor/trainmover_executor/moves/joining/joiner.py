@@ -55,7 +55,6 @@ from trainmover_executor.state.handing_over.transfer import (
     live_tensors,
     receive_tree,
 )
-from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.worker.prepare_links import STATE_GROUP
 from trainmover_executor.worker.runtime import Runtime
@@ -70,6 +69,10 @@ _GRADIENTS_LOST: Final = (
     "the gradients that rank {rank} accumulated by itself, without communication, in the bodies "
     "since the last step of its optimizer are lost with it. Put all micro-batches of one optimizer "
     "step into one body: for part in step.microbatches(n)"
+)
+_WRITES_LOST: Final = (
+    "the program of rank {rank} writes to parameters between two steps, no other rank holds them, "
+    "and {why}. Write to them inside of 'with step', where each vote tells the rank that follows"
 )
 
 
@@ -184,6 +187,12 @@ class Joiner:
         """The program runs the code behind a vote from which it does not see ``hidden``."""
         if self._coming is not None:
             self._coming.hidden = hidden
+            self._coming.was_at_vote = not self._coming.is_planned
+
+    def keep_writes(self) -> None:
+        """The program is about to do one more step, of which nothing counts."""
+        if self._coming is not None:
+            self._coming.own_writes.end()
 
     def put_state_back(self) -> None:
         """Behind the body of one more step: the code there sees the state that the job has."""
@@ -228,6 +237,7 @@ class Joiner:
         seen = runtime.places.seen()
         if seen is not None and _same_place(seen["place"], coming.told["place"]):
             coming.now = Position.from_tree(seen["position"])
+            coming.written = seen.get("written", {})
         return coming
 
     def _way_of(self, coming: Coming, course: Course, *, between: bool, data: Data) -> Way:
@@ -253,7 +263,7 @@ class Joiner:
         """The code that the program runs on its way sees the state that the job has."""
         if coming.arrived is None:
             self._receive(coming)
-            self._keep(coming)
+            coming.keep(self._state, step=self.committed)
 
     def _followed(self, coming: Coming, course: Course, *, between: bool, data: Data) -> Way:
         """Be kept current by the leaver, as long as its program is where this one is."""
@@ -262,7 +272,7 @@ class Joiner:
             if coming.told:
                 way = way_to(Place.from_tree(coming.told["place"]), course, between=between)
                 if coming.message and not isinstance(way, TakeOver) and coming.arrived is None:
-                    self._keep(coming)
+                    coming.keep(self._state, step=self.committed)
                 if coming.message or not isinstance(way, TakeOver):
                     return way
                 seen = self._runtime.places.seen
@@ -343,10 +353,6 @@ class Joiner:
         moment = Moment.from_trees(message, message["position"], voted=voted)
         return replace(moment, large=coming.large)
 
-    def _keep(self, coming: Coming) -> None:
-        coming.arrived = StepStart(self._state)
-        coming.arrived.capture(self.committed, whole=True)
-
     def _receive(self, coming: Coming) -> None:
         """Take the state from a replica."""
         assert coming.link is not None  # noqa: S101 - _begin made it
@@ -362,7 +368,7 @@ class Joiner:
         if "since" in tree["state"]:
             steps = take_again(self._state, tree["state"]["since"])
             log.info("took the steps since a snapshot again", steps=steps)
-        told = ("followed", "parted", "gradients", "zeroed")
+        told = ("followed", "parted", "writes_between", "gradients", "zeroed")
         coming.rest = {name: tree.get(name) for name in told}
         coming.large = tree["large"]
         coming.nbytes += received.nbytes
@@ -372,10 +378,14 @@ class Joiner:
         if coming.arrived is None:
             self._receive(coming)
         else:
+            coming.own_writes.end()
             coming.put_state_back(self._state)
         tree, told = coming.rest, coming.told
+        if lost := coming.lost_writes(issued=self._runtime.latch.issued):
+            self._refuse(coming, _WRITES_LOST.format(rank=self._runtime.rank, why=lost))
         self._state.drop_gradients(but=tree["zeroed"])
-        self._following.adopt(tree["followed"], parted=tree["parted"])
+        followed = sorted({*tree["followed"]} - coming.own_writes.names)
+        self._following.adopt(followed, parted=tree["parted"])
         if tree["gradients"] is not None:
             self._state.load_gradients(tree["gradients"])
             if coming.voted is not None and self._state.gradient_print() != coming.voted.gradients:

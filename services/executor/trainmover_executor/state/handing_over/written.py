@@ -47,6 +47,18 @@ class WrittenElsewhere:
         marks = self._marks
         return [name for name in marks if _mark_of(self._parameters[name]) != marks[name]]
 
+    def changed(self) -> list[str]:
+        """Those of ``names`` that do not have their content again, as far as their beginning says.
+
+        An evaluation puts averaged weights in, and the trained ones back.
+        """
+        marks = self._marks
+        return [name for name in self.names() if self.beginning(name) != marks[name][2]]
+
+    def beginning(self, name: str) -> int:
+        """A checksum of the first KiB of a parameter; 0 where that cannot be had cheaply."""
+        return _mark_of(self._parameters[name])[2]
+
 
 def _mark_of(parameter: torch.Tensor) -> _Mark:
     local = getattr(parameter, "_local_tensor", parameter)  # local_of() is a node of autograd
