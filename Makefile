@@ -42,7 +42,7 @@ check: install ## Format, lint, types, import contracts
 	$(BIN)/lint-imports
 
 docs: install ## Build the documentation as a site in out/docs; warnings are errors
-	$(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 format: install ## Rewrite the sources in house style
 	$(BIN)/ruff format .
