@@ -58,7 +58,10 @@ FILES = each(said(rf"(?<![\w./:~@-])(?!{RATE})(?:[\w.-]+/)+[\w.*-]*|^[\w-]+\.(?:
 def bases(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Folders from which pages name files: packages, and what `trainmover bus setup` writes."""
     keys = tmp_path_factory.mktemp("bus") / "security"
-    security.write(keys, security.Setup(jobs=("gpt",), machines=("NAME",), routes=("nats-1:6222",)))
+    setup = security.Setup(
+        jobs=("gpt",), machines=("NAME",), subscribers=("TOOL",), routes=("nats-1:6222",)
+    )
+    security.write(keys, setup)
     packages = [path.parent for path in ROOT.glob("services/*/*/__init__.py")]
     folders = ["", "shared", "shared/trainmover", "services", "deploy", "docs", "docs/howto"]
     roots = [*packages, ROOT / "tests", ROOT / "deploy"]

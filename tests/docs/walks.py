@@ -390,9 +390,15 @@ def certified(walker: Walker) -> None:
     walker.swaps["--host nats"] = "--host nats --host 127.0.0.1"
 
 
+def sees_readers(walker: Walker) -> None:
+    """Whether a silent command reads is known to the admin alone."""
+    walker.credentials = Credentials.of_folder(walker.folder / "security" / "clients" / "admin")
+
+
 SECURED: tuple[Step, ...] = (
     certified,
     Say("trainmover bus setup --out security --job gpt --machines 6 --host nats"),
+    Say("trainmover bus setup --out security --subscriber pager"),
     server("-c", "security/server/nats.conf"),
     Say("trainmover bus setup --out security --nats nats://127.0.0.1:4222"),
     Say(
@@ -411,6 +417,12 @@ SECURED: tuple[Step, ...] = (
         "TRAINMOVER_NATS_CA=security/clients/ops/ca.pem"
     ),
     Say("trainmover status --job gpt --nats nats://127.0.0.1:4222", "gpt: forming"),
+    Say(
+        "export TRAINMOVER_NATS_NKEY=security/clients/subscribers/pager/nkey "
+        "TRAINMOVER_NATS_CA=security/clients/subscribers/pager/ca.pem"
+    ),
+    sees_readers,
+    Watch("python examples/subscribe.py nats://127.0.0.1:4222 gpt pager"),
 )
 
 SHORT = {

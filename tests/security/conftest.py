@@ -16,6 +16,7 @@ from trainmover.security import Role, Setup, User, client_folder, write
 from trainmover.testing import running_server
 
 MACHINES = ("node-0", "node-1")
+SUBSCRIBERS = ("pager", "board", "archive")
 JOB = "gpt"
 
 
@@ -38,7 +39,10 @@ class Secured:
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("security")
-    write(folder, Setup(jobs=(JOB, "bert"), machines=MACHINES, tls=False))
+    write(
+        folder,
+        Setup(jobs=(JOB, "bert"), machines=MACHINES, subscribers=SUBSCRIBERS, tls=False),
+    )
     with running_server(extra_config=(folder / "server" / "auth.conf").read_text()) as server:
         found = Secured(folder, server)
         asyncio.run(_streams(found))

@@ -15,7 +15,10 @@ from tests.security.conftest import Secured
 from trainmover.bus.credentials import inbox_prefix, public_key
 from trainmover.bus.kept import KEPT
 
-EVERYBODY = ("planner", "detector", "machine-node-0", "operator", "ops", "relay")
+EVERYBODY = (
+    *("planner", "detector", "machine-node-0", "operator", "ops", "relay"),
+    "subscriber-pager",
+)
 
 PUBLISH = {
     # decisions: the planner's
@@ -80,7 +83,9 @@ PUBLISH = {
         f"$JS.API.CONSUMER.CREATE.{kept.stream}.x": {"planner", "detector", "operator", "ops"}
         for kept in KEPT
     },
-    "$JS.API.STREAM.INFO.TM_EVENTS": {"planner", "detector", "operator", "ops", "relay"},
+    "$JS.API.STREAM.INFO.TM_EVENTS": {
+        *("planner", "detector", "operator", "ops", "relay", "subscriber-pager"),
+    },
     "$JS.API.CONSUMER.CREATE.TM_EVENTS.x": {"planner", "detector", "operator", "ops"},
     "$JS.API.CONSUMER.CREATE.TM_EVENTS.x.tm.v1.gpt.job.*": {
         *("planner", "detector", "operator", "ops", "machine-node-0"),
@@ -98,6 +103,15 @@ PUBLISH = {
     "$JS.API.CONSUMER.MSG.NEXT.TM_EVENTS.facts:gpt:relay": {"relay"},
     "$JS.ACK.TM_EVENTS.facts:gpt:relay.1.1.1.1.0": {"relay"},
     "$JS.API.CONSUMER.DURABLE.CREATE.TM_EVENTS.facts:gpt:relay": set(),
+    # nor is a subscriber's
+    "$JS.API.CONSUMER.CREATE.TM_EVENTS.facts:gpt:pager": {"subscriber-pager"},
+    "$JS.API.CONSUMER.CREATE.TM_EVENTS.facts:gpt:pager.tm.v1.gpt.job.*": {"subscriber-pager"},
+    "$JS.API.CONSUMER.INFO.TM_EVENTS.facts:gpt:pager": {"subscriber-pager"},
+    "$JS.API.CONSUMER.MSG.NEXT.TM_EVENTS.facts:gpt:pager": {"subscriber-pager"},
+    "$JS.ACK.TM_EVENTS.facts:gpt:pager.1.1.1.1.0": {"subscriber-pager"},
+    "$JS.API.CONSUMER.DELETE.TM_EVENTS.facts:gpt:pager": set(),
+    "$JS.API.CONSUMER.CREATE.TM_EVENTS.facts:gpt:board": set(),
+    "$JS.API.CONSUMER.MSG.NEXT.TM_EVENTS.facts:gpt:board": set(),
     # reading commands: each machine its own
     "$JS.API.CONSUMER.CREATE.TM_COMMANDS.agent:gpt:node-0.tm.v1.gpt.cmd.node-0": {
         "machine-node-0",
@@ -221,8 +235,7 @@ async def test_every_subject_of_the_catalogue_has_one_speaker(secured: Secured) 
     """Nothing in the contract is left out of the permissions, or open to two roles."""
     from trainmover.events import CATALOG
 
-    speakers = ("planner", "detector", "machine-node-0", "operator", "ops", "relay")
-    for who in speakers:
+    for who in EVERYBODY:
         async with Asker(secured, who) as asker:
             for kind in CATALOG.values():
                 subject = kind.subject("bert", machine="node-0")

@@ -21,7 +21,7 @@ from trainmover.bus.embedded import find_server
 from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.streams import BUCKETS
 from trainmover.errors import ConfigError, InvalidIdError, PermissionDeniedError
-from trainmover.security import Role, Setup, User, client_folder, write
+from trainmover.security import SINGLE_ROLES, Role, Setup, User, client_folder, write
 from trainmover.security.authority import covers, make_authority, make_server
 from trainmover.testing import running_server
 from trainmover.tracing.observe import new_event
@@ -82,7 +82,7 @@ class TestFiles:
             for pattern in ("nkey", "*.key", "link-*", "links/*")
             for path in tmp_path.rglob(pattern)
         ]
-        assert len(secrets) == len(Role) + 4
+        assert len(secrets) == len(SINGLE_ROLES) + 1 + 4
         for path in secrets:
             assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
@@ -252,6 +252,27 @@ async def test_a_key_that_is_taken_back_does_not_come_again(tmp_path: Path) -> N
         async with NatsBus(server.url, credentials=server.credentials(Role.OPERATOR)) as bus:
             await bus.ping()
         assert not (tmp_path / "clients" / "machines" / "node-9" / "nkey").exists()
+
+
+def test_a_subscriber_gets_a_key_until_it_is_taken_back(tmp_path: Path) -> None:
+    made(tmp_path, "--subscriber", "pager")
+    key = tmp_path / "clients" / "subscribers" / "pager" / "nkey"
+    first = key.read_text()
+    setup("--out", str(tmp_path))
+    assert key.read_text() == first
+    assert setup("--out", str(tmp_path), "--revoke", "pager").returncode == 0
+    assert not key.exists()
+    setup("--out", str(tmp_path), "--subscriber", "pager")
+    assert key.read_text() != first
+
+
+@pytest.mark.parametrize("name", ["relay", "node-0", "a.b"])
+def test_a_subscriber_has_a_name_that_nobody_else_has(tmp_path: Path, name: str) -> None:
+    """The relay's position has the relay's name."""
+    done = setup(*("--out", str(tmp_path), "--job", "gpt", "--machines", "1", "--subscriber", name))
+    assert done.returncode == 2
+    assert name in done.stderr
+    assert not (tmp_path / "clients").exists()
 
 
 def test_a_count_does_not_bring_back_a_key_that_was_taken_out(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """A bus that trusts nobody: roles and their permissions, keys, certificates, the server's file."""
 
 from trainmover.security.folder import Setup, Written, client_folder, load, revoke, rotate, write
-from trainmover.security.roles import Permissions, Role, User, permissions, users
+from trainmover.security.roles import SINGLE_ROLES, Permissions, Role, User, permissions, users
 
 __all__ = [
+    "SINGLE_ROLES",
     "Permissions",
     "Role",
     "Setup",

@@ -7,6 +7,7 @@ server/cluster.conf             what it reads instead where there are several
 route                           the password by which those know each other
 clients/ROLE/nkey, ca.pem       all that one client needs
 clients/machines/NAME/...       the same for each machine
+clients/subscribers/NAME/...    the same for each tool that reads at a position of its own
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from trainmover.errors import ConfigError
 from trainmover.job.endpoints import split_endpoint
 from trainmover.job.topology import Frozen
 from trainmover.security.authority import Issued, covers, make_authority, make_seed, make_server
-from trainmover.security.roles import Role, User, users
+from trainmover.security.roles import SINGLE_ROLES, Role, User, users
 from trainmover.security.secret import LEAST_BYTES
 from trainmover.security.server_config import auth_config, cluster_config, server_config
 from trainmover.subjects import validate_id
@@ -34,7 +35,8 @@ __all__ = ["LOCAL_HOSTS", "Setup", "Written", "client_folder", "load", "revoke",
 
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 _SECRET: Final = 0o600
-_ROLES: Final = tuple(str(role) for role in Role if role is not Role.MACHINE)
+_ROLES: Final = tuple(map(str, SINGLE_ROLES))
+_FOLDERS: Final = {Role.MACHINE: "machines", Role.SUBSCRIBER: "subscribers"}
 _PUBLIC: Final = 0o644
 
 
@@ -44,6 +46,7 @@ class Setup(Frozen):
     Attributes:
         jobs: Jobs that the permissions are for.
         machines: Machines that have a key.
+        subscribers: Tools that have a key, and read facts at a position of that name.
         revoked: Machines whose key was taken back, and that nobody named since.
         hosts: Names and addresses that clients reach the server by.
         tls: Whether connections are encrypted.
@@ -53,6 +56,7 @@ class Setup(Frozen):
 
     jobs: tuple[str, ...] = Field(min_length=1)
     machines: tuple[str, ...] = ()
+    subscribers: tuple[str, ...] = ()
     revoked: tuple[str, ...] = ()
     hosts: tuple[str, ...] = LOCAL_HOSTS
     tls: bool = True
@@ -64,12 +68,18 @@ class Setup(Frozen):
 
         Raises:
             InvalidIdError: One cannot be a token of a subject.
-            ConfigError: A route is no address.
+            ConfigError: A route is no address, or a subscriber has the name of somebody else.
         """
         for job in self.jobs:
             validate_id(job, what="job")
         for machine in self.machines:
             validate_id(machine, what="machine")
+        for name in self.subscribers:
+            validate_id(name, what="subscriber")
+            if name in {*_ROLES, *self.machines}:
+                raise ConfigError(
+                    f"a subscriber cannot be named {name!r}: a role or a machine is. Name the tool."
+                )
         for route in self.routes:
             try:
                 split_endpoint(route)
@@ -96,7 +106,9 @@ class Written:
 def client_folder(folder: Path, user: User) -> Path:
     """Where one client's files are."""
     clients = folder / "clients"
-    return clients / "machines" / user.machine if user.machine else clients / str(user.role)
+    if user.role in _FOLDERS:
+        return clients / _FOLDERS[user.role] / user.which
+    return clients / str(user.role)
 
 
 def load(folder: Path) -> Setup | None:
@@ -141,37 +153,44 @@ def write(
 def revoke(folder: Path, setup: Setup, names: Iterable[str]) -> Setup:
     """Take keys back: what is left of ``setup``, to be written next.
 
-    A machine is gone until it is named again, and has a new key then; a role gets a new key at
-    once. The server goes on to know the old keys until it has read its files again, and who had one
-    goes on to know the secrets of links: see ``rotate``.
+    A machine or a subscriber is gone until it is named again, and has a new key then; a role gets
+    a new key at once. The server goes on to know the old keys until it has read its files again,
+    and who had a machine's goes on to know the secrets of links: see ``rotate``.
 
     Args:
         folder: As for ``write``.
         setup: What the folder was made for.
-        names: Machines, or roles.
+        names: Machines, subscribers, or roles.
 
     Raises:
         ConfigError: Nobody of that name has a key, or it cannot be removed.
     """
     machines, revoked = list(setup.machines), list(setup.revoked)
+    subscribers = list(setup.subscribers)
     for name in names:
         if name in machines:
             machines.remove(name)
             revoked.append(name)
             user = User(Role.MACHINE, name)
+        elif name in subscribers:
+            subscribers.remove(name)
+            user = User(Role.SUBSCRIBER, name)
         elif name in _ROLES:
             user = User(Role(name))
         else:
             raise ConfigError(
                 f"nobody named {name!r} has a key in {folder}: name a machine "
-                f"({', '.join(setup.machines) or 'there is none'}) or a role ({', '.join(_ROLES)})."
+                f"({', '.join(setup.machines) or 'there is none'}), a subscriber "
+                f"({', '.join(setup.subscribers) or 'there is none'}) or a role "
+                f"({', '.join(_ROLES)})."
             )
         try:
             for file in _secrets_of(client_folder(folder, user), setup):
                 file.unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError(f"cannot remove {error.filename}: {error.strerror}") from error
-    return setup.model_copy(update={"machines": tuple(machines), "revoked": tuple(revoked)})
+    left = {"machines": machines, "subscribers": subscribers, "revoked": revoked}
+    return setup.model_copy(update={key: tuple(names) for key, names in left.items()})
 
 
 def _secrets_of(home: Path, setup: Setup) -> list[Path]:
@@ -208,7 +227,7 @@ def _write(folder: Path, setup: Setup, *, listen: str, store: str) -> Written:
     certificate = _authority(folder, setup) if setup.tls else None
     keys: dict[User, str] = {}
     created = []
-    for user in users(setup.machines):
+    for user in users(setup.machines, subscribers=setup.subscribers):
         home = client_folder(folder, user)
         seed = home / "nkey"
         if not seed.exists():

@@ -28,7 +28,15 @@ from trainmover.bus.streams import (
 from trainmover.events.catalog import CATALOG, Speaker
 from trainmover.subjects import COMMAND_STREAM, DEAD_LETTER, EVENT_STREAM, validate_id
 
-__all__ = ["RELAY_POSITION", "Permissions", "Role", "User", "permissions", "users"]
+__all__ = [
+    "RELAY_POSITION",
+    "SINGLE_ROLES",
+    "Permissions",
+    "Role",
+    "User",
+    "permissions",
+    "users",
+]
 
 RELAY_POSITION: Final = "relay"
 """The one durable position that the relay's user may read from."""
@@ -51,6 +59,8 @@ class Role(StrEnum):
     """Tools that look and change nothing."""
     RELAY = "relay"
     """The webhook relay: looks, and keeps its position in the stream."""
+    SUBSCRIBER = "subscriber"
+    """A tool of somebody's that reads facts, and keeps a position of its own in the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +69,16 @@ class User:
 
     Attributes:
         role: What it is.
-        machine: Which machine, for ``Role.MACHINE``.
+        which: Which machine, for ``Role.MACHINE``; which tool, for ``Role.SUBSCRIBER``.
     """
 
     role: Role
-    machine: str = ""
+    which: str = ""
 
     @property
     def name(self) -> str:
         """``planner``, or ``machine-node-2``."""
-        return f"{self.role}-{self.machine}" if self.machine else str(self.role)
+        return f"{self.role}-{self.which}" if self.which else str(self.role)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +98,27 @@ class Permissions:
     answers: bool = False
 
 
-def users(machines: Iterable[str]) -> list[User]:
-    """One user for each role, and one for each machine."""
-    roles = [User(role) for role in Role if role is not Role.MACHINE]
-    return roles + [User(Role.MACHINE, validate_id(name, what="machine")) for name in machines]
+SINGLE_ROLES: Final = tuple(role for role in Role if role not in {Role.MACHINE, Role.SUBSCRIBER})
+"""Roles of which there is one user."""
 
 
-def permissions(user: User, jobs: Iterable[str]) -> Permissions:
-    """What ``user`` may do for ``jobs``."""
+def users(machines: Iterable[str], *, subscribers: Iterable[str] = ()) -> list[User]:
+    """One user for each role, each machine and each subscriber."""
+    return [
+        *map(User, SINGLE_ROLES),
+        *(User(Role.MACHINE, validate_id(name, what="machine")) for name in machines),
+        *(User(Role.SUBSCRIBER, validate_id(name, what="subscriber")) for name in subscribers),
+    ]
+
+
+def permissions(user: User, jobs: Iterable[str], *, subscribers: Iterable[str] = ()) -> Permissions:
+    """What ``user`` may do for ``jobs``.
+
+    Args:
+        user: Who.
+        jobs: Names of jobs.
+        subscribers: Whose positions in the stream others must leave alone.
+    """
     names = [validate_id(job, what="job") for job in jobs]
     if user.role is Role.ADMIN:
         return Permissions(publish=(">",), subscribe=(">",))
@@ -104,7 +127,9 @@ def permissions(user: User, jobs: Iterable[str]) -> Permissions:
     return Permissions(
         publish=tuple(publish),
         subscribe=(*subscribe, *(_health(service) if service else ())),
-        never_publish=() if user.role is Role.RELAY else _positions_of_others(names),
+        never_publish=()
+        if user.role in {Role.RELAY, Role.SUBSCRIBER}
+        else _positions_of_others(names, [RELAY_POSITION, *subscribers]),
         answers=service is not None,
     )
 
@@ -131,16 +156,16 @@ def _detector(_user: User, jobs: list[str]) -> _Subjects:
 
 
 def _machine(user: User, jobs: list[str]) -> _Subjects:
-    publish = [*_facts_of("machine", jobs, machine=user.machine), DEAD_LETTER]
+    publish = [*_facts_of("machine", jobs, machine=user.which), DEAD_LETTER]
     create = "$JS.API.CONSUMER.CREATE"
     for job in jobs:
-        queue = f"{COMMAND_STREAM}.agent:{job}:{user.machine}"
+        queue = f"{COMMAND_STREAM}.agent:{job}:{user.which}"
         (ends,) = fact_subjects(job, entity="job")
         publish += [
-            subjects.telemetry(job, user.machine),
-            subjects.departure(job, user.machine),
-            f"$KV.{MACHINES_BUCKET}.{job}.{user.machine}.generation",
-            f"{create}.{queue}.{subjects.command(job, user.machine)}",
+            subjects.telemetry(job, user.which),
+            subjects.departure(job, user.which),
+            f"$KV.{MACHINES_BUCKET}.{job}.{user.which}.generation",
+            f"{create}.{queue}.{subjects.command(job, user.which)}",
             f"$JS.API.CONSUMER.MSG.NEXT.{queue}",
             f"$JS.ACK.{queue}.>",
             # How a job ends is all that an agent reads of the facts.
@@ -150,16 +175,26 @@ def _machine(user: User, jobs: list[str]) -> _Subjects:
 
 
 def _relay(_user: User, jobs: list[str]) -> _Subjects:
-    publish = [f"$JS.API.STREAM.INFO.{EVENT_STREAM}", DEAD_LETTER]
+    return [*_read_at(RELAY_POSITION, jobs), DEAD_LETTER], []
+
+
+def _subscriber(user: User, jobs: list[str]) -> _Subjects:
+    return _read_at(user.which, jobs), []
+
+
+def _read_at(position: str, jobs: list[str]) -> list[str]:
+    """Facts at a position that is kept on the bus."""
+    publish = [f"$JS.API.STREAM.INFO.{EVENT_STREAM}"]
     for job in jobs:
-        consumer = f"{EVENT_STREAM}.{_position(job)}"
+        consumer = f"{EVENT_STREAM}.{_position(job, position)}"
         publish += [
             f"$JS.API.CONSUMER.CREATE.{consumer}",
             f"$JS.API.CONSUMER.CREATE.{consumer}.>",
+            f"$JS.API.CONSUMER.INFO.{consumer}",
             f"$JS.API.CONSUMER.MSG.NEXT.{consumer}",
             f"$JS.ACK.{consumer}.>",
         ]
-    return publish, []
+    return publish
 
 
 def _ops(_user: User, jobs: list[str]) -> _Subjects:
@@ -194,6 +229,7 @@ _SUBJECTS: Final[Mapping[Role, Callable[[User, list[str]], _Subjects]]] = {
     Role.DETECTOR: _detector,
     Role.MACHINE: _machine,
     Role.RELAY: _relay,
+    Role.SUBSCRIBER: _subscriber,
     Role.OPS: _ops,
     Role.OPERATOR: _operator,
 }
@@ -238,14 +274,14 @@ def _read_buckets() -> list[str]:
     ]
 
 
-def _position(job: str) -> str:
-    return f"facts:{job}:{RELAY_POSITION}"
+def _position(job: str, name: str) -> str:
+    return f"facts:{job}:{name}"
 
 
-def _positions_of_others(jobs: list[str]) -> tuple[str, ...]:
-    """A consumer that is created again is changed: readers must leave the relay's alone."""
+def _positions_of_others(jobs: list[str], kept: list[str]) -> tuple[str, ...]:
+    """A consumer that is created again is changed: readers must leave those of others alone."""
     create = f"$JS.API.CONSUMER.CREATE.{EVENT_STREAM}"
-    names = [f"{create}.{_position(job)}" for job in jobs]
+    names = [f"{create}.{_position(job, name)}" for job in jobs for name in kept]
     return tuple(subject for name in names for subject in (name, f"{name}.>"))
 
 

@@ -95,10 +95,12 @@ def auth_config(
         tls_folder: Where the server finds ``server.pem`` and ``server.key``; None without TLS.
     """
     names = list(jobs)
+    reading = [user.which for user in keys if user.role is Role.SUBSCRIBER]
+    allowed = {user: permissions(user, names, subscribers=reading) for user in keys}
     accounts: dict[str, Any] = {
         ACCOUNT: {
             "users": [
-                {"nkey": key, "permissions": _permissions(user, key, permissions(user, names))}
+                {"nkey": key, "permissions": _permissions(user, key, allowed[user])}
                 for user, key in sorted(keys.items(), key=lambda item: item[0].name)
             ],
             "imports": [
@@ -197,10 +199,10 @@ def _permissions(user: User, key: str, found: Permissions) -> dict[str, Any]:
         publish["deny"] = list(found.never_publish)
     # Programs of ours use the key's inbox; the name's is for people with a plain client.
     inboxes = [f"{inbox_prefix(key)}.>", f"_INBOX.{user.name}.>"]
-    allowed: dict[str, Any] = {
+    rules: dict[str, Any] = {
         "publish": publish,
         "subscribe": {"allow": [*found.subscribe, *inboxes]},
     }
     if found.answers:
-        allowed["allow_responses"] = {"max": 1, "expires": _ANSWER_WITHIN}
-    return allowed
+        rules["allow_responses"] = {"max": 1, "expires": _ANSWER_WITHIN}
+    return rules

@@ -48,10 +48,18 @@ def setup(
     standbys: Annotated[
         int, typer.Option(help="Keys for standby-1 to standby-N.", min=0, metavar="N")
     ] = 0,
+    subscriber: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A tool that gets a key to read facts, and a position of its own; repeatable.",
+            metavar="NAME",
+        ),
+    ] = None,
     revoke: Annotated[
         list[str] | None,
         typer.Option(
-            help="A machine whose key is taken back, or a role that gets a new one; repeatable.",
+            help="A machine or subscriber whose key is taken back, or a role that gets a new one; "
+            "repeatable.",
             metavar="NAME",
         ),
     ] = None,
@@ -134,6 +142,7 @@ def setup(
                     seen_as = str((out / "server").absolute())
                 wanted = wanted.model_copy(
                     update={
+                        "subscribers": _union(wanted.subscribers, subscriber or []),
                         "routes": _union(wanted.routes, route or []),
                         "server_folder": seen_as,
                         **({} if tls is None else {"tls": tls}),
