@@ -15,6 +15,7 @@ import yaml
 from trainmover.security import Setup, write
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "k8s"
+WITH_GPUS = FOLDER.with_name("k8s-gpu")
 NOT_RESOURCES = {"kustomization.yaml", "hardened.yaml"}
 VERSIONS = ("1.33", "1.37")  # backoffLimitPerIndex is stable since 1.33
 OURS = {"trainmover-bus", "trainmover-services", "trainmover-executor"}
@@ -29,11 +30,15 @@ def plain() -> list[Resource]:
 
 @pytest.fixture(scope="module")
 def rendered() -> list[Resource]:
+    return rendering_of(FOLDER)
+
+
+def rendering_of(folder: Path) -> list[Resource]:
     """What ``kubectl apply -k`` would send."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl, which renders the kustomization, is not here")
     done = subprocess.run(
-        ["kubectl", "kustomize", str(FOLDER)], capture_output=True, text=True, check=False
+        ["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return list(yaml.safe_load_all(done.stdout))
@@ -151,6 +156,25 @@ def test_nodes_and_standbys_run_the_same_program(rendered: list[Resource]) -> No
     [budget] = [one for one in rendered if one["kind"] == "PodDisruptionBudget"]
     assert slots == f"--slots={jobs['node']['completions']}"
     assert budget["spec"]["minAvailable"] == jobs["node"]["completions"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_machines_with_gpus_have_a_rank_for_each(rendered: list[Resource], version: str) -> None:
+    resources = rendering_of(WITH_GPUS)
+    for one in resources:
+        kubernetes_validate.validate(one, version, strict=True)
+    found, plain = dict(workloads(resources)), dict(workloads(rendered))
+    assert found["node"] == found["standby"]
+    [machine] = found["node"]["containers"]
+    gpus = machine["resources"]["limits"]["nvidia.com/gpu"]
+    at = machine["args"].index("-m")
+    assert f"--nproc-per-node={gpus}" in machine["args"][:at]
+    assert machine["args"][-1] == "--device=cuda"
+    assert {"name": "shm", "mountPath": "/dev/shm"} in machine["volumeMounts"]
+    assert machine["securityContext"] == plain["node"]["containers"][0]["securityContext"]
+    assert {name: pod for name, pod in found.items() if name not in {"node", "standby"}} == {
+        name: pod for name, pod in plain.items() if name not in {"node", "standby"}
+    }
 
 
 def test_only_what_must_talk_may_talk(rendered: list[Resource]) -> None:
