@@ -15,7 +15,7 @@ from trainmover_executor.moves.work_kept import WorkKept, packed_work, results_o
 from trainmover_executor.position.ended import EndedCall, EndedCalls
 from trainmover_executor.position.position import Place, Position, WorkDone
 from trainmover_executor.position.results import Results, Returned
-from trainmover_executor.state.handing_over.written import WrittenElsewhere
+from trainmover_executor.state.handing_over.written import beginning_of
 from trainmover_executor.state.training import TrainingState
 
 
@@ -88,7 +88,7 @@ def followed(net: _Net) -> Coming:
     one = coming(voted([1, 4]), place([1, 4]))
     one.rest = {"followed": ["0:weight", "0:bias"], "writes_between": True}
     one.keep(net.state, step=4)
-    one.own_writes.end()  # the body begins
+    one.own_writes.end(issued=0)  # the body begins
     net.model.bias.data.fill_(9)  # of the body, which does not count
     one.put_state_back(net.state)
     return one
@@ -98,7 +98,7 @@ def test_what_the_program_writes_behind_the_vote_stays(net: _Net) -> None:
     before = {name: each.detach().clone() for name, each in net.model.named_parameters()}
     one = followed(net)
     net.write()
-    one.own_writes.end()
+    one.own_writes.end(issued=0)
     net.model.weight.data.fill_(3)  # of another body on the way
     one.put_state_back(net.state)
     assert torch.equal(net.model.weight, before["weight"] * 0.5)
@@ -112,32 +112,34 @@ def test_a_replica_gives_the_state_as_it_is_now(net: _Net) -> None:
     one.rest = {"followed": []}
     one.keep(net.state, step=4)
     net.write()
-    one.own_writes.end()
+    one.own_writes.end(issued=0)
     one.put_state_back(net.state)
     assert torch.equal(net.model.weight, before)
 
 
 def test_writes_that_nobody_can_do_again_are_lost(net: _Net) -> None:
     one = followed(net)
-    assert "had passed" in one.lost_writes(issued=0)
+    assert "had passed" in one.lost_writes()
     one.now = voted([1, 4])
-    assert one.lost_writes(issued=0) == ""  # the dead rank showed that it had not written
+    assert one.lost_writes() == ""  # the dead rank showed that it had not written
 
 
 def test_writes_behind_collectives_hold_if_they_are_what_the_dead_rank_showed(net: _Net) -> None:
     one = followed(net)
     one.was_at_vote = True
     net.write()
-    one.own_writes.end()
-    assert one.lost_writes(issued=0) == ""
-    assert "stand-ins" in one.lost_writes(issued=1)
+    one.own_writes.end(issued=0)
+    assert one.lost_writes() == ""
+    one.put_state_back(net.state)
+    one.own_writes.end(issued=1)  # behind work that the program passed
+    assert "stand-ins" in one.lost_writes()
     one.now = voted([1, 4])
-    one.written = {"0:weight": WrittenElsewhere({"w": net.model.weight}).beginning("w")}
-    assert one.lost_writes(issued=1) == ""
+    one.written = {"0:weight": beginning_of(net.model.weight)}
+    assert one.lost_writes() == ""
     one.written = {"0:weight": one.written["0:weight"] + 1}
-    assert "0:weight came out different" in one.lost_writes(issued=1)
+    assert "0:weight came out different" in one.lost_writes()
     one.written = {"0:bias": 1}
-    assert "came out different" in one.lost_writes(issued=1)
+    assert "came out different" in one.lost_writes()
 
 
 def test_code_in_front_of_the_body_of_one_more_step_sees_what_it_saw_in_the_job() -> None:

@@ -14,6 +14,7 @@ from trainmover_executor.redundancy.advance import UnpredictableError, advance, 
 from trainmover_executor.redundancy.followed import Followed
 from trainmover_executor.redundancy.follower import Follower, NotFollowedError
 from trainmover_executor.redundancy.layout import redundancy_of
+from trainmover_executor.state.handing_over.written import WrittenElsewhere
 from trainmover_executor.state.optimizers import settings_of
 from trainmover_executor.state.packing.portable import PartedTree, pack_tree, part_tree, unpack_tree
 from trainmover_executor.state.training import TrainingState
@@ -204,6 +205,18 @@ def test_what_the_program_writes_between_two_steps_is_told_until_the_next_vote()
     assert same(_parameters(tree), _parameters(owner.state.tree()))
 
 
+def test_a_program_that_writes_to_all_parameters_between_steps_is_followed() -> None:
+    """Noise on the weights, or clipping: what is compared is what the optimizer left."""
+    owner = Owner(OPTIMIZERS["adamw"], follower=Follower())
+    for _ in range(4):
+        owner.vote()
+        with torch.no_grad():
+            for parameter in owner.model.parameters():
+                parameter.add_(torch.randn_like(parameter))
+        owner.followed.written_between()
+    assert owner.follower.current
+
+
 def test_work_that_puts_parameters_back_has_not_changed_them() -> None:
     owner = Owner(OPTIMIZERS["adamw"], follower=Follower())
     owner.vote()
@@ -214,6 +227,22 @@ def test_work_that_puts_parameters_back_has_not_changed_them() -> None:
         assert owner.followed.changed_by_work() == "0:0.weight"
         weight.copy_(kept)
     assert owner.followed.changed_by_work() == ""
+
+
+def test_nothing_can_be_written_to_an_empty_shard() -> None:
+    """A rank may hold nothing of a small parameter, and code writes to all of them."""
+    elsewhere = WrittenElsewhere({"bias": (empty := torch.empty(0))})
+    elsewhere.note()
+    empty.fill_(1)
+    assert elsewhere.names() == elsewhere.changed() == []
+
+
+def test_what_cannot_be_compared_cheaply_counts_as_changed() -> None:
+    parameter = torch.zeros(4, 4).t()[:, :2]
+    elsewhere = WrittenElsewhere({"weight": parameter})
+    elsewhere.note()
+    parameter.fill_(0)
+    assert elsewhere.changed() == ["weight"]
 
 
 def test_a_successor_tells_what_is_written_in_its_first_step() -> None:

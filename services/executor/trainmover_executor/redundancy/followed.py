@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from trainmover_executor.state.handing_over.written import WrittenElsewhere
+from trainmover_executor.state.handing_over.written import WrittenElsewhere, beginning_of
 from trainmover_executor.state.packing.memory import on_host
 from trainmover_executor.state.packing.shards import local_of
 from trainmover_executor.state.training import TrainingState
@@ -44,6 +44,7 @@ class Followed:
         self._between = False
         self._since_vote: dict[str, int] = {}
         self._sampled = 0
+        self._sample: list[Any] | None = None
         self.budget = _FIRST_BUDGET_BYTES
 
     def has_other_parameters(self) -> bool:
@@ -71,6 +72,7 @@ class Followed:
         self._sent.clear()
         self._outdated.clear()
         self._begun = self._told = False
+        self._sample = None
 
     def adopt(self, names: list[str]) -> None:
         """Go on where the process before this one was: the follower holds ``names``."""
@@ -108,19 +110,19 @@ class Followed:
             "gradients": gradients,
             "behind": {},
             "between": self._between,
-            "sample": self._sample(),
+            "sample": self._sample,
         }
 
-    def written(self) -> bool:
-        """Whether something else than the optimizer wrote to parameters since this was asked last.
+    def written(self) -> list[str]:
+        """What something else than the optimizer wrote to since this was asked last.
 
-        What it wrote to goes over again.
+        It goes over again.
         """
         names = self._elsewhere.names()
         if names:
             self._outdated.update(self._sent.intersection(names))
             self._elsewhere.note()
-        return bool(names)
+        return names
 
     def written_between(self) -> dict[str, int]:
         """As ``written``, of the program between two steps.
@@ -128,11 +130,10 @@ class Followed:
         Returns:
             A checksum of the beginning of each parameter that it wrote to since the vote, by name.
         """
-        if names := self._elsewhere.names():
+        if names := self.written():
             self._between = True
-            self._outdated.update(self._sent.intersection(names))
-            self._elsewhere.note()
-            beginnings = {name: self._elsewhere.beginning(name) for name in names}
+            parameters = self._units.parameters()
+            beginnings = {name: beginning_of(parameters[name]) for name in names}
             self._since_vote = {**self._since_vote, **beginnings}
         return self._since_vote
 
@@ -149,14 +150,22 @@ class Followed:
         self._elsewhere.note()
         return {name: self._units.tree(name) for name in written}
 
-    def committed(self) -> None:
-        """The vote has passed: what went with it is there."""
+    def committed(self) -> list[str]:
+        """The vote has passed: what went with it is there.
+
+        Returns:
+            See ``written``.
+        """
         self._since_vote = {}
         if self._told:  # or it was told to a follower that is gone by now
             self._sent.update(self._going)
             self._outdated.difference_update(self._going)
             self._begun = True
             self._logged_bytes = self._going_bytes + (0 if self._going else self._logged_bytes)
+        written = self.written()
+        # Now, for the next vote: the program may write to every parameter before that.
+        self._sample = self._next_sample()
+        return written
 
     def stepped(self) -> None:
         """The optimizer has taken its step: what it left is what taking it again must lead to."""
@@ -199,7 +208,7 @@ class Followed:
                 chosen.append(name)
         return tuple(chosen)
 
-    def _sample(self) -> list[Any] | None:
+    def _next_sample(self) -> list[Any] | None:
         names = self._units.names
         for _ in names:
             self._sampled = (self._sampled + 1) % len(names)

@@ -262,8 +262,7 @@ class FollowerService:
     def committed(self) -> None:
         """The vote has passed."""
         if self._followed is not None:
-            self._followed.committed()
-            self._written = self._followed.written() or self._written
+            self._written = bool(self._followed.committed()) or self._written
         if self._follower is not None:
             self._follower.committed()
             if self._follower.current and not self._reported:

@@ -182,10 +182,11 @@ def _revoked(folder: Path, known: Setup | None, names: list[str]) -> Setup:
     if known is None:
         raise ConfigError(f"{folder} holds no keys yet: there is nothing to take back.")
     left = security.revoke(folder, known, names)
-    output.note(
-        "who had those keys knows the secrets of links: --rotate JOB, and once more "
-        "when every machine has the new one"
-    )
+    if set(names) & set(known.machines):
+        output.note(
+            "who had a machine's key knows the secrets of links: --rotate JOB, and once more "
+            "when every machine has the new one"
+        )
     return left
 
 

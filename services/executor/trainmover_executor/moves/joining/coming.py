@@ -57,7 +57,7 @@ class Coming:
         is_beyond: Whether the program had passed the call of that vote before the machine died.
         hidden: How the paths begin of variables that cannot be seen from that vote: those of
             generators that give the steps on.
-        issued: Collectives that the program had issued when its body ended.
+        issued: Collectives that the program had issued when its body ended, or the state came.
         follower: Of a planned move.
         message: The last one of a planned move.
         rest: What a replica handed over beside the state.
@@ -212,7 +212,7 @@ class Coming:
 
     def _watch(self, state: TrainingState) -> None:
         if self.rest.get("followed"):
-            self.own_writes.begin(state)
+            self.own_writes.begin(state, issued=self.issued)
 
     def put_state_back(self, state: TrainingState) -> None:
         """Have the state that was handed over again, if the program changed it since.
@@ -235,12 +235,8 @@ class Coming:
         self.own_writes.put_back()
         self._watch(state)
 
-    def lost_writes(self, *, issued: int) -> str:
-        """Why parameters may not be what the dead rank's were, for people; empty if they are.
-
-        Args:
-            issued: Collectives that the program has issued.
-        """
+    def lost_writes(self) -> str:
+        """Why parameters may not be what the dead rank's were, for people; empty if they are."""
         writes = self.rest.get("writes_between") or self.own_writes.names or self.written
         if not writes or self.voted is None:
             return ""
@@ -249,7 +245,7 @@ class Coming:
                 return ""
             return "this standby's program had passed the code that does"
         if self.now is None:
-            return "its collectives are stand-ins here" if issued != self.issued else ""
+            return "its collectives are stand-ins here" if self.own_writes.communicated else ""
         name = self.own_writes.differing(self.written)
         return f"{name} came out different when that code ran again" if name else ""
 

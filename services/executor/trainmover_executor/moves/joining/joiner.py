@@ -192,7 +192,7 @@ class Joiner:
     def keep_writes(self) -> None:
         """The program is about to do one more step, of which nothing counts."""
         if self._coming is not None:
-            self._coming.own_writes.end()
+            self._coming.own_writes.end(issued=self._runtime.latch.issued)
 
     def put_state_back(self) -> None:
         """Behind the body of one more step: the code there sees the state that the job has."""
@@ -263,6 +263,7 @@ class Joiner:
         """The code that the program runs on its way sees the state that the job has."""
         if coming.arrived is None:
             self._receive(coming)
+            coming.issued = self._runtime.latch.issued
             coming.keep(self._state, step=self.committed)
 
     def _followed(self, coming: Coming, course: Course, *, between: bool, data: Data) -> Way:
@@ -378,10 +379,10 @@ class Joiner:
         if coming.arrived is None:
             self._receive(coming)
         else:
-            coming.own_writes.end()
+            coming.own_writes.end(issued=self._runtime.latch.issued)
             coming.put_state_back(self._state)
         tree, told = coming.rest, coming.told
-        if lost := coming.lost_writes(issued=self._runtime.latch.issued):
+        if lost := coming.lost_writes():
             self._refuse(coming, _WRITES_LOST.format(rank=self._runtime.rank, why=lost))
         self._state.drop_gradients(but=tree["zeroed"])
         followed = sorted({*tree["followed"]} - coming.own_writes.names)

@@ -15,7 +15,7 @@ import torch
 
 from trainmover_executor.state.packing.memory import on_host
 
-__all__ = ["WrittenElsewhere"]
+__all__ = ["WrittenElsewhere", "beginning_of"]
 
 _BEGINNING_BYTES: Final = 1024
 _Beginning: Final = ctypes.c_char * _BEGINNING_BYTES
@@ -52,19 +52,26 @@ class WrittenElsewhere:
 
         An evaluation puts averaged weights in, and the trained ones back.
         """
-        marks = self._marks
-        return [name for name in self.names() if self.beginning(name) != marks[name][2]]
+        beginnings = {name: self._marks[name][2] for name in self.names()}
+        return [
+            name
+            for name, was in beginnings.items()
+            if not was or beginning_of(self._parameters[name]) != was
+        ]
 
-    def beginning(self, name: str) -> int:
-        """A checksum of the first KiB of a parameter; 0 where that cannot be had cheaply."""
-        return _mark_of(self._parameters[name])[2]
+
+def beginning_of(parameter: torch.Tensor) -> int:
+    """A checksum of the first KiB of a parameter; 0 where that cannot be had cheaply."""
+    return _mark_of(parameter)[2]
 
 
 def _mark_of(parameter: torch.Tensor) -> _Mark:
     local = getattr(parameter, "_local_tensor", parameter)  # local_of() is a node of autograd
     address, version = local.data_ptr(), local._version  # noqa: SLF001 - no public name
     size = min(local.nbytes, _BEGINNING_BYTES)
-    if not (size and address and on_host(local) and local.is_contiguous()):
+    if not size:
+        return 0, 0, 0  # a rank may hold nothing of a small parameter: nothing is written to it
+    if not (address and on_host(local) and local.is_contiguous()):
         return address, version, 0
     # By its address: a view of a tensor as bytes costs ten times as much.
     return address, version, zlib.crc32(memoryview(_Beginning.from_address(address))[:size])
