@@ -8,11 +8,13 @@ account of its own, from which answers come back to the clients' account and no 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import uuid
 from typing import Any
 
 import pytest
+from nats.js.errors import NotFoundError
 from tests.security.conftest import JOB, Secured
 from tests.unit import factories as make
 
@@ -143,6 +145,27 @@ async def test_what_a_consumer_delivers_is_stored_nowhere(
         heard = await ops.client.subscribe(f"_INBOX.ops.{stream}")
         await create_consumer(ops, stream, ">", deliver_subject=f"_INBOX.ops.{stream}")
         await heard.next_msg(timeout=5)  # consumers do deliver, and this one began later
+        assert await sizes(admin) == before
+
+
+@pytest.mark.parametrize("target", STORED)
+async def test_what_comes_at_a_subscribers_position_is_stored_nowhere(
+    secured: Secured, target: str
+) -> None:
+    said = new_event(job=JOB, source="/machine/node-0", payload=make.registered("node-0"))
+    inbox = "_INBOX.subscriber-pager.facts"
+    own = {"name": f"facts:{JOB}:pager", "durable_name": f"facts:{JOB}:pager"}
+    async with secured.bus("subscriber-pager") as pager, secured.bus("admin") as admin:
+        async with secured.bus("machine-node-0") as agent:
+            await agent.publish(said)
+        before = await sizes(admin)
+        await create_consumer(pager, subjects.EVENT_STREAM, ">", **own, deliver_subject=target)
+        heard = await pager.client.subscribe(inbox)
+        with contextlib.suppress(NotFoundError):  # the server makes none that feeds its own stream
+            await admin.client.jetstream().delete_consumer(subjects.EVENT_STREAM, own["name"])
+        await create_consumer(pager, subjects.EVENT_STREAM, ">", **own, deliver_subject=inbox)
+        await heard.next_msg(timeout=5)  # consumers do deliver, and this one began later
+        await admin.client.jetstream().delete_consumer(subjects.EVENT_STREAM, own["name"])
         assert await sizes(admin) == before
 
 

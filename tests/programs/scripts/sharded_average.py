@@ -1,4 +1,4 @@
-"""Sharded parameters are averaged and clipped behind the body, as recipes for FSDP have it."""
+"""Sharded parameters are averaged, clipped and given noise behind the body."""
 
 import copy
 
@@ -45,6 +45,10 @@ for epoch in range(2):
         scheduler.step()
         updates += 1
         update()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                local = parameter.to_local()
+                local.add_(torch.randn_like(local), alpha=1e-4)
         if updates % 5 == 0:
             with torch.no_grad():
                 for parameter in model.parameters():
