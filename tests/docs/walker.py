@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,8 +180,10 @@ class Walker:
         if step.says:
             one.until(step.says)
         else:
+            deadline = time.monotonic() + _PATIENCE_S
             while self.readers() <= known:  # the bus announces no reader
                 one.check()
+                assert time.monotonic() < deadline, f"it does not read: {one.wrote}"
         self.walk(*step.then)
         if step.shows:
             one.until(step.shows)

@@ -386,8 +386,12 @@ CLUSTER: tuple[Step, ...] = (
 
 
 def certified(walker: Walker) -> None:
-    """The server is called ``nats`` in the page, and is on this host here."""
-    walker.swaps["--host nats"] = "--host nats --host 127.0.0.1"
+    """The server is called ``nats`` in the page, and is on this host here, with a store of its own.
+
+    Positions are kept: in the store that a page's server has, those of an earlier walk would be.
+    """
+    store = walker.folder / "store"
+    walker.swaps["--host nats"] = f"--host nats --host 127.0.0.1 --store {store}"
 
 
 def sees_readers(walker: Walker) -> None:

@@ -198,7 +198,7 @@ class Cluster:
             self.facts.append(delivery.payload.payload)
             self._heard.set()
 
-    async def until(self, kind: type[Frozen], count: int = 1, *, timeout_s: float = 10.0) -> Frozen:
+    async def until(self, kind: type[Frozen], count: int = 1, *, timeout_s: float = 60.0) -> Frozen:
         async with asyncio.timeout(timeout_s):
             while len(found := [f for f in self.facts if isinstance(f, kind)]) < count:
                 self._heard.clear()
