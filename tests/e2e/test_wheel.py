@@ -8,13 +8,17 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
+import zipfile
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 from tests.docs.pages import ROOT
 from tests.docs.test_commands import COMMANDS
+
+from trainmover import __version__
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(300)]
 
@@ -31,6 +35,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([*PIP, *build, str(ROOT)], check=True, timeout=120)
     (made,) = folder.glob("trainmover-*.whl")
     return made
+
+
+def contents(made: Path) -> dict[str, int]:
+    """The name of each file in a wheel, and its checksum."""
+    with zipfile.ZipFile(made) as archive:
+        return {one.filename: one.CRC for one in archive.infolist()}
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +104,25 @@ def test_the_page_of_the_dashboard_is_in_it(installed: Path, tmp_path: Path) -> 
     look += "; print(*(each.name for each in at.iterdir() if each.read_bytes()))"
     found = run(installed, "python", "-c", look, home=tmp_path).split()
     assert {"page.html", "page.css", "page.js"} <= set(found)
+
+
+def test_the_source_archive_gives_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, timeout=120)
+    (source,) = tmp_path.glob("trainmover-*.tar.gz")
+    again = ["wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(tmp_path)]
+    subprocess.run([*PIP, *again, str(source)], check=True, timeout=120)
+    assert contents(tmp_path / wheel.name) == contents(wheel)
+
+
+def test_what_is_installed_has_one_version_everywhere(installed: Path, tmp_path: Path) -> None:
+    said = run(installed, "trainmover", "--version", home=tmp_path)
+    assert said.split() == ["trainmover", __version__]
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    latest = re.search(r"^## \[(?!Unreleased)([^\]]+)\]", changes, re.MULTILINE)
+    assert latest is not None
+    assert {__version__, latest[1]} == {declared}
 
 
 def test_it_has_the_extras_that_the_documentation_names() -> None:
