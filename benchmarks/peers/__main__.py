@@ -45,7 +45,7 @@ def main() -> int:
     measured: dict[Scene, list[Measured]] = {
         scene: [] for scene in SCENES if scene.system in chosen.systems
     }
-    failed = 0
+    failed = dict.fromkeys(measured, 0)
     for number in range(1, chosen.rounds + 1):
         for scene, runs in measured.items():
             named = f"round {number}: {scene.system}, {scene.kind}, {scene.setting}"
@@ -53,9 +53,9 @@ def main() -> int:
                 runs.append(scene.run(peers, chosen.world))
                 print(f"{named}: {runs[-1]}", file=sys.stderr)
             except (OSError, TimeoutError, StopIteration, AssertionError) as error:
-                failed += 1
+                failed[scene] += 1
                 print(f"{named} FAILED: {error!r}", file=sys.stderr)
-    rows = rows_of(measured)
+    rows = rows_of(measured, failed)
     if chosen.plot is not None:
         draw(rows, chosen.plot)
     head = {
@@ -64,10 +64,9 @@ def main() -> int:
         "world": chosen.world,
         "width": chosen.width,
         "layers": chosen.layers,
-        "failed": failed,
     }
     print(json.dumps({**head, "rows": rows}) if chosen.json else f"{head}\n\n{table(rows)}")
-    return 1 if failed else 0
+    return 1 if any(failed.values()) else 0
 
 
 if __name__ == "__main__":

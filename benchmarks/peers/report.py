@@ -18,8 +18,8 @@ __all__ = ["draw", "rows_of", "table"]
 Row = dict[str, Any]
 
 
-def rows_of(measured: Mapping[Scene, Sequence[Measured]]) -> list[Row]:
-    """A row for each scene that was measured at least once."""
+def rows_of(measured: Mapping[Scene, Sequence[Measured]], failed: Mapping[Scene, int]) -> list[Row]:
+    """A row for each scene that was measured at least once; ``failed`` counts runs without end."""
     plain = PROGRAMS / "plain.py"
     return [
         {
@@ -27,6 +27,7 @@ def rows_of(measured: Mapping[Scene, Sequence[Measured]]) -> list[Row]:
             "kind": scene.kind,
             "setting": scene.setting,
             "runs": len(runs),
+            "failed": failed[scene],
             "pause_s": spread([one.held.pause_s for one in runs], digits=3),
             "stall_s": spread([one.held.stall_s for one in runs], digits=3),
             "steps_redone": round(statistics.median(one.held.redone for one in runs)),
@@ -42,9 +43,16 @@ def _text(figures: Mapping[str, float]) -> str:
     return f"{figures['median']:.2f} ({figures['min']:.2f} to {figures['max']:.2f})"
 
 
+def _runs(ended: int, failed: int) -> str:
+    return f"{ended} of {ended + failed}" if failed else str(ended)
+
+
 def table(rows: Sequence[Row]) -> str:
-    """Markdown; times are median, least and most."""
-    head = ("system", "setting", "pause, s", "nobody steps, s", "redone", "step, s", "lines")
+    """Markdown; times are median, least and most.
+
+    ``2 of 3`` runs: in the third the world was not whole again within three minutes.
+    """
+    head = ("system", "setting", "pause, s", "nobody steps, s", "redone", "step, s", "lines", "runs")
     lines = []
     for kind in ("crash", "planned"):
         lines += [f"### {kind.capitalize()}", "", f"| {' | '.join(head)} |"]
@@ -59,6 +67,7 @@ def table(rows: Sequence[Row]) -> str:
                     str(row["steps_redone"]),
                     _text(row["step_s"]),
                     str(row["lines_changed"]),
+                    _runs(row["runs"], row["failed"]),
                 )
                 lines.append(f"| {' | '.join(cells)} |")
         lines.append("")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -182,12 +183,13 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 @contextlib.contextmanager
 def _job(peers: Peers, **environment: str) -> Iterator[Job]:
-    with tempfile.TemporaryDirectory() as folder:
-        job = Job(peers, Path(folder), **environment)
-        try:
-            yield job
-        finally:
-            job.close()
+    folder = Path(tempfile.mkdtemp(prefix="peers-"))
+    job = Job(peers, folder, **environment)
+    try:
+        yield job
+    finally:
+        job.close()
+    shutil.rmtree(folder)  # logs of a run that failed stay
 
 
 def _port() -> int:
