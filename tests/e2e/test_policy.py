@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 StartJob = Callable[..., ClusterJob]
 
 
+@pytest.mark.soak  # the normal run tries it without ranks, in tests/unit/planner
 def test_a_policy_is_changed_while_a_machine_is_slow(cluster: StartJob, tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text("keep_reserve: 1\nrules:\n- {name: calm, kind: straggler, then: ignore}\n")

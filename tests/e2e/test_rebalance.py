@@ -19,6 +19,7 @@ SLOWER = 1.1
 """The straggler detector asks for more where a machine was so from the beginning."""
 
 
+@pytest.mark.soak  # the normal run tries it in tests/simulation
 def test_the_slowest_machine_is_exchanged_and_the_losses_are_the_same(
     cluster: StartJob, undisturbed: StartJob, tmp_path: Path
 ) -> None:

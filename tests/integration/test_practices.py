@@ -19,8 +19,23 @@ Start = Callable[..., tuple[RanksJob, Gate]]
 Undisturbed = Callable[..., Run]
 STEPS = ("--steps", "150")
 
+ELSEWHERE = {
+    "stateful",
+    "accumulating",
+    "scaling",
+    "skipping",
+    "bf16",
+    "two_optimizers",
+    "evaluating",
+    "checkpointing",
+}
+"""The normal run has programs of these shapes in tests/programs."""
 
-@pytest.mark.parametrize("habit", HABITS)
+
+@pytest.mark.parametrize(
+    "habit",
+    [pytest.param(one, marks=[pytest.mark.soak] * (one in ELSEWHERE)) for one in HABITS],
+)
 def test_a_move_and_a_crash_change_no_bit(
     habit: str, start: Start, undisturbed: Undisturbed
 ) -> None:
