@@ -52,7 +52,16 @@ def table(rows: Sequence[Row]) -> str:
 
     ``2 of 3`` runs: in the third the world was not whole again within three minutes.
     """
-    head = ("system", "setting", "pause, s", "nobody steps, s", "redone", "step, s", "lines", "runs")
+    head = (
+        "system",
+        "setting",
+        "pause, s",
+        "nobody steps, s",
+        "redone",
+        "step, s",
+        "lines",
+        "runs",
+    )
     lines = []
     for kind in ("crash", "planned"):
         lines += [f"### {kind.capitalize()}", "", f"| {' | '.join(head)} |"]
@@ -78,14 +87,16 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     """Pauses as bars on a logarithmic scale, one picture for both kinds."""
     shown = sorted(rows, key=lambda row: (row["kind"], -row["pause_s"]["median"]))
     names = [f"{row['system']}: {row['setting']}" for row in shown]
-    pauses = [max(row["pause_s"]["median"], 0.005) for row in shown]
+    pauses = [max(row["pause_s"]["median"], 0.04) for row in shown]  # a bar that can be seen
     colours = ["#c0392b" if row["kind"] == "crash" else "#2c6fbb" for row in shown]
     figure = Figure(figsize=(9, 0.5 * len(shown) + 1), layout="constrained")
     axes = figure.subplots()
     axes.barh(range(len(shown)), pauses, color=colours)
     axes.set_yticks(range(len(shown)), names)
     axes.set_xscale("log")
+    axes.set_xlim(0.03, 3 * max(pauses))
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("pause of the whole world, s (red: crash, blue: planned)")
     for at, pause in enumerate(pauses):
-        axes.text(pause, at, f" {pause:.2f}", va="center")
+        axes.text(pause, at, f" {shown[at]['pause_s']['median']:.2f}", va="center")
     figure.savefig(path)
