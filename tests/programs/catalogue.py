@@ -23,6 +23,7 @@ _WINDOW = 12
 _OWN_GRADIENTS = (
     "gradients that a rank accumulates under no_sync are lost with it; the plan fails and says so"
 )
+_OWN_RATES = "what each rank's scheduler makes of its own loss behind a vote, no follower foresees"
 _NO_WRAPPER = "a model without a wrapper has no known replica, and many optimizers no follower"
 
 
@@ -141,6 +142,8 @@ CATALOGUE = {
     "error_feedback": Program(90),
     "local_sgd": Program(90),
     "post_local_sgd": Program(90),
+    "own_rates": Program(90, no_crash=_OWN_RATES),
+    "decays_in_front": Program(80),
     "by_hand": Program(90),
     "clipped": Program(90),
     "lookahead": Program(90),

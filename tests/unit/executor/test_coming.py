@@ -41,7 +41,7 @@ def coming(
 
 def arrived(one: Coming, *, issued: int = 0, hidden: frozenset[str] = frozenset()) -> Position:
     one.ran_the_rest, one.hidden = True, hidden
-    return one.position(issued=issued, live=[])
+    return one.position(issued=issued, live=[], settings={})
 
 
 def test_the_program_goes_to_the_last_vote_first() -> None:
@@ -56,7 +56,7 @@ def test_what_the_dead_rank_showed_last_is_taken_as_it_is() -> None:
     one = coming(voted([1, 4]), place([1, 4]))
     one.now = voted([1, 4], n=7)
     assert not one.needs_the_rest
-    assert one.position(issued=0, live=[]) is one.now
+    assert one.position(issued=0, live=[], settings={}) is one.now
 
 
 def test_a_rank_that_wrote_to_parameters_behind_its_vote_has_that_code_run_again() -> None:
@@ -200,7 +200,7 @@ def test_variables_of_a_generator_come_from_another_rank() -> None:
 def test_a_program_beyond_the_vote_goes_on_from_where_it_is() -> None:
     one = coming(voted([1, 4], **{"main.n": 4}), place([2, 0], ended=1), **{"main.n": 5})
     one.is_beyond = True
-    found = one.position(issued=0, live=[])
+    found = one.position(issued=0, live=[], settings={})
     assert one.target.open == [[2, 0]]
     assert found.variables == {"main.n": 5}
     assert found.rng == {"cpu": b"then"}
@@ -247,7 +247,7 @@ class TestWorkBetweenSteps:
         assert one.behind(Returned(2, "own 2")) is one.works[2]
         assert one.behind(Returned(1, "theirs 1")) is None, "of an earlier step"
         one.is_beyond = True  # it had passed them before
-        position = one.position(issued=0, live=[])
+        position = one.position(issued=0, live=[], settings={})
         assert (position.rng, position.variables) == ({"r": 9}, {"drawn": 5})
 
     def test_work_that_broke_did_not_happen(self) -> None:
@@ -316,20 +316,20 @@ class TestBuffers:
     def test_the_giver_has_what_was_alike_at_the_vote(self) -> None:
         one = self.coming(a=5, b=3)
         one.ran_the_rest = True
-        found = one.position(issued=0, live=[torch.tensor(each) for each in (9, 8, 6)])
+        found = one.position(issued=0, live=[torch.tensor(each) for each in (9, 8, 6)], settings={})
         assert numbers(found.buffers) == {0: 5, 1: 8, 2: 6}
 
     def test_without_running_the_code_behind_the_vote_the_rest_is_as_it_was_there(self) -> None:
         one = self.coming(a=5, b=3)
         one.is_beyond = True
-        found = one.position(issued=0, live=[torch.tensor(each) for each in (9, 8, 6)])
+        found = one.position(issued=0, live=[torch.tensor(each) for each in (9, 8, 6)], settings={})
         assert numbers(found.buffers) == {0: 5, 1: 1, 2: 7}
 
     def test_a_giver_of_the_release_before_says_nothing_of_them(self) -> None:
         one = self.coming(a=5, b=3)
         del one.told["buffers"]
         one.ran_the_rest = True
-        found = one.position(issued=0, live=[torch.tensor(each) for each in (9, 8, 6)])
+        found = one.position(issued=0, live=[torch.tensor(each) for each in (9, 8, 6)], settings={})
         assert numbers(found.buffers) == {0: 9, 1: 8, 2: 6}
 
 

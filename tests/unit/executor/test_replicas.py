@@ -6,10 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from trainmover_executor.redundancy import replicas as module
 from trainmover_executor.redundancy.replicas import SAYS_NOTHING, Replicas
+from trainmover_executor.state.training import TrainingState
 
 WORLD = 3
 
@@ -22,21 +24,32 @@ class Ranks:
             SimpleNamespace(require_forward_param_sync=True, _comm_hooks=[]) for _ in range(WORLD)
         ]
         self.last: list[tuple[int, int] | None] = [None] * WORLD
-        state: Any = SimpleNamespace(models=[nn.Linear(1, 1)], optimizers=[])
+        self.rates: list[dict[str, Any]] = [{"lr": 0.1, "betas": (0.9, 0.99)} for _ in range(WORLD)]
         self.ranks = [
-            Replicas(state, rank=rank, world_size=WORLD, last=lambda rank=rank: self.last[rank])
-            for rank in range(WORLD)
+            Replicas(
+                self._state(rate),
+                rank=rank,
+                world_size=WORLD,
+                last=lambda rank=rank: self.last[rank],
+            )
+            for rank, rate in enumerate(self.rates)
         ]
         for rank, wrapper in zip(self.ranks, self.wrappers, strict=True):
             rank.begin()
             rank._wrappers = [wrapper]  # type: ignore[list-item]
+
+    @staticmethod
+    def _state(rate: dict[str, Any]) -> Any:
+        return SimpleNamespace(
+            models=[nn.Linear(1, 1)], optimizers=[], compared_settings=lambda _: rate
+        )
 
     def vote(self, step: int, checksums: tuple[int | None, ...]) -> list[bool]:
         """The vote behind ``step``, of which the ranks have these checksums."""
         self.last = [None if each is None else (step, each) for each in checksums]
         said = [rank.says(committed=step + 1) for rank in self.ranks]
         least = [min(numbers) for numbers in zip(*said, strict=True)]
-        return [rank.heard(least) for rank in self.ranks]
+        return [bool(rank.heard(least)) for rank in self.ranks]
 
     def run(self, steps: int) -> None:
         for step in range(steps):
@@ -90,4 +103,31 @@ def test_a_joiner_says_nothing_and_learns_from_the_others(ranks: Ranks) -> None:
 
 def test_checksums_of_other_steps_say_nothing(ranks: Ranks) -> None:
     ranks.last = [(4, 9), (4, 9), (4, 9)]
-    assert ranks.ranks[0].says(committed=6) == list(SAYS_NOTHING)
+    assert ranks.ranks[0].says(committed=6)[:2] == list(SAYS_NOTHING[:2])
+
+
+def test_a_rate_that_one_rank_sets_by_itself_parts_the_ranks(ranks: Ranks) -> None:
+    ranks.run(10)
+    ranks.rates[1]["lr"] = 0.05
+    assert ranks.vote(10, (7, 7, 7)) == [True] * WORLD
+    assert [rank.ranks for rank in ranks.ranks] == [(0,), (1,), (2,)]
+
+
+def test_settings_are_compared_by_their_numbers(ranks: Ranks) -> None:
+    for at, rate in enumerate(ranks.rates):
+        rate["hook"], rate["lr"] = object(), torch.tensor(float("nan"))
+        ranks.rates[at]["best"] = float("nan")
+    ranks.run(10)
+    ranks.rates[2]["betas"] = (0.9, 0.999)
+    assert all(ranks.vote(10, (7, 7, 7)))
+
+
+def test_each_group_and_each_scheduler_has_its_turn() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD([{"params": [one]} for one in model.parameters()], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    state = TrainingState(models=[model], optimizers=[optimizer], others={"scheduler": scheduler})
+    optimizer.param_groups[1]["lr"] = 0.2
+    compared = [state.compared_settings(step) for step in range(4)]
+    assert [one.get("lr") for one in compared] == [0.1, 0.2, None, 0.1]
+    assert compared[2]["num_bad_epochs"] == 0

@@ -25,7 +25,7 @@ class Position:
         gradients: Fingerprint of the gradients, where they belong to the state (see
             ``Moment.accumulates``); else None.
         at_end: At a vote: whether it was cast at the end of the body.
-        settings: At a vote: see ``TrainingState.settings``.
+        settings: See ``TrainingState.settings``. Empty where they are those of the state.
         open: At a vote, and behind work between steps: the open calls, as in ``Place.open``.
         given: At a vote: variables that were others when the program was given the step.
     """

@@ -2,14 +2,18 @@
 
 Local SGD takes optimizer steps with gradients that nobody reduced and averages parameters now and
 then. Its ranks look like replicas and are none between two averages. A checksum of the parameters
-goes with the votes of programs that may do so; where it differs, ranks are replicas no more.
+goes with the votes of programs that may do so; where it differs, ranks are replicas no more. Nor
+are they once a rank sets its learning rate by what it alone sees: so a checksum of the settings of
+optimizers and schedulers goes with all votes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
+import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from trainmover_executor.redundancy.layout import replicas_of
@@ -23,7 +27,7 @@ LastChecksum = Callable[[], tuple[int, int] | None]
 _EARLY_STEPS: Final = 3
 _NONE: Final = 2**40
 """Above every checksum, and above the negative of each."""
-SAYS_NOTHING: Final = (_NONE, _NONE, 0)
+SAYS_NOTHING: Final = (_NONE, _NONE, _NONE, _NONE, 0)
 """What a rank says that does not know."""
 
 
@@ -33,6 +37,7 @@ class Replicas:
     A checksum that differs in a plain DDP job is corrupt memory, and a matter for the detector
     ``numeric``. It says that the program parts its ranks only where the program may do that: in the
     first steps, with a communication hook, or with an optimizer's step behind ``no_sync``.
+    Settings that differ are the program's doing at any time.
 
     Args:
         state: What the session knows.
@@ -92,21 +97,52 @@ class Replicas:
             committed: Steps completed by the job, before the one that is voted for.
         """
         self._votes += 1
-        low, high, _ = SAYS_NOTHING
-        last = self._last() if self._wrappers and not self.parted and self._may_part() else None
-        if last is not None and last[0] == committed - 1:
-            low, high = last[1], -last[1]
-        return [low, high, -int(self.parted)]
+        said = list(SAYS_NOTHING)
+        if self._wrappers and not self.parted:
+            settings = self._checksum_of_settings(committed)
+            said[2:4] = settings, -settings
+            last = self._last() if self._may_part() else None
+            if last is not None and last[0] == committed - 1:
+                said[:2] = last[1], -last[1]
+        said[4] = -int(self.parted)
+        return said
 
-    def heard(self, least: Sequence[int]) -> bool:
-        """Whether this rank learned now that ranks hold different state.
+    def heard(self, least: Sequence[int]) -> str:
+        """What this rank learned now of ranks that hold different state, for people; else empty.
 
         Args:
             least: The least of what all ranks said.
         """
-        low, high, parted = least
-        differs = low not in {_NONE, -high}
-        if self.parted or not (differs or parted):
-            return False
+        low, high, settings_low, settings_high, parted = least
+        if self.parted:
+            return ""
+        if settings_low not in {_NONE, -settings_high}:
+            what = "optimizers or schedulers are set differently"
+        elif low not in {_NONE, -high} or parted:
+            what = "parameters differ"
+        else:
+            return ""
         self.parted = True
-        return True
+        return what
+
+    def _checksum_of_settings(self, committed: int) -> int:
+        """Of one group of an optimizer, or of one scheduler; with each step of the next one.
+
+        A model may have hundreds of groups, and this is on the path of a step.
+        """
+        settings = self._state.compared_settings(committed)
+        return zlib.crc32(repr([*_numbers_in(settings)]).encode())
+
+
+def _numbers_in(value: Any) -> Iterator[int | float]:
+    match value:
+        case int() | float():
+            yield value
+        case torch.Tensor() if value.numel() == 1 and value.device.type == "cpu":
+            yield value.item()  # of a GPU it would have the step wait
+        case Mapping():
+            for key in sorted(value, key=str):
+                yield from _numbers_in(value[key])
+        case list() | tuple():
+            for each in value:
+                yield from _numbers_in(each)

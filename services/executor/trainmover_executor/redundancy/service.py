@@ -120,15 +120,17 @@ class FollowerService:
         self._say(kind, obstacle)
 
     def heard(self, least: Sequence[int]) -> None:
-        """What ranks said of their parameters with a vote that passed, or after a failure.
+        """What ranks said of their state with a vote that passed, or after a failure.
 
         Args:
             least: See ``Replicas.says``.
         """
-        if self.replicas.heard(least):
+        if what := self.replicas.heard(least):
             log.warning(
-                "the ranks' parameters differ although DistributedDataParallel wraps them, as with "
-                "local SGD: no rank holds another's state, so each is protected by itself"
+                "ranks are no replicas although DistributedDataParallel wraps them, as with local "
+                "SGD, or a learning rate that follows each rank's own loss: no rank holds "
+                "another's state, so each is protected by itself",
+                what=what,
             )
             self.protect()
 

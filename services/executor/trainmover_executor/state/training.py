@@ -220,12 +220,26 @@ class TrainingState:
         ]
         return {"groups": groups, "others": others}
 
+    def compared_settings(self, step: int) -> dict[str, Any]:
+        """Settings of one optimizer group, or the state of one scheduler; another for each step."""
+        groups = [group for each in self.optimizers for group in each.param_groups]
+        schedulers = [each for each in self.others.values() if isinstance(each, LRScheduler)]
+        at = step % max(1, len(groups) + len(schedulers))
+        if at < len(groups):
+            return {key: value for key, value in groups[at].items() if key != "params"}
+        return schedulers[at - len(groups)].state_dict() if schedulers else {}
+
     def load_settings(self, tree: dict[str, Any]) -> None:
         """Take over what ``settings`` returned here or at another rank."""
         for optimizer, groups in zip(self.optimizers, tree["groups"], strict=True):
             load_settings(optimizer, groups)
         for name, state in tree["others"].items():
             self.others[name].load_state_dict(state)
+
+    def has_groups_of(self, tree: dict[str, Any]) -> bool:
+        """Whether ``tree``, of ``settings``, is of as many groups as there are here."""
+        groups = [len(each.param_groups) for each in self.optimizers]
+        return bool(tree) and [len(each) for each in tree["groups"]] == groups
 
     def small(self) -> dict[str, Any]:
         """The state of ``others`` alone: small, and changed by user code around the vote."""

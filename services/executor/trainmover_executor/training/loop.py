@@ -314,6 +314,7 @@ class TrainingLoop:
             buffers=self._start.private_buffers(),
             variables=self.variables.changed(frame, asks=asks, votes=votes),
             gradients=self._state.gradient_print() if self.attempt.accumulating else None,
+            settings=self._state.settings(),
         )
 
     def _settle(self) -> None:
@@ -415,7 +416,6 @@ class TrainingLoop:
             here,
             given=differing(self._given, here.variables),
             at_end=self.attempt.votes_at_end,
-            settings=self._state.settings(),
             open=self.calls.course.open,
         )
         return self._voted

@@ -324,6 +324,7 @@ class Shadow:
             self._set_variables(position.variables, frame)
             restore_rng(position.rng)
             self._state.load_buffers(position.buffers)
+            self._set(position)
         course.results.append(0 if returned is None else returned.ordinal)
         return None if returned is None else result_of(returned)
 
@@ -345,10 +346,20 @@ class Shadow:
         self._seek(position, frame)
         restore_rng(position.rng)
         self._state.load_buffers(position.buffers)
+        self._set(position)
         self._put_batch_back()
         self._batches.clear()
         self._handover.is_joiner = True
         loop.joined(moment, sites=self._sites)
+
+    def _set(self, position: Position) -> None:
+        """Have optimizers set as at ``position``: the code from there on moves them on.
+
+        Who gives the state may be in the body of the next step already, behind code that decays a
+        learning rate.
+        """
+        if self._state.has_groups_of(position.settings):
+            self._state.load_settings(position.settings)
 
     def _seek(self, position: Position, frame: FrameType) -> None:
         """Have the data of all open calls stand as in ``position``.

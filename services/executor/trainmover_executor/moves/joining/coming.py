@@ -173,12 +173,15 @@ class Coming:
         # After a crash the program comes there by itself, from the dead rank's last vote.
         return self.variables_now() if self.is_planned else {}
 
-    def position(self, *, issued: int, live: Sequence[torch.Tensor]) -> Position:
+    def position(
+        self, *, issued: int, live: Sequence[torch.Tensor], settings: dict[str, Any]
+    ) -> Position:
         """What the dead rank would know where the job stands.
 
         Args:
             issued: Collectives that the program has issued.
             live: Buffers of this standby, once the state is back.
+            settings: Of this standby's optimizers, before the state was back.
         """
         if self.voted is None:
             return NOWHERE  # an unborn job: this rank's own beginning is the dead rank's
@@ -197,6 +200,7 @@ class Coming:
             rng=known.rng if self.is_beyond else capture_rng(),
             buffers=self._buffers(known, live),
             variables=self._variables(known, quiet=issued == self.issued),
+            settings=settings if self.ran_the_rest and not self.is_beyond else {},
         )
 
     def keep(self, state: TrainingState, *, step: int) -> None:

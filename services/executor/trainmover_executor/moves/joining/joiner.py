@@ -376,6 +376,7 @@ class Joiner:
 
     def _inherit(self, coming: Coming) -> Moment:
         """Stand where the job stands, with the private state of the dead rank."""
+        settings = self._state.settings()
         if coming.arrived is None:
             self._receive(coming)
         else:
@@ -392,7 +393,7 @@ class Joiner:
             if coming.voted is not None and self._state.gradient_print() != coming.voted.gradients:
                 self._refuse(coming, _GRADIENTS_LOST.format(rank=self._runtime.rank))
         issued, live = self._runtime.latch.issued, self._state.buffers()
-        position = coming.position(issued=issued, live=live).to_tree()
+        position = coming.position(issued=issued, live=live, settings=settings).to_tree()
         moment = Moment.from_trees(told, position, voted=coming.voted or NOWHERE)
         return replace(moment, large=coming.large)
 

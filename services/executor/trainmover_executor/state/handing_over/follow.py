@@ -73,10 +73,10 @@ class StateFollower:
             for parameter, gradient in zip(self._state.parameters(), had, strict=True):
                 parameter.grad = gradient
         kind = message.get("kind")
+        if "structure" in message and kind != "place":  # another one since following began
+            self._state.structure.load(message["structure"])
         if kind == "copy":
             self.copied = True
-            if "structure" in message:  # it may be another one since following began
-                self._state.structure.load(message["structure"])
             self._state.load(message["state"])
         elif kind == "rest":
             self._state.load_rest(message["rest"])

@@ -151,10 +151,10 @@ class StateLead:
             self.obstacle = self._written_elsewhere()
         # What has not changed since the joiner was met is there already.
         new = {name: each for name, each in large.items() if name not in self._told}
-        tree = {**tree, "large": new}
+        structure = self._state.structure.tree(shapes=True)
+        tree = {**tree, "large": new, "structure": structure}
         if self.obstacle:
-            structure = self._state.structure.tree(shapes=True)
-            content = {"kind": "copy", "state": self._state.tree(), "structure": structure, **tree}
+            content = {"kind": "copy", "state": self._state.tree(), **tree}
         else:
             content = {"kind": "rest", "rest": self._state.rest(), **tree}
         return send_tree(self._link, content, epoch=self._epoch)
