@@ -196,7 +196,7 @@ class Trainer:
             model.init_weights()
         self.model = model
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr)
-        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self.lr_factor)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self.lr_factor)
         self.dataloader = self.loader(first=0)
         self.step = self.ntokens_seen = 0
         self.folder = Path(config.dump_folder)
@@ -218,7 +218,7 @@ class Trainer:
         return {
             "model": model,
             "optimizer": optimizer,
-            "lr_scheduler": self.lr_scheduler.state_dict(),
+            "lr_scheduler": self.scheduler.state_dict(),
             f"dataloader_{self.dp_rank}": json.dumps(self.dataloader.state_dict()),
             "train_state": {"step": self.step, "ntokens_seen": self.ntokens_seen},
         }
@@ -239,7 +239,7 @@ class Trainer:
                 model_state_dict=saved["model"],
                 optim_state_dict=saved["optimizer"],
             )
-            self.lr_scheduler.load_state_dict(saved["lr_scheduler"])
+            self.scheduler.load_state_dict(saved["lr_scheduler"])
             self.dataloader.load_state_dict(json.loads(saved[f"dataloader_{self.dp_rank}"]))
             self.step, self.ntokens_seen = saved["train_state"].values()
 
@@ -267,9 +267,9 @@ class Trainer:
             total += loss.detach()
             self.ntokens_seen += labels.numel()
         norm = clip_grad_norm(self.model.parameters(), self.config.max_norm)
-        lr = self.lr_scheduler.get_last_lr()[0]
+        lr = self.scheduler.get_last_lr()[0]
         self.optimizer.step()
-        self.lr_scheduler.step()
+        self.scheduler.step()
         average = self.summed(total) / self.dims.dp_shard
         return {"loss": average.item(), "grad_norm": norm.item(), "lr": lr}
 
@@ -299,15 +299,18 @@ class Trainer:
     def train(self):
         self.folder.mkdir(parents=True, exist_ok=True)
         self.load()
+        config = self.config
         session = Session(  # (*)
-            model=self.model, optimizer=self.optimizer, scheduler=self.lr_scheduler
-        )
+            model=self.model,  # (*)
+            optimizer=self.optimizer,  # (*)
+            scheduler=self.scheduler,  # (*)
+        )  # (*)
         for step in session.steps(  # (*)
-            self.dataloader,
-            max_steps=self.config.steps,
-            start_step=self.step,
-            batches_per_step=self.config.accumulate,
-        ):
+            self.dataloader,  # (*)
+            max_steps=config.steps,  # (*)
+            start_step=self.step,  # (*)
+            batches_per_step=config.accumulate,  # (*)
+        ):  # (*)
             with step as batches:  # (*)
                 self.step += 1
                 metrics = self.train_step(batches)

@@ -38,7 +38,7 @@ def test_the_example_is_moved_and_broken_and_no_bit_changes(
     job.wait_until_ready(slots)
     took = job.cli("migrate", "node-0", "--yes")
     assert took.returncode == 0, took.stderr
-    job.wait_until_followed(1, epoch=1)
+    job.wait_until_followed(1, epoch=2)  # by the joiner
     job.kill("node-1")
     job.until(r"migration\.committed .*node-1 -> ")
     assert job.finish() == 0, job.output

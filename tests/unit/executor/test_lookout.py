@@ -42,7 +42,9 @@ class Container(torch.optim.Optimizer):
     """What torchtitan puts around the optimizers of a model's parts."""
 
     def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
-        parameters = [p for each in optimizers for group in each.param_groups for p in group["params"]]
+        parameters = [
+            p for each in optimizers for group in each.param_groups for p in group["params"]
+        ]
         super().__init__(parameters, {})
         self.optimizers = optimizers
 
