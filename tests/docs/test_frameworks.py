@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from tests.docs.pages import ROOT, fences
 
-MOST = 5
+MOST = {"train_accelerate": 5, "train_lightning": 5, "train_titan": 15, "train_transformers": 5}
+"""Lines; the loop of a trainer like torchtitan's is the program's own, and has no adapter."""
 
 
-@pytest.mark.parametrize("example", ["train_accelerate", "train_lightning", "train_transformers"])
-def test_an_example_changes_at_most_five_lines(example: str) -> None:
+@pytest.mark.parametrize("example", MOST)
+def test_an_example_changes_few_lines(example: str) -> None:
     lines = (ROOT / f"examples/{example}.py").read_text().splitlines()
     marked = [line.partition("#")[0].strip() for line in lines if "(*)" in line and "#" in line]
     page = ROOT / "docs/howto/frameworks.md"
@@ -18,4 +19,4 @@ def test_an_example_changes_at_most_five_lines(example: str) -> None:
         [line[1:].strip() for line in diff.splitlines() if line.startswith("+")] for diff in diffs
     ]
     assert marked in shown
-    assert 0 < len(marked) <= MOST
+    assert 0 < len(marked) <= MOST[example]

@@ -88,6 +88,9 @@ ELSEWHERE = {
     r"trainmover run --slots 2 --standbys 1 examples/train_lightning.py --epochs 8": (
         "tests/e2e/test_lightning.py::test_the_example_is_moved_and_no_bit_changes"
     ),
+    r"trainmover run --slots 2 --standbys 2 examples/train_titan.py --steps 400": (
+        "tests/e2e/test_titan.py::test_the_example_is_moved_and_broken_and_no_bit_changes"
+    ),
     r"trainmover simulate --gpus 65536 .*": "tests/unit/cli/test_simulate.py::"
     "test_a_week_of_64k_gpus_is_small_and_quick",
     r"trainmover simulate --gpus 2048 .*": "tests/unit/cli/test_simulate.py::"

@@ -170,6 +170,7 @@ class Drive:
         spots: list[Spot],
         warm_at: int = 4,
         then_moves: tuple[int, int] | None = None,
+        redundancy: str = "auto",
     ) -> Left:
         """With machines killed at ``spots``, one after the other; each is replaced.
 
@@ -179,8 +180,9 @@ class Drive:
             spots: Where, in order.
             warm_at: Nobody goes on behind so many steps before all standbys are warm.
             then_moves: (slot, steps): afterwards a planned move of the slot, after so many steps.
+            redundancy: Where the state of a rank survives its machine.
         """
-        with self.job(script, *arguments) as job:
+        with self.job(script, *arguments, redundancy=redundancy) as job:
             held = self._hold(job, spots[0].rank, warm_at)
             standbys = [job.standby(f"spare{i}", spot.rank) for i, spot in enumerate(spots)]
             for standby, _ in standbys:

@@ -38,6 +38,21 @@ class Net(nn.Module):
         self.calls = 0
 
 
+class Container(torch.optim.Optimizer):
+    """What torchtitan puts around the optimizers of a model's parts."""
+
+    def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        parameters = [
+            p for each in optimizers for group in each.param_groups for p in group["params"]
+        ]
+        super().__init__(parameters, {})
+        self.optimizers = optimizers
+
+    def step(self, closure: Any = None) -> None:
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+
 class Training:
     """A session's part of a loop, with a frame in the place of the program's."""
 
@@ -226,6 +241,15 @@ class TestStrangers:
         optimized(torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1))
         with pytest.raises(ConfigError, match=r"the SGD that takes a step at .* trains parameters"):
             optimized(torch.optim.SGD(training.model.parameters(), 0.1))
+
+    def test_a_container_of_the_sessions_optimizers_may_take_their_steps(self) -> None:
+        training = Training()
+        refuse_strange_steps(training.state)
+        container = Container([training.optimizer])
+        container.step()
+        container.optimizers.append(torch.optim.SGD(training.model.parameters(), 0.1))
+        with pytest.raises(ConfigError, match=r"the SGD that takes a step at"):
+            container.step()
 
 
 class TestLeftBehind:

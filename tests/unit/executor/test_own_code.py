@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
+from types import ModuleType
 
 import pytest
 
 from trainmover_executor.agent.core import standby
-from trainmover_executor.program.frames import is_program
+from trainmover_executor.program.frames import is_of_script, is_program
 from trainmover_executor.worker import blame
 
 OURS = [
@@ -40,3 +41,24 @@ def test_programs_import_the_session_from_either_and_torch_with_it(package: str)
         [sys.executable, "-c", said], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.split() == ["False", "True"]
+
+
+@pytest.mark.parametrize("folder", ["/usr/lib/python3/dist-packages", "/opt/env/site-packages"])
+def test_libraries_of_another_environment_are_libraries(folder: str) -> None:
+    """An image's torch below a virtual environment: its variables are nobody's to carry."""
+    assert not is_program("torch.optim.sgd", f"{folder}/torch/optim/sgd.py")
+    assert not is_program("numpy", f"{folder}/numpy/__init__.py")
+    assert is_program("axolotl.train", f"{folder}/axolotl/train.py")
+
+
+def test_a_module_of_another_environment_is_not_one_that_the_script_brought(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = ModuleType("of_an_image")
+    there.__file__ = "/usr/local/lib/python3.11/dist-packages/of_an_image.py"
+    monkeypatch.setitem(sys.modules, there.__name__, there)
+    assert not is_of_script(there.__name__)
+    there.__file__ = "/home/me/of_an_image.py"
+    is_of_script.cache_clear()
+    assert is_of_script(there.__name__)
+    is_of_script.cache_clear()

@@ -334,6 +334,13 @@ class TestHandOver:
         wrapper.state = inner.state
         TrainingState(models=[], optimizers=[wrapper], others={})
 
+    def test_a_container_of_optimizers_is_refused(self):
+        inner = torch.optim.Adam(nn.Linear(2, 2).parameters())
+        container = torch.optim.SGD(inner.param_groups, lr=0.1)
+        container.optimizers = [inner]
+        with pytest.raises(ConfigError, match=r"SGD keeps its state in another .*'optimizers'"):
+            TrainingState(models=[], optimizers=[container], others={})
+
 
 def test_what_a_model_got_later_belongs_to_its_state():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))

@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trainmover.errors import ConfigError
 from trainmover_executor.program.frames import place_in
+from trainmover_executor.state.optimizers import inner_optimizers
 from trainmover_executor.state.packing.checksum import sum_of_words
 from trainmover_executor.state.packing.codec import encode
 from trainmover_executor.state.packing.memory import bytes_of, flat_of
@@ -57,8 +58,7 @@ def _is_known(optimizer: torch.optim.Optimizer, state: TrainingState) -> bool:
     ours = state.optimizers
     if any(optimizer is each or optimizer.state is each.state for each in ours):
         return True
-    mine = [id(value) for value in vars(optimizer).values()]
-    return any(id(each) in mine for each in ours)
+    return any(inner is each for _, inner in inner_optimizers(optimizer) for each in ours)
 
 
 def _words_of_step(optimizer: torch.optim.Optimizer, frame: FrameType) -> str:

@@ -28,6 +28,8 @@ _STANDARD: Final = tuple(
     str(Path(sysconfig.get_path(kind))) + "/" for kind in ("stdlib", "platstdlib")
 )
 _SITE: Final = tuple(str(Path(sysconfig.get_path(kind))) + "/" for kind in ("purelib", "platlib"))
+_INSTALLED: Final = ("/site-packages/", "/dist-packages/")
+"""Packages of another environment: an image's below a virtual one, a user's, of PYTHONPATH."""
 _OWN: Final = str(Path(trainmover_executor.__file__).parent) + "/"
 _LIBRARIES: Final = frozenset({"torch", "numpy", "tqdm", "rich", "lightning", "trainmover"})
 """Installed packages that a loop may run through, and whose variables are their own."""
@@ -40,7 +42,7 @@ def is_program(module: str, file: str) -> bool:
         return True
     if file.startswith(("<frozen", _OWN)):
         return False
-    if file.startswith(_SITE):
+    if _is_installed(file):
         return module.partition(".")[0] not in _LIBRARIES
     return not file.startswith(_STANDARD)
 
@@ -55,7 +57,11 @@ def is_called_by_program(frame: FrameType | None) -> bool:
 
 
 def _is_standard(file: str) -> bool:
-    return file.startswith(("<frozen", *_STANDARD)) and not file.startswith(_SITE)
+    return file.startswith(("<frozen", *_STANDARD)) and not _is_installed(file)
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(_SITE) or any(folder in file for folder in _INSTALLED)
 
 
 def modules_of_program() -> list[dict[str, Any]]:
@@ -85,7 +91,7 @@ def is_of_script(module: str) -> bool:
     if package in _LIBRARIES or package.startswith("trainmover_"):
         return False
     file = getattr(sys.modules.get(module), "__file__", None) or "<frozen"
-    return is_program(module, file) and (module == "__main__" or not file.startswith(_SITE))
+    return is_program(module, file) and (module == "__main__" or not _is_installed(file))
 
 
 def program_frames(frame: FrameType | None) -> list[FrameType]:

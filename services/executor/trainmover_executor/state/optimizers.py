@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from trainmover_executor.state.packing.shards import assign, like_parameter, loc
 
 __all__ = [
     "apart",
+    "inner_optimizers",
     "load_entries",
     "load_optimizer",
     "load_settings",
@@ -22,19 +23,29 @@ __all__ = [
 ]
 
 
+def inner_optimizers(
+    optimizer: torch.optim.Optimizer,
+) -> Iterator[tuple[str, torch.optim.Optimizer]]:
+    """Those that it wraps, with the attribute that has them: one, or a list of them."""
+    for name, value in vars(optimizer).items():
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(each, torch.optim.Optimizer):
+                yield name, each
+
+
 def refuse_nested(optimizer: torch.optim.Optimizer) -> None:
     """Refuse an optimizer whose state would stay behind.
 
     Raises:
         ConfigError: It keeps its state in another optimizer.
     """
-    for name, inner in vars(optimizer).items():
-        if isinstance(inner, torch.optim.Optimizer) and inner.state is not optimizer.state:
+    for name, inner in inner_optimizers(optimizer):
+        if inner.state is not optimizer.state:
             raise ConfigError(
                 f"{type(optimizer).__name__} keeps its state in another optimizer ({name!r}), "
                 "which would stay behind when a machine is replaced. To shard the state of "
                 "optimizers use FSDP2 (fully_shard), which a session knows; an optimizer that "
-                "only wraps another one: pass the inner one."
+                "only wraps others: pass the inner ones."
             )
 
 

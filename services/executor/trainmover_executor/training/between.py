@@ -8,6 +8,8 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
+from torch.distributed.checkpoint.api import CheckpointException
+
 from trainmover.errors import StaleEpochError
 from trainmover_executor.decisions.effects import BetweenBroke, BetweenPassed
 from trainmover_executor.links.link import LinkBrokenError
@@ -77,7 +79,7 @@ class BetweenSteps:
             with latch.protecting(), self._runtime.saves.allowing():
                 self._runtime.reach("between.begin")
                 result = work()
-        except Exception:
+        except (Exception, CheckpointException):  # torch derives the latter from BaseException
             if not latch.is_set:
                 raise
         finally:

@@ -64,8 +64,10 @@ class Voting:
         if self._stepping:
             self._following.strayed()
         self._stepping = True
+        # As the body began: the vote may be the one that has the next ones come at the end.
+        at_end = self._runtime.decisions.state.votes_at_end
         vote()
-        if self._runtime.decisions.state.votes_at_end:
+        if at_end:
             self._following.note(step=self._handover.committed + 1)
         self._runtime.reach("optimizer.before")
         self._handover.leaver.before_optimizer(index)
