@@ -13,8 +13,10 @@ import asyncio
 import itertools
 import json
 import multiprocessing
+import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,7 +41,11 @@ OPERATIONS = (6, 60, 300)
 """Of a rank in a second. A DDP job has a few large buckets in a step; tensor and pipeline parallel
 ranks communicate several times in each layer of each microbatch."""
 BUS_MACHINES = 512
-SECONDS = 5
+BUS_OPERATIONS_S = 120_000
+"""Of all machines on the bus together: a reader on a busy host must not fall behind."""
+SECONDS = 4
+READ_SECONDS = 3
+AGENT_SECONDS = 20
 LOOKS = 4
 BUDGET_S = 60.0
 """A split that is too slow for the service is to be measured, not dropped."""
@@ -47,6 +53,12 @@ CHUNK = 256
 SPLITS = tuple(STAGES[:count] for count in range(len(STAGES) + 1))
 TENFOLD_RANKS = 8_192
 TENFOLD = (12, 120)
+PARTS = ("rows", "verdicts", "tenfold")
+
+
+def bus_machines(operations: int) -> int:
+    """Machines that send over a real bus."""
+    return max(16, min(BUS_MACHINES, BUS_OPERATIONS_S // (operations * RANKS_PER_MACHINE)))
 
 
 def sent(batches: Iterable[Batch], split: tuple[str, ...]) -> Iterator[bytes]:
@@ -58,13 +70,13 @@ def sent(batches: Iterable[Batch], split: tuple[str, ...]) -> Iterator[bytes]:
 
 async def send(url: str, operations: int, split: tuple[str, ...], seconds: int) -> None:
     """Send batches of machines, spread over each second as machines do."""
-    fleet = Fleet(BUS_MACHINES * RANKS_PER_MACHINE, operations=operations)
+    fleet = Fleet(bus_machines(operations) * RANKS_PER_MACHINE, operations=operations)
     batches = list(sent(fleet.batches(1), split))
     async with NatsBus(url, name="placement-sender") as bus:
         began = time.monotonic()
         for second, (slot, data) in itertools.product(range(seconds), enumerate(batches)):
             due = began + second + slot / len(batches)
-            if slot % 16 == 0 and (left := due - time.monotonic()) > 0:
+            if slot % 8 == 0 and (left := due - time.monotonic()) > 0:
                 await asyncio.sleep(left)
             await bus.send_telemetry(JOB, f"w-{slot}", data)
         await bus.send_telemetry(JOB, LAST, b"")
@@ -91,45 +103,48 @@ async def read(url: str, operations: int, split: tuple[str, ...], seconds: int) 
         finally:
             sender.terminate()
             sender.join()
-    if (lost := BUS_MACHINES * seconds - count) > 0:
+    if (lost := bus_machines(operations) * seconds - count) > 0:
         raise RuntimeError(f"{lost} batches were lost on the way, or before anybody listened")
     return took / count
 
 
-def reading_s(operations: int, split: tuple[str, ...], *, seconds: int) -> float:
+def read_once(operations: int, split: tuple[str, ...], number: int) -> float:
     """See ``read``; with a server of its own."""
+    del number
     with EmbeddedServer() as server:
-        return asyncio.run(read(server.url, operations, split, seconds))
+        return asyncio.run(read(server.url, operations, split, READ_SECONDS))
 
 
-def judging_s(
-    ranks: int, operations: int, split: tuple[str, ...], *, seconds: int
-) -> tuple[float, float]:
-    """Processor seconds to decode and judge a second of a job, and bytes of telemetry in it."""
-    fleet = Fleet(ranks, operations=operations)
-    guarded = [Guarded(name, one, budget_s=BUDGET_S) for name, one in detectors().items()]
-    core = DetectorCore(guarded, places=False)
-    core.on_fact(JobFormed(membership=fleet.membership), 0.0)
-    machines = len(fleet.membership.members)
-    took, nbytes = [], 0
-    for step in range(seconds):
-        spent, nbytes = 0.0, 0
-        batches = enumerate(sent(fleet.batches(step), split))
+class Judge:
+    """The detector's core for a job whose agents run some stages."""
+
+    def __init__(self, fleet: Fleet, split: tuple[str, ...]) -> None:
+        guarded = [Guarded(name, one, budget_s=BUDGET_S) for name, one in detectors().items()]
+        self._core = DetectorCore(guarded, places=False)
+        self._core.on_fact(JobFormed(membership=fleet.membership), 0.0)
+        self._machines = len(fleet.membership.members)
+        self._fleet, self._split = fleet, split
+        self.nbytes = 0
+
+    def second(self, step: int) -> float:
+        """Processor seconds to decode and judge what machines send in a second."""
+        spent, self.nbytes = 0.0, 0
+        batches = enumerate(sent(self._fleet.batches(step), self._split))
         while chunk := list(itertools.islice(batches, CHUNK)):
-            nbytes += sum(len(data) for _, data in chunk)
+            self.nbytes += sum(len(data) for _, data in chunk)
             began = time.process_time()
             for index, data in chunk:
-                now_s = step + index / machines
-                core.on_batch(decode_batch(data), now_s)
-                if index % max(1, machines // 5) == 0:
-                    core.tick(now_s)
+                now_s = step + index / self._machines
+                self._core.on_batch(decode_batch(data), now_s)
+                if index % max(1, self._machines // 5) == 0:
+                    self._core.tick(now_s)
             spent += time.process_time() - began
-        took.append(spent)
-    return float(np.median(took[1:])), float(nbytes)
+        return spent
 
 
-def agent_s(operations: int, split: tuple[str, ...], *, seconds: int) -> float:
+def agent_once(operations: int, split: tuple[str, ...], number: int) -> float:
     """Processor seconds of an agent's telemetry for each second of a machine of eight ranks."""
+    del number
 
     async def nowhere(data: bytes) -> None:
         del data
@@ -144,7 +159,7 @@ def agent_s(operations: int, split: tuple[str, ...], *, seconds: int) -> float:
         clock.enter_epoch(1)
         ranks.append((clock, clock.group("dp", range(RANKS_PER_MACHINE))))
     took = []
-    for step in range(seconds * 4):
+    for step in range(AGENT_SECONDS):
         spent = 0.0
         for look in range(LOOKS):
             for clock, group in ranks:
@@ -201,27 +216,50 @@ def answered_s(ranks: int, before: int, after: int) -> float:
     raise RuntimeError("the split did not follow the traffic")
 
 
+def alternately(seconds: int, measures: list[Callable[[int], float]]) -> list[float]:
+    """The least of each: they take turns, so that a busy host troubles all of them."""
+    took = [[measure(number) for measure in measures] for number in range(seconds)]
+    return np.min(took[1:], axis=0).tolist()
+
+
 def rows(ranks: Iterable[int], operations: Iterable[int], *, seconds: int) -> list[dict[str, Any]]:
+    """A row for each size, traffic and split."""
     found = []
     for count in operations:
-        for split in SPLITS:
-            reading = reading_s(count, split, seconds=seconds)
-            agent = agent_s(count, split, seconds=seconds)
-            for world in ranks:
-                judging, nbytes = judging_s(world, count, split, seconds=seconds)
-                machines = world // RANKS_PER_MACHINE
-                found.append(
-                    {
-                        "ranks": world,
-                        "operations_s": count,
-                        "split": "+".join(split) or "central",
-                        "detector_cpu_s": round(judging + reading * machines, 4),
-                        "reading_s": round(reading * machines, 4),
-                        "agent_cpu_ratio": round(agent / RANKS_PER_MACHINE, 6),
-                        "bytes_s": round(nbytes),
-                    }
-                )
+        reading = alternately(3, [partial(read_once, count, split) for split in SPLITS])
+        agent = alternately(3, [partial(agent_once, count, split) for split in SPLITS])
+        for world in ranks:
+            judges = [Judge(Fleet(world, operations=count), split) for split in SPLITS]
+            judging = alternately(seconds, [judge.second for judge in judges])
+            machines = world // RANKS_PER_MACHINE
+            for at, split in enumerate(SPLITS):
+                row = {
+                    "ranks": world,
+                    "operations_s": count,
+                    "split": "+".join(split) or "central",
+                    "detector_cpu_s": round(judging[at] + reading[at] * machines, 4),
+                    "reading_s": round(reading[at] * machines, 4),
+                    "agent_cpu_ratio": round(agent[at] / RANKS_PER_MACHINE, 6),
+                    "bytes_s": judges[at].nbytes,
+                }
+                print(row, file=sys.stderr, flush=True)
+                found.append(row)
     return found
+
+
+def measured(part: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One part of the document that is printed."""
+    match part:
+        case "rows":
+            ranks, operations = options.ranks or RANKS, options.operations or OPERATIONS
+            return {"rows": rows(ranks, operations, seconds=options.seconds)}
+        case "verdicts":
+            verdicts = compare(seeds=options.seeds)
+            return {"verdicts_equal": not verdicts["differing"], "verdicts": verdicts}
+        case _:
+            changes = (TENFOLD, TENFOLD[::-1])
+            answered = [round(answered_s(TENFOLD_RANKS, *change), 2) for change in changes]
+            return {"tenfold_answered_s": answered}
 
 
 def main() -> None:
@@ -231,24 +269,17 @@ def main() -> None:
     parser.add_argument("--operations", type=int, action="append", help="of a rank in a second")
     parser.add_argument("--seconds", type=int, default=SECONDS)
     parser.add_argument("--seeds", type=int, default=0, help="further recordings of each class")
+    parser.add_argument("--only", action="append", choices=PARTS, help="these parts of it")
     options = parser.parse_args()
-    table = rows(options.ranks or RANKS, options.operations or OPERATIONS, seconds=options.seconds)
-    verdicts = compare(seeds=options.seeds)
-    document = {
-        "rows": table,
-        "verdicts_equal": not verdicts["differing"],
-        "verdicts": verdicts,
-        "tenfold_answered_s": [
-            round(answered_s(TENFOLD_RANKS, *TENFOLD), 2),
-            round(answered_s(TENFOLD_RANKS, *reversed(TENFOLD)), 2),
-        ],
-    }
+    document: dict[str, Any] = {}
+    for part in options.only or PARTS:
+        document |= measured(part, options)
     if options.json:
         print(json.dumps(document))
         return
-    for row in table:
+    for row in document.pop("rows", ()):
         print("  ".join(f"{name} {value}" for name, value in row.items()))
-    print({name: value for name, value in document.items() if name != "rows"})
+    print(document)
 
 
 if __name__ == "__main__":

@@ -223,7 +223,7 @@ def test_a_burst_of_a_second_changes_nothing(many):
 
 def test_traffic_between_the_thresholds_changes_nothing(many):
     job = Played(many)
-    between = MUCH // 5 * 2
+    between = MUCH // 4
     steady = job.play(60, operations=MUCH)
     assert len(steady) == 1
     for _ in range(10):

@@ -63,7 +63,7 @@ class StageCosts:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What analysis takes, measured by ``python -m benchmarks.placement --costs``.
+    """What analysis takes, measured by ``python -m benchmarks.placement``.
 
     Attributes:
         detector_batch_s: Processor seconds of the detector for a batch of eight ranks without any
@@ -80,14 +80,12 @@ class Costs:
 
 
 MEASURED: Final = Costs(
-    detector_batch_s=100e-6,
-    agent_batch_s=150e-6,
-    batch_bytes=3_400,
-    stages={
-        OPERATIONS: StageCosts(detector_s=0.2e-6, agent_sent_s=0.05e-6, agent_run_s=0.05e-6),
-    },
+    detector_batch_s=95e-6,
+    agent_batch_s=4.5e-3,
+    batch_bytes=3_300,
+    stages={OPERATIONS: StageCosts(detector_s=0.12e-6, agent_sent_s=1.1e-6, agent_run_s=1.1e-6)},
 )
-"""On one core of the machine of ``benchmarks/results/placement.md``."""
+"""Of a batch a second, as in large jobs; see ``benchmarks/results/placement.md``."""
 
 
 @dataclass(frozen=True, slots=True)
