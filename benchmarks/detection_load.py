@@ -12,8 +12,10 @@ import asyncio
 import json
 import multiprocessing
 import time
+from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.detection_simulated import detectors
 from trainmover.bus.embedded import EmbeddedServer
@@ -56,21 +58,27 @@ def membership(ranks: int) -> Membership:
 
 
 class Fleet:
-    """Encoded batches of every machine for one second after another."""
+    """Encoded batches of every machine for one second after another.
 
-    def __init__(self, ranks: int) -> None:
+    Args:
+        ranks: Of the job.
+        operations: Of each rank in a step of a second.
+    """
+
+    def __init__(self, ranks: int, *, operations: int = OPS_PER_STEP) -> None:
         self.membership = membership(ranks)
+        self._operations = operations
         self._rng = np.random.default_rng(1)
         self._ranks = ranks
 
     def second(self, step: int) -> list[bytes]:
+        """What machines send in a second, encoded."""
+        return [encode_batch(batch) for batch in self.batches(step)]
+
+    def batches(self, step: int) -> Iterator[Batch]:
+        """What machines measure in a second."""
         local, count = RANKS_PER_MACHINE, self._ranks
         wait = self._rng.uniform(0.1, 0.14, count)
-        records = np.zeros((count, OPS_PER_STEP), RECORD)
-        records["rank"] = np.arange(count)[:, None]
-        records["step"], records["peer"] = step, -1
-        records["sequence"] = step * OPS_PER_STEP + np.arange(OPS_PER_STEP)
-        records["duration_ns"] = 20_000_000
         steps = np.zeros(count, STEP)
         steps["rank"], steps["step"], steps["duration_ns"] = (
             np.arange(count),
@@ -86,16 +94,23 @@ class Fleet:
         links["peer"] = np.stack([np.arange(count) - 1, np.arange(count) + 1], 1) % count
         links["rtt_us"] = 100
         links["body_ns"], links["body_bytes"] = (step + 1) * 10**8, (step + 1) * 10**8
-        batches = []
         for slot, member in enumerate(self.membership.members):
             mine = slice(slot * local, (slot + 1) * local)
             more = Sections(
                 steps=steps[mine], pulses=pulses[mine], links=links[mine].reshape(-1),
                 heads=np.zeros(0, HEAD),
             )  # fmt: skip
-            batch = Batch(JOB, member.machine, 0, 1, records[mine].reshape(-1), more=more)
-            batches.append(encode_batch(batch))
-        return batches
+            records = self._records(step, slot * local)
+            yield Batch(JOB, member.machine, 0, 1, records, more=more)
+
+    def _records(self, step: int, first: int) -> npt.NDArray[np.void]:
+        """Operations of one machine in one step."""
+        records = np.zeros((RANKS_PER_MACHINE, self._operations), RECORD)
+        records["rank"] = np.arange(first, first + RANKS_PER_MACHINE)[:, None]
+        records["step"], records["peer"] = step, -1
+        records["sequence"] = step * self._operations + np.arange(self._operations)
+        records["duration_ns"] = 20_000_000
+        return records.reshape(-1)
 
 
 async def send(url: str, *, seconds: int) -> None:

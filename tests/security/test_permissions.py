@@ -38,6 +38,8 @@ PUBLISH = {
     # findings: the detector's
     "tm.v1.gpt.incident.opened": {"detector"},
     "tm.v1.gpt.detector.quarantined": {"detector"},
+    # which stages agents run: no machine's key steers the others
+    "tm.v1.gpt.job.analysis_placed": {"detector"},
     # what a machine says of itself
     "tm.v1.gpt.machine.registered.node-0": {"machine-node-0"},
     "tm.v1.gpt.step.progress.node-0": {"machine-node-0"},

@@ -64,6 +64,13 @@ def main() -> None:
         help=f"TOML with a table of settings for each detector (default ${SETTINGS_VARIABLE})",
     )
     parser.add_argument(
+        "--analysis",
+        choices=("auto", "central"),
+        default="auto",
+        help="auto: agents count operations where that spares this process work; central: they "
+        "send each one, as who records or shows them may want (default %(default)s)",
+    )
+    parser.add_argument(
         "--lease",
         type=float,
         default=3.0,
@@ -75,7 +82,12 @@ def main() -> None:
     async def watch(bus: Bus, options: ServiceOptions) -> int | None:
         lease = Lease(bus, job=options.job, service="detector", ttl_s=arguments.lease)
         await DetectorService(
-            bus, job=options.job, detectors=detectors, alarm=Alarm(), lease=lease
+            bus,
+            job=options.job,
+            detectors=detectors,
+            alarm=Alarm(),
+            lease=lease,
+            places=arguments.analysis == "auto",
         ).run()
         return None
 

@@ -16,6 +16,7 @@ from trainmover.detection import CollectiveWindow, Evidence, Finding
 from trainmover.detection.guard import Alarm, Guarded
 from trainmover.detection.membership import MembershipTracker
 from trainmover.events.incident import (
+    AnalysisPlaced,
     DetectorQuarantined,
     IncidentClosed,
     IncidentOpened,
@@ -30,6 +31,8 @@ from trainmover.events.migration import (
 from trainmover.job.topology import Frozen, Membership
 from trainmover.telemetry.records import Batch
 from trainmover_detector.measures.inbox import FEW_RANKS
+from trainmover_detector.placement.chooser import Chooser
+from trainmover_detector.placement.costs import allowed_by
 
 __all__ = ["DetectorCore", "key_of"]
 
@@ -53,10 +56,14 @@ class DetectorCore:
     Args:
         detectors: Whom to ask.
         alarm: Gets the process out of a detector that does not return.
+        places: Whether agents may run stages of the analysis; otherwise all of it stays here.
     """
 
-    def __init__(self, detectors: list[Guarded], *, alarm: Alarm | None = None) -> None:
+    def __init__(
+        self, detectors: list[Guarded], *, alarm: Alarm | None = None, places: bool = True
+    ) -> None:
         self._detectors = detectors
+        self._chooser = Chooser(self._at_agents if places else lambda: ())
         for guarded in detectors:
             guarded.alarm = alarm
         self._armed = alarm.armed if alarm is not None else contextlib.nullcontext
@@ -88,6 +95,8 @@ class DetectorCore:
         window = None if self._over else self._tracker.window(batch, now_s)
         if window is None:
             return []
+        if self._tracker.holds_slot(batch.machine):
+            self._chooser.take(window)
         self._unseen.append(window)
         large = window.membership.layout.world_size > FEW_RANKS
         return self._show(now_s) if len(self._unseen) >= (_BUNCH if large else 1) else []
@@ -96,7 +105,11 @@ class DetectorCore:
         """Let time pass; call it five times a second."""
         if self._over or self.membership is None:
             return self._quarantines()
-        return self._show(now_s) + self._ask(lambda guarded: guarded.tick(now_s), now_s)
+        said = self._show(now_s) + self._ask(lambda guarded: guarded.tick(now_s), now_s)
+        return said + self._chooser.look(now_s)
+
+    def _at_agents(self) -> tuple[str, ...]:
+        return allowed_by([guarded.reads for guarded in self._detectors])
 
     @property
     def incidents(self) -> list[IncidentOpened]:
@@ -127,6 +140,8 @@ class DetectorCore:
             case MigrationCommitted(membership=membership, moves=moves):
                 back = {move.joiner for move in moves}
                 return [*self._close_left(membership), *self._close_deaths(back, membership)]
+            case AnalysisPlaced():
+                self._chooser.remember(fact)
             case MachineRegistered(machine=machine):
                 if not self._tracker.holds_slot(machine.name):
                     failed = [

@@ -49,6 +49,7 @@ class DetectorService:
         clock: Seconds, steady.
         alarm: Gets the process out of a detector that does not return.
         lease: Held while it watches; None where there are no replicas.
+        places: Whether agents may run stages of the analysis.
     """
 
     def __init__(
@@ -60,12 +61,13 @@ class DetectorService:
         clock: Callable[[], float] = time.monotonic,
         alarm: Alarm | None = None,
         lease: Lease | None = None,
+        places: bool = True,
     ) -> None:
         self._bus = bus
         self._job = job
         self._clock = clock
         self._lease = lease
-        self._core = DetectorCore(detectors, alarm=alarm)
+        self._core = DetectorCore(detectors, alarm=alarm, places=places)
         self._facts: asyncio.Queue[Envelope | None] = asyncio.Queue()
         """None stands between what was stored when we began and what came since."""
         self._said: asyncio.Queue[Envelope] = asyncio.Queue()

@@ -106,6 +106,14 @@ class Guarded:
         watch = getattr(type(self.detector), "observe", None)
         self._watches = watch is not BaseDetector.observe
 
+    @property
+    def reads(self) -> frozenset[str] | None:
+        """Names of the sections that it looks at; None where it may look at any."""
+        if not self._watches or self.quarantined or self.detector is None:
+            return frozenset()
+        declared = getattr(self.detector, "reads", None)
+        return declared if isinstance(declared, frozenset) else None
+
     def observe(self, windows: Sequence[CollectiveWindow]) -> list[Finding]:
         """``Detector.observe`` for each of some windows, oldest first; nothing when quarantined."""
         if not (self._watches and windows):

@@ -83,6 +83,11 @@ class CollectiveWindow:
         """How far ranks that stand still are in their groups, dtype ``HEAD``."""
         return self.more.heads
 
+    @property
+    def activity(self) -> Records:
+        """Ended operations, counted by the agent in place of ``records``, dtype ``ACTIVITY``."""
+        return self.more.activity
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -137,6 +142,8 @@ class Detector(Protocol):
     """What a plugin implements; registered under the entry point ``trainmover.detectors``.
 
     A class that has a ``Config`` (a pydantic model) is made with one, else without arguments.
+    One that has ``reads`` names the sections of a window that it looks at, as
+    ``BaseDetector.reads`` does; one without gets all of them.
     """
 
     api_version: ClassVar[int]
@@ -159,9 +166,15 @@ class Detector(Protocol):
 
 
 class BaseDetector:
-    """A detector that says nothing: override what you need."""
+    """A detector that says nothing: override what you need.
+
+    Attributes:
+        reads: Names of the sections of a window that it looks at (``steps``, ``links``, ...).
+            Agents may leave out ``records`` where no detector reads them. None: all sections.
+    """
 
     api_version: ClassVar[int] = API_VERSION
+    reads: ClassVar[frozenset[str] | None] = None
 
     def observe(self, window: CollectiveWindow) -> Iterable[Finding]:
         """Take in one batch of telemetry."""

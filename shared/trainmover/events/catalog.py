@@ -86,6 +86,8 @@ _TYPES: Final = (
     EventType("job", "held", migration.JobHeld, "planner"),
     EventType("job", "finished", migration.JobFinished, "planner"),
     EventType("job", "failed", migration.JobFailed, "planner"),
+    # Of the entity that agents read; said again where machines do not follow.
+    EventType("job", "analysis_placed", incident.AnalysisPlaced, "detector", kept_s=600),
     EventType("machine", "registered", machine.MachineRegistered, "machine"),
     EventType("machine", "warming", machine.MachineWarming, "machine"),
     EventType("machine", "ready", machine.MachineReady, "machine"),

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from trainmover.job.numbers import Epoch
 from trainmover.job.topology import Frozen
 
-__all__ = ["DetectorQuarantined", "IncidentClosed", "IncidentOpened", "IncidentUpdated"]
+__all__ = [
+    "AnalysisPlaced",
+    "DetectorQuarantined",
+    "IncidentClosed",
+    "IncidentOpened",
+    "IncidentUpdated",
+]
 
 
 class IncidentOpened(Frozen):
@@ -70,3 +76,23 @@ class DetectorQuarantined(Frozen):
 
     detector: str
     reason: str
+
+
+class AnalysisPlaced(Frozen):
+    """The detector chose which stages of the analysis of telemetry agents run in its place.
+
+    An agent follows the latest one; one that heard none, or does not know a stage, runs none.
+
+    Attributes:
+        at_agents: Names of the stages that agents run, in their order; none: the detector runs all.
+        machines: Machines that were heard.
+        operations_s: Operations of the job's ranks in a second, by the median machine.
+        detector_cpu: Processor seconds of the detector in a second, as expected of this choice.
+        detector_cpu_central: The same where agents run no stage.
+    """
+
+    at_agents: tuple[Annotated[str, Field(max_length=64)], ...] = Field(max_length=16)
+    machines: int = Field(ge=0)
+    operations_s: float = Field(ge=0)
+    detector_cpu: float = Field(ge=0)
+    detector_cpu_central: float = Field(ge=0)

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from trainmover.errors import MalformedEventError
 
 __all__ = [
+    "ACTIVITY",
     "HEAD",
     "LINK",
     "OPS",
@@ -129,6 +130,14 @@ HEAD: Final = np.dtype(
 )
 """How far a rank is in a group; sent while it stands still."""
 
+ACTIVITY: Final = np.dtype(
+    [
+        ("rank", "<i4"),
+        ("operations", "<i4"),  # that ended since the batch before
+    ]
+)
+"""What an agent sends of a rank's operations in place of ``RECORD``; see ``telemetry.stages``."""
+
 
 class Phase(IntEnum):
     """What a rank does."""
@@ -168,6 +177,7 @@ _DTYPES: Final[dict[str, np.dtype[np.void]]] = {
     "links": LINK,
     "pulses": PULSE,
     "heads": HEAD,
+    "activity": ACTIVITY,
 }
 _EMPTY: Final = {name: np.zeros(0, dtype) for name, dtype in _DTYPES.items()}
 """Empty sections, made once: a large job sends thousands of them each second."""
@@ -184,6 +194,8 @@ class Sections:
         links: Counters of links, ``LINK``.
         pulses: Latest sign of life of each rank, ``PULSE``.
         heads: How far each rank is in its groups, ``HEAD``; only while it stands still.
+        activity: How many operations of each rank ended, ``ACTIVITY``; only where the agent
+            counts them and leaves ``records`` out.
     """
 
     records: Records = field(default_factory=lambda: _EMPTY["records"])
@@ -192,6 +204,7 @@ class Sections:
     links: Records = field(default_factory=lambda: _EMPTY["links"])
     pulses: Records = field(default_factory=lambda: _EMPTY["pulses"])
     heads: Records = field(default_factory=lambda: _EMPTY["heads"])
+    activity: Records = field(default_factory=lambda: _EMPTY["activity"])
 
     def counts(self) -> dict[str, int]:
         """Number of records in each section that has any."""

@@ -19,6 +19,7 @@ from trainmover.bus.memory.bus import MemoryBus
 from trainmover.commands import BreakStep, Command, Prepare, Recover, Release, Start, Stop, Warm
 from trainmover.events.envelope import Envelope
 from trainmover.events.executor import PlanCommitted, PlanPrepared, StepProgress, WorkerFinished
+from trainmover.events.incident import AnalysisPlaced
 from trainmover.events.machine import (
     MachineReady,
     MachineRegistered,
@@ -29,6 +30,7 @@ from trainmover.events.migration import JobFinished
 from trainmover.job.plan import Move, Plan
 from trainmover.job.topology import Frozen, Layout, Member, Membership
 from trainmover.telemetry.records import decode_batch
+from trainmover.telemetry.stages import STAGES
 from trainmover.tracing.observe import new_event
 from trainmover_executor.agent import service
 from trainmover_executor.agent.options import AgentOptions
@@ -392,6 +394,31 @@ async def test_telemetry_is_relayed_and_is_a_sign_of_life(director: Any, puppet_
                     break
         assert (batch.epoch, batch.dropped) == (1, 0)
         assert batch.records["step"].tolist() == [0, 1, 2, 3, 4]
+
+
+async def test_the_detector_says_which_stages_of_analysis_run_here(
+    director: Any, puppet_entry: str
+) -> None:
+    placed = AnalysisPlaced(
+        at_agents=STAGES, machines=1, operations_s=1, detector_cpu=0, detector_cpu_central=1
+    )
+    async with rig(puppet_entry) as one:
+        batches = one.planner.bus.telemetry(JOB)
+        async with asyncio.timeout(10):
+            await anext(batches)
+            await one.planner.bus.publish(new_event(job=JOB, source="/detector", payload=placed))
+            await start(one)
+            puppet = await hello(await director.next())
+            puppet.do("clock", steps=5, commit=True)
+            counted: list[tuple[int, int]] = []
+            records = 0
+            async for _, data in batches:
+                batch = decode_batch(data)
+                counted += batch.more.activity.tolist()
+                records += len(batch.records)
+                if sum(count for _, count in counted) + records == 5:
+                    break
+        assert {rank for rank, _ in counted} == {0}
 
 
 async def test_what_a_killed_worker_did_last_is_relayed(director: Any, puppet_entry: str) -> None:

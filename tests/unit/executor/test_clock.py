@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmover.telemetry.records import OPS, Batch, Flag, Phase, decode_batch, encode_batch
+from trainmover.telemetry.stages import STAGES
 from trainmover_executor.agent.telemetry import TelemetryRelay
 from trainmover_executor.clock.memory import ClockMemory, ClockShape, RingMemory
 from trainmover_executor.clock.reader import ClockReader, RingReader
@@ -295,6 +296,10 @@ class Machine:
     async def _send(self, data: bytes) -> None:
         self.sent.put_nowait(decode_batch(data))
 
+    def commit(self) -> None:
+        """Complete a step."""
+        self.clock.committed(step=0, flags=Flag.LOSS, loss=0.5, checksum=0, **NUMBERS)
+
     def work(self, *sizes: int) -> None:
         """Complete operations of these sizes."""
         for size in sizes:
@@ -325,6 +330,37 @@ async def test_what_a_standby_did_before_it_joined_is_not_the_jobs() -> None:
     machine.relay.look()
     (batch,) = machine.relay.take()
     assert batch.records["bytes"].tolist() == [3]
+
+
+async def test_operations_are_counted_where_the_detector_wants_it_and_sent_again_after() -> None:
+    machine = Machine()
+    said = []
+    for stages in ((), STAGES, ("nobody knows",), ()):
+        machine.relay.place(stages)
+        machine.work(1, 2)
+        machine.commit()
+        machine.relay.look()
+        (batch,) = machine.relay.take()
+        said.append((len(batch.records), batch.more.activity.tolist(), len(batch.more.steps)))
+    sent = (2, [], 1)
+    assert said == [sent, (0, [(0, 2)], 1), sent, sent]
+
+
+async def test_what_was_too_much_for_a_message_is_counted_whole() -> None:
+    machine = Machine()
+    lost = {}
+    for stages in ((), STAGES):
+        machine.relay.place(stages)
+        for _ in range(4):
+            machine.work(*range(4_000))
+            machine.relay.look()
+        machine.commit()
+        machine.relay.look()
+        (batch,) = machine.relay.take()
+        lost[stages] = 16_000 - len(batch.records) - batch.more.activity["operations"].sum()
+        assert batch.dropped == lost[stages]
+    assert lost[()] > 0
+    assert lost[STAGES] == 0
 
 
 async def test_what_a_process_did_last_is_in_the_batch_after_its_end() -> None:

@@ -60,6 +60,7 @@ class DegradedDetector:
     """Says that the whole job is slower than it was."""
 
     api_version: ClassVar[int] = 1
+    reads: ClassVar[frozenset[str]] = frozenset({"steps"})
     Config = DegradedConfig
 
     def __init__(self, config: DegradedConfig = DegradedConfig()) -> None:  # noqa: B008 - frozen

@@ -81,6 +81,10 @@ class HangDetector:
     """Names who makes a job stand still."""
 
     api_version: ClassVar[int] = 1
+    # Of operations it asks only which ranks ended any, and that is counted on either side.
+    reads: ClassVar[frozenset[str]] = frozenset(
+        {"activity", "heads", "links", "open", "pulses", "steps"}
+    )
     Config = HangConfig
 
     def __init__(self, config: HangConfig = HangConfig()) -> None:  # noqa: B008 - frozen
@@ -130,6 +134,7 @@ class HangDetector:
         windows, self._unread = self._unread, []
         now_s = windows[-1].received_s
         acted = [w.records["rank"] for w in windows if len(w.records)]
+        acted += [w.activity["rank"] for w in windows if len(w.activity)]
         if acted:
             ranks = np.concatenate(acted)
             self._acted_s[ranks[(ranks >= 0) & (ranks < len(self._acted_s))]] = now_s

@@ -149,6 +149,7 @@ class LinksDetector:
     """Names connections, and sides of machines, that are slow."""
 
     api_version: ClassVar[int] = 1
+    reads: ClassVar[frozenset[str]] = frozenset({"links"})
     Config = LinksConfig
 
     def __init__(self, config: LinksConfig = LinksConfig()) -> None:  # noqa: B008 - frozen

@@ -46,6 +46,7 @@ class LivenessDetector:
     """Names machines that failed."""
 
     api_version: ClassVar[int] = 1
+    reads: ClassVar[frozenset[str]] = frozenset({"steps"})
     Config = LivenessConfig
 
     def __init__(self, config: LivenessConfig = LivenessConfig()) -> None:  # noqa: B008 - frozen

@@ -90,6 +90,7 @@ class NumericDetector:
     """Names ranks whose numbers are wrong."""
 
     api_version: ClassVar[int] = 1
+    reads: ClassVar[frozenset[str]] = frozenset({"steps"})
     Config = NumericConfig
 
     def __init__(self, config: NumericConfig = NumericConfig()) -> None:  # noqa: B008 - frozen

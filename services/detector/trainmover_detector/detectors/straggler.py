@@ -104,6 +104,8 @@ class StragglerDetector:
     """Names machines that make all others wait."""
 
     api_version: ClassVar[int] = 1
+    # Operations are its way out where an agent sends no steps: then it sends operations.
+    reads: ClassVar[frozenset[str]] = frozenset({"steps"})
     Config = StragglerConfig
 
     def __init__(self, config: StragglerConfig = StragglerConfig()) -> None:  # noqa: B008 - frozen

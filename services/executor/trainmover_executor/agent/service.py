@@ -23,6 +23,7 @@ from trainmover.errors import (
     PermissionDeniedError,
 )
 from trainmover.events.envelope import Envelope
+from trainmover.events.incident import AnalysisPlaced
 from trainmover.events.migration import JobFailed, JobFinished
 from trainmover.job.topology import Frozen
 from trainmover.runtime import failpoints
@@ -250,6 +251,8 @@ class Agent:
                     self._feed(effects.JobOver(failed=False))
                 case JobFailed():
                     self._feed(effects.JobOver(failed=True))
+                case AnalysisPlaced(at_agents=stages):
+                    self._telemetry.place(stages)
                 case _:
                     pass
 

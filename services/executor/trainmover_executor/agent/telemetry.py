@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainmover.telemetry.records import LINK, Batch, Sections, encode_batch
+from trainmover.telemetry.stages import MachineStages
 from trainmover.tracing.observe import get_logger
 from trainmover_executor.clock.memory import ClockMemory
 from trainmover_executor.clock.reader import ClockReader
@@ -88,6 +89,11 @@ class TelemetryRelay:
         self._new_groups = True
         self._batches = 0
         self._stands_still = False
+        self._stages = MachineStages()
+
+    def place(self, stages: Iterable[str]) -> None:
+        """Run these stages of the analysis here from the next batch on."""
+        self._stages.place(stages)
 
     def watch(self, key: str, rank: int, memory: ClockMemory) -> None:
         """A process is about to start: read its clock from now on."""
@@ -159,19 +165,17 @@ class TelemetryRelay:
         for at, parts in sorted(pieces.items()):
             late = [self._signs_of_life(at), *latest.values()] if at == newest else []
             joined = Sections.join([*parts, *late])
-            excess = max(0, len(joined.records) - _MOST_RECORDS)
-            batches.append(
-                Batch(
-                    job=self._job,
-                    machine=self._machine,
-                    generation=generation,
-                    epoch=at,
-                    records=joined.records[excess:],
-                    dropped=dropped.get(at, 0) + excess,
-                    more=joined,
-                    groups=groups,
-                )
+            whole = Batch(
+                job=self._job,
+                machine=self._machine,
+                generation=generation,
+                epoch=at,
+                records=joined.records,
+                dropped=dropped.get(at, 0),
+                more=joined,
+                groups=groups,
             )
+            batches.append(_within_limit(self._stages.apply(whole)))
         return batches
 
     def _signs_of_life(self, epoch: int) -> Sections:
@@ -204,3 +208,11 @@ class TelemetryRelay:
                     await self._send(encode_batch(batch))
                 except Exception as error:  # noqa: BLE001 - lossy: no fault of the bus may end us
                     _log.debug("telemetry.lost", error=str(error))
+
+
+def _within_limit(batch: Batch) -> Batch:
+    """Without the oldest operations of a batch that has too many for one message."""
+    excess = len(batch.records) - _MOST_RECORDS
+    if excess <= 0:
+        return batch
+    return replace(batch, records=batch.records[excess:], dropped=batch.dropped + excess)
