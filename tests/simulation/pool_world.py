@@ -257,12 +257,12 @@ class Leader:
         match command:
             case pool.Leading(machine=name):
                 order: Command = Lead(term=self.term)
-                sim.after(self.world.latency_s(), bus.enqueue, name, order)
+                sim.after(self.world.order_s(), bus.enqueue, name, order)
             case pool.Assigning(machine=name):
                 order = Assign(
                     term=self.term, job=command.job, run=command.run, offer=command.offer
                 )
-                sim.after(self.world.latency_s(), bus.enqueue, name, order)
+                sim.after(self.world.order_s(), bus.enqueue, name, order)
             case pool.Recalling(machine=name, job=job):
                 self.world.recalled[job] += 1
                 sim.after(self.world.latency_s(), self.recall, name, job)
@@ -280,6 +280,7 @@ class World:
         seed: Decides everything random.
         jobs: What each job gets, and how many slots it has.
         machines: How many the pool has.
+        orders_late_s: How long a leader's order takes at most, beside what every message takes.
     """
 
     def __init__(
@@ -289,7 +290,9 @@ class World:
         machines: int,
         *,
         settle_s: float = 20.0,
+        orders_late_s: float = 0.0,
     ) -> None:
+        self.orders_late_s = orders_late_s
         self.sim = Simulation(seed)
         self.bus = PoolBus(self.sim, Weather(slow_s=1.0))
         self.stored_s: dict[str, float] = {}
@@ -333,7 +336,8 @@ class World:
             self.sim.after(self.sim.between(LEASE_S, 12.0), self.thaw, old)
         else:
             old.process.die()
-        self.sim.after(LEASE_S, self.take_over)
+        # On one host, a leader whose process is gone is not waited for.
+        self.sim.after(LEASE_S if freeze else self.sim.between(0.05, LEASE_S), self.take_over)
 
     def thaw(self, old: Leader) -> None:
         """It still does all that it found in its inbox, and finds out that it leads no more."""
@@ -348,6 +352,10 @@ class World:
 
     def latency_s(self) -> float:
         return self.bus.weather.latency_s(self.sim)
+
+    def order_s(self) -> float:
+        """How long an order takes: a machine may be cut off, and find it later."""
+        return self.latency_s() + self.sim.between(0.0, self.orders_late_s)
 
     def lose(self, job: Job, slot: int) -> None:
         """The machine in a slot dies."""

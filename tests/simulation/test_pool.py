@@ -176,6 +176,26 @@ def test_two_leaders_at_once_promise_no_machine_twice() -> None:
         assert sum(world.missing(name) for name in world.jobs) == 1
 
 
+def test_orders_of_a_leader_that_is_gone_break_no_quota() -> None:
+    """Each leader assigns and is gone; its orders are still on their way, and the next one acts."""
+    for seed in range(60):
+        jobs = {"a": (share(wanted=4, quota=2), 2), "b": (share(wanted=4, quota=1), 2)}
+        world = World(seed, jobs, machines=6, orders_late_s=9.0)
+        for _ in range(6):
+            at_message(world, world.sim.random.randrange(1, 12), lambda w=world: depose_soon(w))
+            world.run(world.sim.between(2.0, 14.0))
+            world.crash(world.sim.random.choice(sorted(world.machines)))
+            world.run(world.sim.between(0.0, 4.0))
+            world.repair(1.0)
+        world.orders_late_s = 0.0
+        full = lambda w=world: (w.served("a"), w.served("b")) == (2, 1)  # noqa: E731
+        assert world.run(180.0, done=full), seed
+
+
+def depose_soon(world: World) -> None:
+    world.sim.after(0.0, lambda: world.depose(freeze=world.sim.chance(0.3)))
+
+
 # -- priorities, shares, declarations ------------------------------------------------------------
 
 

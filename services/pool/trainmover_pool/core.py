@@ -120,7 +120,7 @@ def _seen(transition: Transition, event: MachineSeen) -> None:
     ):
         transition.drop("promises", fact.machine)
     recall = state.recalls.get(fact.machine)
-    if recall is not None and recall.job != fact.job:
+    if recall is not None and recall.job != fact.job and not recall.ghost:
         transition.drop("recalls", fact.machine)
 
 
@@ -133,6 +133,10 @@ def _job_seen(transition: Transition, job: str, view: View) -> None:
         there = view.status.machines.get(one.name) in _KNOWN and view.at_s >= one.since_s
         if one.seen.job == job and there and not one.arrived:
             transition.put("machines", one.name, replace(one, arrived=True))
+        recall = transition.state.recalls.get(one.name)
+        laid = recall is not None and recall.ghost and recall.job == job
+        if laid and not transition.state.is_ghost(one, job):
+            transition.drop("recalls", one.name)
 
 
 def _declared(transition: Transition, event: Declared) -> None:

@@ -43,6 +43,7 @@ def decide(transition: Transition) -> None:
         return
     book = tallies(transition.state, transition.now_s)
     _note_many(transition, book.values())
+    _lay_ghosts(transition)  # first: who is assigned meanwhile could be let go as a standby there
     _assign(transition, book)
     _let_silent_go(transition)
     _preempt(transition, book)
@@ -64,6 +65,7 @@ def idle(state: State, now_s: float) -> list[Machine]:
         and one.seen.term == state.term
         and now_s - one.at_s <= FRESH_S
         and one.name not in state.promises
+        and not ((recall := state.recalls.get(one.name)) is not None and recall.ghost)
         and one.name not in unfit
     ]
     return sorted(found, key=lambda one: (one.since_s, one.name))
@@ -155,6 +157,18 @@ def _let_silent_go(transition: Transition) -> None:
             _recall(transition, one, None, f"it is of no use there for {ARRIVE_S:.0f} s")
 
 
+def _lay_ghosts(transition: Transition) -> None:
+    """No planner shall count on a machine that serves another job, or none."""
+    state = transition.state
+    for job in state.views:
+        for one in state.machines.values():
+            busy = one.name in transition.state.recalls or one.name in state.promises
+            if not busy and state.is_ghost(one, job):
+                until_s = transition.now_s + AGAIN_S
+                transition.put("recalls", one.name, Recall(job, until_s=until_s, ghost=True))
+                transition.do(Recalling(one.name, job, None, "its process started over"))
+
+
 def _preempt(transition: Transition, book: dict[str, Tally]) -> None:
     """For each job that waits and that no machine comes to: a standby of one that matters less."""
     coming = _coming(transition.state, transition.now_s)
@@ -183,7 +197,9 @@ def _coming(state: State, now_s: float) -> int:
     """Machines that are idle in a moment: they are let go, or have to hear who leads."""
     lately = [one for one in state.machines.values() if now_s - one.at_s <= FRESH_S]
     recalls = (state.recalls.get(one.name) for one in lately)
-    recalled = sum(recall is not None and not recall.refused for recall in recalls)
+    recalled = sum(
+        recall is not None and not recall.refused and not recall.ghost for recall in recalls
+    )
     return recalled + sum(one.seen.phase == "idle" and one.seen.term < state.term for one in lately)
 
 

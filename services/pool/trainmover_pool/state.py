@@ -113,12 +113,14 @@ class Recall:
         until_s: When it may be asked again, if the machine still serves that job.
         refused: Whether the planner said no, and why.
         needed_by: The job that waits for a machine, if one does.
+        ghost: The machine is not in that job at all, and its planner does not know.
     """
 
     job: str
     until_s: float
     refused: str = ""
     needed_by: str | None = None
+    ghost: bool = False
 
 
 def _none() -> Mapping[Any, Any]:
@@ -158,6 +160,18 @@ class State:
         """How a job stands; None where its planner did not say so lately."""
         view = self.views.get(job)
         return None if view is None or now_s - view.at_s > KNOWN_S else view.status
+
+    def is_ghost(self, machine: Machine, job: str) -> bool:
+        """Whether a planner counts on a machine that was not in its job when it said so.
+
+        The process of the machine started over, and nobody told that planner.
+        """
+        view = self.views.get(job)
+        if view is None or machine.seen.job == job:
+            return False
+        if view.status.machines.get(machine.name) not in ("ready", "warming"):
+            return False
+        return machine.since_s + HOLD_S <= view.at_s <= machine.at_s
 
     def role_of(self, machine: Machine) -> StandbyRole | None:
         """What a machine is in the job that it serves, by the latest answer, however old."""

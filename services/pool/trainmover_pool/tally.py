@@ -107,6 +107,7 @@ def _tally(state: State, job: str, share: JobShare, doubt: int, now_s: float) ->
             have -= 1  # its planner still counts it, or did when it was asked
         elif not goes and _arrives(one, state, now_s):
             have += 1
+    have -= sum(state.is_ghost(one, job) for one in state.machines.values())
     room = math.inf if share.quota is None else share.quota - used - doubt
     return Tally(job, share, status, used, max(0, have), room)
 
