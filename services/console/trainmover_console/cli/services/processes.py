@@ -13,7 +13,7 @@ from typing import Final
 
 import typer
 
-__all__ = ["SERVICES", "agent", "become", "detector_run", "planner_app", "pool_serve"]
+__all__ = ["POOLED", "SERVICES", "agent", "become", "detector_run", "planner_app", "pool_serve"]
 
 SERVICES: Final = {
     ("agent",): "trainmover_executor.agent",
@@ -23,7 +23,7 @@ SERVICES: Final = {
 }
 """Module of the process that each of these commands is."""
 
-_POOLED: Final = "trainmover_executor.pooled"
+POOLED: Final = "trainmover_executor.pooled"
 """What ``trainmover agent --pool`` is: it starts the agent of whichever job it is assigned to."""
 
 planner_app = typer.Typer(help="The service that decides who moves.", no_args_is_help=True)
@@ -38,7 +38,7 @@ def become(argv: Sequence[str]) -> None:
         if tuple(argv[: len(words)]) == words:
             rest = argv[len(words) :]
             if words == ("agent",) and _is_pooled(rest):
-                module = _POOLED  # noqa: PLW2901 - one of two that the word stands for
+                module = POOLED  # noqa: PLW2901 - one of two that the word stands for
             command = [sys.executable, "-m", module, *rest]
             os.execv(sys.executable, command)  # noqa: S606 - becoming it is the purpose
 
