@@ -5,7 +5,7 @@ Commands are at-least-once and idempotent: each carries what it needs to be reco
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
@@ -14,7 +14,9 @@ from trainmover.job.plan import Plan
 from trainmover.job.topology import Frozen, Membership
 
 __all__ = [
+    "ASSIGN_WITHIN_S",
     "AbortMigration",
+    "Assign",
     "BreakStep",
     "Command",
     "Lead",
@@ -129,6 +131,30 @@ class Stop(_Order):
     reason: str
 
 
+ASSIGN_WITHIN_S: Final = 6.0
+"""For so long after a machine of a pool said that it is idle, by its own clock, it takes an
+assignment that answers to it."""
+
+
+class Assign(_Order):
+    """Serve a job: from the leader of a pool to a machine of it.
+
+    Taken once, by a machine that is idle, and only within ``ASSIGN_WITHIN_S`` after it said so: an
+    order that was late changes nothing.
+
+    Attributes:
+        term: Of the pool's leader.
+        job: The job to be a standby of.
+        run: The run of the machine's process that is meant.
+        offer: The offer of the machine that this answers.
+    """
+
+    verb: Literal["assign"] = "assign"
+    job: str
+    run: str
+    offer: int
+
+
 Command = Annotated[
     Lead
     | Start
@@ -139,7 +165,8 @@ Command = Annotated[
     | BreakStep
     | SaveCheckpoint
     | Release
-    | Stop,
+    | Stop
+    | Assign,
     Field(discriminator="verb"),
 ]
 _adapter: TypeAdapter[Command] = TypeAdapter(Command)

@@ -23,8 +23,9 @@ from typer.testing import CliRunner
 from trainmover_console.cli.app import app
 from trainmover_console.reference import cli as reference
 from trainmover_executor.agent.options import parse
+from trainmover_executor.pooled.options import parse as parse_pooled
 
-PASSED_ON = ("planner run", "detector run")
+PASSED_ON = ("planner run", "detector run", "pool serve")
 """Commands whose options go to a service, which reads them."""
 
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -95,7 +96,9 @@ def ours(found: list[str]) -> list[str] | None:
 def test_it_exists(page: str, command: str) -> None:
     found = words(command)
     arguments = ours(found)
-    if arguments is not None and arguments[:1] == ["agent"]:
+    if arguments is not None and arguments[:2] == ["agent", "--pool"]:
+        parse_pooled(arguments[1:])
+    elif arguments is not None and arguments[:1] == ["agent"]:
         parse(arguments[1:])
     elif arguments is not None and " ".join(arguments[:2]) in PASSED_ON:
         known = verbs()[" ".join(arguments[:2])]

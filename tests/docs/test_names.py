@@ -22,7 +22,14 @@ from trainmover_executor.training.step import Step
 MADE = re.compile(r"(out|runs|~|\.venv|trainmover-JOBID|/tmp|/opt|/var|/data|/etc|/dev)(/|$)")
 """Where files are that a run makes, or that other programs have."""
 
-CREATED = {"demo.html", "failures.csv", "out.json", "docker-compose.override.yml", "policy.yaml"}
+CREATED = {
+    "demo.html",
+    "failures.csv",
+    "out.json",
+    "docker-compose.override.yml",
+    "policy.yaml",
+    "pool.yaml",
+}
 """Names that a page gives to files of the reader."""
 
 

@@ -17,7 +17,7 @@ from tests.support.lines import Lines
 
 from trainmover.bus.credentials import Credentials
 from trainmover.bus.nats.bus import NatsBus
-from trainmover.events.executor import StateFollowed
+from trainmover.events.executor import JobLayoutKnown, StateFollowed
 from trainmover.events.machine import MachineReady, MachineRegistered
 
 COMMAND = [sys.executable, "-m", "trainmover_console.cli"]
@@ -112,6 +112,23 @@ class ClusterJob:
                 slots = ready.setdefault((fact.machine, fact.generation), set())
                 slots.add(fact.slot)
                 if [*ready.values()].count(wanted) == standbys:
+                    return
+
+    def wait_until_trains(self, ranks: int, *, timeout_s: float = 120) -> None:
+        """Wait until so many ranks said what they hold: from then on each can be replaced."""
+        asyncio.run(self._until_trains(ranks, timeout_s))
+
+    async def _until_trains(self, ranks: int, timeout_s: float) -> None:
+        known: set[int] = set()
+        async with (
+            asyncio.timeout(timeout_s),
+            self.bus() as bus,
+            aclosing(bus.events(self.name, entity="worker", fact="layout")) as facts,
+        ):
+            async for delivery in facts:
+                assert isinstance(delivery.payload.payload, JobLayoutKnown)
+                known.add(delivery.payload.payload.rank)
+                if len(known) == ranks:
                     return
 
     def wait_until_followed(self, rank: int, *, epoch: int, timeout_s: float = 60) -> None:

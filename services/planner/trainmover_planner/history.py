@@ -54,7 +54,7 @@ def _of_operators(transition: Transition, payload: Frozen) -> None:
     match payload:
         case machine.MachineQuarantined() | operator.MachineUnquarantined():
             steering.apply(transition, payload)
-        case operator.AutomationChanged():
+        case operator.AutomationChanged() | machine.MachineReleased():
             steering.apply(transition, payload)
         case operator.PolicyChanged() | operator.PolicyRefused():
             declaring.apply(transition, payload)

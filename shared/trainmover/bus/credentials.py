@@ -34,6 +34,11 @@ class Credentials:
     creds: Path | None = None
     ca: Path | None = None
 
+    @property
+    def given(self) -> bool:
+        """Whether there is a key at all: the bus asks for one."""
+        return self.nkey is not None or self.creds is not None
+
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """``TRAINMOVER_NATS_NKEY``, ``TRAINMOVER_NATS_CREDS`` and ``TRAINMOVER_NATS_CA``."""

@@ -26,6 +26,8 @@ async def every_fact(
     *,
     unavailable: Callable[[BusUnavailableError], None],
     caught_up: Callable[[], None] | None = None,
+    entity: str = "*",
+    fact: str = "*",
 ) -> AsyncGenerator[Delivery[Envelope], None]:
     """The facts of ``job`` from the first that is stored, in order, endlessly.
 
@@ -34,6 +36,8 @@ async def every_fact(
         job: Job name.
         unavailable: Called before each further attempt.
         caught_up: Called once when everything was read that was stored at the beginning.
+        entity: Only this entity.
+        fact: Only this fact.
     """
     latest = 0
     level = False
@@ -46,7 +50,8 @@ async def every_fact(
 
     while True:
         try:
-            async with aclosing(bus.events(job, caught_up=reached)) as facts:
+            reading = bus.events(job, entity=entity, fact=fact, caught_up=reached)
+            async with aclosing(reading) as facts:
                 async for delivery in facts:
                     # A bus that came back begins with the first again.
                     if delivery.stream_sequence > latest:

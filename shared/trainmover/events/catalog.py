@@ -13,7 +13,7 @@ from trainmover.job.topology import Frozen, Machine
 
 __all__ = ["CATALOG", "EventType", "Speaker", "lookup", "type_of"]
 
-Speaker = Literal["planner", "detector", "machine", "operator"]
+Speaker = Literal["planner", "detector", "machine", "operator", "pool"]
 """Who may say a fact; the bus's permissions hold each to its own. ``operator`` stands for people
 and for tools that speak for them."""
 
@@ -94,6 +94,7 @@ _TYPES: Final = (
     EventType("machine", "warming_failed", machine.MachineWarmingFailed, "machine", kept_s=3600),
     EventType("machine", "lost", machine.MachineLost, "planner"),
     EventType("machine", "quarantined", machine.MachineQuarantined, "planner"),
+    EventType("machine", "released", machine.MachineReleased, "planner"),
     EventType("machine", "noticed", machine.MachineNoticed, "operator"),
     EventType("machine", "unquarantined", operator.MachineUnquarantined, "planner"),
     EventType("automation", "changed", operator.AutomationChanged, "planner"),
@@ -131,6 +132,9 @@ _TYPES: Final = (
     EventType("migration", "committed", migration.MigrationCommitted, "planner"),
     EventType("migration", "aborted", migration.MigrationAborted, "planner"),
     EventType("migration", "failed", migration.MigrationFailed, "planner"),
+    EventType("pool", "seen", machine.PoolMachineSeen, "machine", kept_s=10),
+    EventType("pool", "assigned", machine.PoolMachineAssigned, "pool"),
+    EventType("pool", "recalled", machine.PoolMachineRecalled, "pool"),
 )
 
 CATALOG: Final = MappingProxyType({event.type: event for event in _TYPES})

@@ -1,4 +1,8 @@
-"""Facts about machines and the workers on them; published by agents, except where noted."""
+"""Facts about machines and the workers on them; published by agents, except where noted.
+
+A pool, whose machines several jobs share, has a name as a job has one. Its machines say over and
+over where they are. What they say is complete: nobody has to know what they said before.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,13 @@ __all__ = [
     "MachineQuarantined",
     "MachineReady",
     "MachineRegistered",
+    "MachineReleased",
     "MachineWarming",
     "MachineWarmingFailed",
+    "PoolMachineAssigned",
+    "PoolMachineRecalled",
+    "PoolMachineSeen",
+    "PoolPhase",
     "WorkerExited",
 ]
 
@@ -105,6 +114,19 @@ class MachineQuarantined(Frozen):
     requested_by: str = "policy"
 
 
+class MachineReleased(Frozen):
+    """The planner let a standby go: the pool that it is from needs it elsewhere (by the planner).
+
+    Attributes:
+        generation: The incarnation that is a standby of this job no more.
+    """
+
+    machine: str
+    generation: int = Field(ge=0)
+    reason: str
+    requested_by: str
+
+
 class MachineNoticed(Frozen):
     """Somebody outside announced that a machine will go, or is failing (by anybody).
 
@@ -158,3 +180,55 @@ class LinkLost(Frozen):
     epoch: Epoch
     step: Count
     kind: Literal["reset", "refused"]
+
+
+PoolPhase = Literal["idle", "serving", "leaving"]
+"""What a machine of a pool does: it waits, it runs the agent of one job, or it is about to end."""
+
+
+class PoolMachineSeen(Frozen):
+    """A machine of a pool says where it is: every other second, and at once when that changes.
+
+    Attributes:
+        run: Of the process that says so; another one has another.
+        offer: Number of this fact within the run. An assignment names the offer that it answers.
+        phase: What the machine does.
+        job: The job that it serves; None while it serves none.
+        for_s: Seconds since it began with that.
+        term: The highest term of a leader that it heard; it obeys no earlier one.
+        declines: Jobs that it takes no assignment of for now, and why.
+        labels: Where it is, as agents are told.
+    """
+
+    machine: str
+    run: str = Field(max_length=64)
+    offer: Count
+    phase: PoolPhase
+    job: str | None = Field(default=None, max_length=64)
+    for_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    term: Count = 0
+    declines: Mapping[str, str] = Field(default_factory=dict, max_length=256)
+    labels: Mapping[str, str] = Field(default_factory=dict)
+
+
+class PoolMachineAssigned(Frozen):
+    """The leader of a pool asked a machine to serve a job; the machine decides whether it does."""
+
+    machine: str
+    job: str
+    reason: str
+    term: int
+
+
+class PoolMachineRecalled(Frozen):
+    """The leader of a pool asks a job's planner to let a standby go.
+
+    Attributes:
+        needed_by: The job that waits for a machine; None where only the share of ``job`` decides.
+    """
+
+    machine: str
+    job: str
+    needed_by: str | None = None
+    reason: str
+    term: int

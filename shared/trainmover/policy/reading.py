@@ -14,7 +14,7 @@ from trainmover.errors import ConfigError
 from trainmover.job.topology import Frozen
 from trainmover.policy.model import Policy, Rebalance, Rule, example_of
 
-__all__ = ["MOST_BYTES", "PolicyError", "Problem", "declared", "read"]
+__all__ = ["MOST_BYTES", "File", "PolicyError", "Problem", "declared", "read"]
 
 MOST_BYTES: Final = 65_536
 """A policy becomes a fact, and has to fit into a message."""
@@ -70,7 +70,7 @@ def read(text: str, *, name: str, options: Mapping[str, object] | None = None) -
     Raises:
         PolicyError: The file or an option is wrong.
     """
-    file = _File(name)
+    file = File(name)
     content = file.parse(text)
     given = dict(options or {})
     try:
@@ -106,7 +106,7 @@ def _option_problem(error: Any) -> Problem:
     return Problem(option, f"{_message(error)}.")
 
 
-class _File:
+class File:
     """A file's content as plain values, each scalar a text, and the line that each stands in.
 
     YAML's own idea of what a text means is not asked: ``no`` may be a zone and ``22:00`` a time.
@@ -122,6 +122,44 @@ class _File:
 
         Raises:
             PolicyError: It is no YAML, has unknown keys, or one twice.
+        """
+        content = self.fields(
+            Policy,
+            self.content(
+                text, "a policy is a list of 'key: value' lines, for instance 'automation: ...'"
+            ),
+            (),
+        )
+        rules = content.get("rules")
+        if isinstance(rules, list):
+            content["rules"] = [
+                self.fields(Rule, rule, ("rules", at)) if isinstance(rule, dict) else rule
+                for at, rule in enumerate(rules)
+            ]
+        rebalance = content.get("rebalance")
+        if isinstance(rebalance, dict):
+            content["rebalance"] = self.fields(Rebalance, rebalance, ("rebalance",))
+        self.check()
+        return content
+
+    def check(self) -> None:
+        """Tell of the keys that are wrong.
+
+        Raises:
+            PolicyError: There are some.
+        """
+        if self._problems:
+            raise PolicyError(self._problems)
+
+    def content(self, text: str, otherwise: str) -> dict[str, Any]:
+        """The keys and values of a text.
+
+        Args:
+            text: YAML.
+            otherwise: What is said where it has no keys.
+
+        Raises:
+            PolicyError: It is no YAML, or something else than keys and values.
         """
         size = len(text.encode())
         if size > MOST_BYTES:
@@ -139,23 +177,9 @@ class _File:
         if root is None:
             return {}
         if not isinstance(root, yaml.MappingNode):
-            self._stop(
-                1, "a policy is a list of 'key: value' lines, for instance 'automation: ...'"
-            )
+            self._stop(1, otherwise)
         content = self._value(root, (), seen=set())
         assert isinstance(content, dict)  # noqa: S101 - of a mapping node
-        content = self._fields(Policy, content, ())
-        rules = content.get("rules")
-        if isinstance(rules, list):
-            content["rules"] = [
-                self._fields(Rule, rule, ("rules", at)) if isinstance(rule, dict) else rule
-                for at, rule in enumerate(rules)
-            ]
-        rebalance = content.get("rebalance")
-        if isinstance(rebalance, dict):
-            content["rebalance"] = self._fields(Rebalance, rebalance, ("rebalance",))
-        if self._problems:
-            raise PolicyError(self._problems)
         return content
 
     def problem(self, error: Any) -> Problem:
@@ -200,7 +224,7 @@ class _File:
             content[key.value] = self._value(value, (*path, key.value), seen=seen)
         return content
 
-    def _fields(self, model: type[Frozen], content: dict[str, Any], path: _Path) -> dict[str, Any]:
+    def fields(self, model: type[Frozen], content: dict[str, Any], path: _Path) -> dict[str, Any]:
         """Keys as the file says them become fields; those that are none are told."""
         fields = {_key(name): name for name in model.model_fields}
         found: dict[str, Any] = {}

@@ -1,18 +1,20 @@
-"""What operators may ask the planner besides a migration, and the snapshot it answers with."""
+"""What operators and pools may ask the planner besides a migration, and what they are answered."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
+from trainmover.events.machine import PoolPhase
 from trainmover.events.operator import AutomationMode
 from trainmover.job.plan import Move
 from trainmover.job.topology import Frozen, Membership
 from trainmover.policy.model import Decision, Policy
 
 __all__ = [
+    "POOL_LEASE",
     "AbortRequest",
     "ApproveRequest",
     "AutomationRequest",
@@ -27,8 +29,16 @@ __all__ = [
     "MigrationStatus",
     "PolicyRequest",
     "PolicyStatus",
+    "PoolJobStatus",
+    "PoolMachineStatus",
+    "PoolStatus",
+    "PoolStatusRequest",
     "QuarantineRequest",
     "RejectRequest",
+    "ReleaseRequest",
+    "StandbyRole",
+    "StandbysRequest",
+    "StandbysStatus",
     "StatusRequest",
     "UnquarantineRequest",
 ]
@@ -282,3 +292,120 @@ class JobStatus(Frozen):
     unprotected: int | None = Field(default=None, ge=0)
     automation: AutomationStatus = Field(default_factory=AutomationStatus)
     drain: DrainStatus | None = None
+
+
+POOL_LEASE: Final = "pool"
+"""The service whose lease the leader of a pool holds."""
+
+StandbyRole = Literal["slot", "promised", "ready", "warming", "quarantined", "gone"]
+"""What a machine is in a job: it has a slot, an open plan gives it one, it could be given one, it
+is about to be able to, an operator or policy keeps it out, or it is of no use in its present
+incarnation."""
+
+
+class StandbysRequest(Frozen):
+    """Verb ``standbys``: how is the job provided with machines?
+
+    Attributes:
+        machines: Whose role is asked for.
+    """
+
+    machines: tuple[str, ...] = Field(default=(), max_length=65_536)
+
+
+class StandbysStatus(Frozen):
+    """The reply to ``standbys``.
+
+    Attributes:
+        phase: ``forming``, ``running``, ``held``, ``finished`` or ``failed``.
+        missing: Slots that no machine can fill at present.
+        standbys: Machines that may be given a slot and that no open plan gives one.
+        ready: Those among them that could take some slot at once.
+        machines: The role of each machine that was asked for and is known.
+    """
+
+    ok: Literal[True] = True
+    phase: str
+    missing: int = Field(default=0, ge=0)
+    standbys: int = Field(default=0, ge=0)
+    ready: int = Field(default=0, ge=0)
+    machines: Mapping[str, StandbyRole] = Field(default_factory=dict)
+
+
+class ReleaseRequest(Frozen):
+    """Verb ``release``: let a standby go, for good in its present incarnation.
+
+    Refused where the machine has a slot, or an open plan gives it one.
+
+    Attributes:
+        reason: Why; kept with the fact that follows.
+        requested_by: Who.
+        dry_run: Answer what would happen, and change nothing.
+    """
+
+    machine: str
+    reason: str = "operator request"
+    requested_by: str = "operator"
+    dry_run: bool = False
+
+
+class PoolStatusRequest(Frozen):
+    """Verb ``status`` of a pool."""
+
+
+class PoolMachineStatus(Frozen):
+    """A machine of a pool.
+
+    Attributes:
+        phase: What it says that it does; ``silent`` where it says nothing any more.
+        job: The job that it serves.
+        role: What it is there, by that job's planner; None while that does not know it.
+        for_s: Seconds since it began with that.
+        words: What is under way with it, for people; empty where nothing is.
+    """
+
+    machine: str
+    phase: PoolPhase | Literal["silent"]
+    job: str | None = None
+    role: StandbyRole | None = None
+    for_s: float = 0.0
+    words: str = ""
+    labels: Mapping[str, str] = Field(default_factory=dict)
+
+
+class PoolJobStatus(Frozen):
+    """A job that shares a pool.
+
+    Attributes:
+        phase: Of the job; ``unknown`` where its planner does not answer.
+        machines: Machines of the pool that serve it.
+        standbys: All that it has, its own ones included, and those that are about to come.
+        missing: Slots that wait for a machine.
+        words: What it waits for and why, for people; empty where it waits for nothing.
+    """
+
+    job: str
+    phase: str
+    priority: int
+    wanted: int
+    quota: int | None
+    machines: int
+    standbys: int
+    missing: int = 0
+    words: str = ""
+
+
+class PoolStatus(Frozen):
+    """The reply to ``status`` of a pool.
+
+    Attributes:
+        term: Of its leader.
+        problems: What is wrong with a file that was read since, and is not in force.
+    """
+
+    ok: Literal[True] = True
+    pool: str
+    term: int
+    machines: tuple[PoolMachineStatus, ...]
+    jobs: tuple[PoolJobStatus, ...]
+    problems: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NoReturn, Self
+from typing import Final, Literal, NoReturn, Self
 
 import trainmover
 from trainmover import subjects
@@ -90,16 +90,26 @@ class ServiceOptions:
         )
 
 
-def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Add the job, the bus, who we are to it, health, logs, and the environment of all of them."""
+def add_common_options(
+    parser: argparse.ArgumentParser, *, what: Literal["job", "pool"] = "job"
+) -> None:
+    """Add the job, the bus, who we are to it, health, logs, and the environment of all of them.
+
+    Args:
+        parser: Where to.
+        what: What the service is of. A pool has a name as a job has one.
+    """
     environment = os.environ
     group = parser.add_argument_group("service options")
+    variable = f"TRAINMOVER_{what.upper()}"
     group.add_argument(
-        "--job",
+        f"--{what}",
+        dest="job",
+        metavar=what.upper(),
         type=_job,
-        default=environment.get("TRAINMOVER_JOB"),
-        required="TRAINMOVER_JOB" not in environment,
-        help="job name (TRAINMOVER_JOB)",
+        default=environment.get(variable),
+        required=variable not in environment,
+        help=f"{what} name ({variable})",
     )
     group.add_argument(
         "--nats",

@@ -28,9 +28,16 @@ from trainmover_console.cli.jobs.migration import migration_app
 from trainmover_console.cli.jobs.notice import notice_app
 from trainmover_console.cli.jobs.policy import policy_app
 from trainmover_console.cli.pool.advise import pool_app
+from trainmover_console.cli.pool.status import status as pool_status
 from trainmover_console.cli.services.dashboard import dashboard
 from trainmover_console.cli.services.metrics import metrics
-from trainmover_console.cli.services.processes import agent, become, detector_run, planner_app
+from trainmover_console.cli.services.processes import (
+    agent,
+    become,
+    detector_run,
+    planner_app,
+    pool_serve,
+)
 from trainmover_console.cli.services.relay import relay
 from trainmover_console.cli.services.up import up
 from trainmover_console.cli.tools.bus import bus_app
@@ -120,6 +127,8 @@ app.add_typer(detector_app, name="detector", rich_help_panel=_TOOLS)
 detector_app.command("run")(detector_run)
 app.command(rich_help_panel=_TOOLS)(simulate)
 app.add_typer(pool_app, name="pool", rich_help_panel=_TOOLS)
+pool_app.command("status")(pool_status)
+pool_app.command("serve")(pool_serve)
 
 app.command(rich_help_panel=_SERVICES)(agent)
 app.add_typer(planner_app, name="planner", rich_help_panel=_SERVICES)

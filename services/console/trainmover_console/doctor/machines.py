@@ -14,6 +14,7 @@ from trainmover.events.machine import (
     MachineLost,
     MachineQuarantined,
     MachineRegistered,
+    MachineReleased,
     MachineWarming,
 )
 from trainmover.events.migration import JobFailed, JobFinished, JobFormed, MigrationCommitted
@@ -46,7 +47,11 @@ def announced(facts: Iterable[Envelope]) -> list[Announced]:
                 waiting.pop(offered.name, None)
             case MachineWarming(machine=name, endpoints=endpoints):
                 waiting[name] = tuple(each for slot in endpoints.values() for each in slot)
-            case MachineLost(machine=name) | MachineQuarantined(machine=name):
+            case (
+                MachineLost(machine=name)
+                | MachineQuarantined(machine=name)
+                | MachineReleased(machine=name)
+            ):
                 waiting.pop(name, None)
                 active.pop(name, None)
             case JobFormed(membership=members) | MigrationCommitted(membership=members):

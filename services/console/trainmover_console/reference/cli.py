@@ -20,7 +20,7 @@ from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
 from trainmover_console.cli.app import app
 from trainmover_console.cli.exits import ExitCode
-from trainmover_console.cli.services.processes import SERVICES
+from trainmover_console.cli.services.processes import POOLED, SERVICES
 
 __all__ = ["document", "write"]
 
@@ -128,6 +128,9 @@ def _command(name: str, info: CommandInfo) -> Iterator[str]:
     if rows:
         yield ""
         yield from rows
+    if words == ("agent",):
+        yield from ("", "With `--pool`, which comes before the program's `--`:", "")
+        yield from _service(POOLED)
 
 
 def _service(module: str) -> list[str]:

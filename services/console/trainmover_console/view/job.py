@@ -159,9 +159,19 @@ class JobView:
                 if view.role != "active":
                     view.ready_slots.discard(slot)
                     view.failures[slot] = NotReady.of(failed, said=event.time)
+            case _:
+                self._apply_kept_out(payload)
+
+    def _apply_kept_out(self, payload: Frozen) -> None:
+        """Machines that are given no slot any more, or may be given one again."""
+        match payload:
             case machine.MachineLost(machine=name, reason=reason):
                 view = self._machine(name)
                 view.role, view.slot, view.note = "lost", None, reason
+                view.ready_slots, view.failures = set(), {}
+            case machine.MachineReleased(machine=name, reason=reason):
+                view = self._machine(name)
+                view.role, view.slot, view.note = "released", None, reason
                 view.ready_slots, view.failures = set(), {}
             case machine.MachineQuarantined(machine=name, reason=reason):
                 view = self._machine(name)

@@ -18,6 +18,7 @@ from trainmover.events.machine import (
     MachineLost,
     MachineQuarantined,
     MachineRegistered,
+    MachineReleased,
     WorkerExited,
 )
 from trainmover.job.topology import Membership
@@ -95,7 +96,11 @@ class LivenessDetector:
                 self._finished.discard(registered.name)
                 if not self._holds_slot(registered.name):
                     self._named.discard(registered.name)
-            case MachineLost(machine=machine) | MachineQuarantined(machine=machine):
+            case (
+                MachineLost(machine=machine)
+                | MachineQuarantined(machine=machine)
+                | MachineReleased(machine=machine)
+            ):
                 self._heard_s.pop(machine, None)
                 self._generations.pop(machine, None)
             case _:

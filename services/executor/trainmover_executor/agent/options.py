@@ -17,7 +17,7 @@ from trainmover.runtime.service import ServiceOptions, add_common_options
 from trainmover_executor.agent.address import AUTO
 from trainmover_executor.messages.forks import DEFAULT_ENTRY
 
-__all__ = ["AgentOptions", "parse"]
+__all__ = ["AgentOptions", "label", "parse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,14 +134,19 @@ def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, AgentOptio
         warm_limit=arguments.warm_limit,
         host=arguments.host,
         nats=service.nats,
-        labels=dict(_label(text) for text in arguments.label),
+        labels=dict(label(text) for text in arguments.label),
         metrics_dir=arguments.metrics_dir,
         log_dir=arguments.log_dir,
         worker_entry=arguments.worker_entry,
     )
 
 
-def _label(text: str) -> tuple[str, str]:
+def label(text: str) -> tuple[str, str]:
+    """``KEY=VALUE`` of a command line.
+
+    Raises:
+        ConfigError: It is none.
+    """
     key, separator, value = text.partition("=")
     if not separator or not key:
         raise ConfigError(f"--label {text!r} is not KEY=VALUE, for example --label rack=r7")

@@ -19,6 +19,9 @@ from trainmover.protocol.requests import (
     JobStatus,
     MachineStatus,
     MigrationStatus,
+    StandbyRole,
+    StandbysRequest,
+    StandbysStatus,
 )
 from trainmover.protocol.table import Signal, allows
 from trainmover_planner.machines.assignment import standbys
@@ -154,6 +157,38 @@ def _status(transition: Transition, request: Request) -> Frozen:
     return snapshot(transition.state)
 
 
+def _standbys(transition: Transition, request: Request) -> Frozen:
+    """Short, however large the job is: a pool asks every other second."""
+    wish, state = StandbysRequest.model_validate_json(request.body), transition.state
+    if state.membership is None:
+        return StandbysStatus(phase=state.phase)
+    free = standbys(state)
+    roles = ((name, _standby_role(state, name)) for name in wish.machines)
+    return StandbysStatus(
+        phase=state.phase,
+        missing=len(state.held) if state.phase == "held" else 0,
+        standbys=len(free),
+        ready=sum(bool(host.ready) for host in free),
+        machines={name: role for name, role in roles if role is not None},
+    )
+
+
+def _standby_role(state: State, name: str) -> StandbyRole | None:
+    host = state.inventory.get(name)
+    if host is None:
+        return None
+    role, _ = _role(state, host)
+    if role == "member":
+        return "slot"
+    if role == "joining":
+        return "promised"
+    if role == "quarantined":
+        return "quarantined"
+    if role == "lost" or host.incarnation in state.spent:
+        return "gone"
+    return "ready" if host.ready else "warming"
+
+
 def _unknown(transition: Transition, request: Request) -> Frozen:
     del transition
     raise RequestRefusedError(
@@ -171,7 +206,9 @@ _HANDLERS: MappingProxyType[str, Callable[[Transition, Request], Frozen]] = Mapp
         "reject": steering.reject,
         "automation": steering.automation,
         "quarantine": steering.quarantine,
+        "release": steering.release,
         "unquarantine": steering.unquarantine,
+        "standbys": _standbys,
         "status": _status,
         "policy": explaining.policy,
         "drain": drain.drain,

@@ -1,4 +1,4 @@
-"""What operators steer besides moves: automation, approvals, quarantine.
+"""What is steered besides moves: automation, approvals, quarantine, standbys that a pool recalls.
 
 Each request that is accepted becomes a fact with who and why, so a planner that starts over, and
 everybody who reads the stream, knows it too.
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from trainmover.commands import RequestAccepted
+from trainmover.commands import Release, RequestAccepted
 from trainmover.errors import RequestRefusedError
-from trainmover.events.machine import MachineQuarantined
+from trainmover.events.machine import MachineQuarantined, MachineReleased
 from trainmover.events.operator import AutomationChanged, MachineUnquarantined
 from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
@@ -20,6 +20,7 @@ from trainmover.protocol.requests import (
     AutomationRequest,
     QuarantineRequest,
     RejectRequest,
+    ReleaseRequest,
     UnquarantineRequest,
 )
 from trainmover.protocol.table import Phase
@@ -32,9 +33,18 @@ from trainmover_planner.state.inventory import Host
 from trainmover_planner.state.state import State
 from trainmover_planner.state.transition import Transition
 
-__all__ = ["apply", "approve", "automation", "quarantine", "reject", "say", "unquarantine"]
+__all__ = [
+    "apply",
+    "approve",
+    "automation",
+    "quarantine",
+    "reject",
+    "release",
+    "say",
+    "unquarantine",
+]
 
-Steered = AutomationChanged | MachineQuarantined | MachineUnquarantined
+Steered = AutomationChanged | MachineQuarantined | MachineReleased | MachineUnquarantined
 
 _WORDS = {
     "automatic": "stragglers are moved without asking",
@@ -52,6 +62,8 @@ def apply(transition: Transition, fact: Steered) -> None:
             control = replace(control, mode=mode, reason=reason, requested_by=who)
         case MachineQuarantined(machine=name, reason=reason):
             transition.set(inventory=state.inventory.quarantine(name, reason))
+        case MachineReleased(machine=name, generation=generation):
+            transition.set(inventory=state.inventory.refuse((name, generation)))
         case MachineUnquarantined(machine=name):
             transition.set(inventory=state.inventory.release(name))
             rebalance.forget(transition, name)
@@ -157,6 +169,38 @@ def unquarantine(transition: Transition, request: Request) -> RequestAccepted:
         say(transition, fact, name, request.trace)
     what = "may be used again" if alive else "may be used again once its agent is started anew"
     return RequestAccepted(migration=None, words=f"{wish.machine} {what}")
+
+
+def release(transition: Transition, request: Request) -> RequestAccepted:
+    """Verb ``release``: a standby that no plan counts on goes, and its agent ends.
+
+    Asked for a second time, the agent is told again: whoever asked may not have heard the answer,
+    and an earlier planner may have died over it.
+    """
+    wish = ReleaseRequest.model_validate_json(request.body)
+    state = transition.state
+    host = _host(state, wish.machine)
+    _check_free(state, wish.machine)
+    if state.membership is None or state.over:
+        raise RequestRefusedError(
+            f"The job is {state.phase}.",
+            code="not_running",
+            next_step="Nothing is left to do." if state.over else "Wait until it has formed.",
+        )
+    if not wish.dry_run:
+        name, generation = host.incarnation
+        if host.incarnation not in state.inventory.refused:
+            fact = MachineReleased(
+                machine=name,
+                generation=generation,
+                reason=wish.reason,
+                requested_by=wish.requested_by,
+            )
+            say(transition, fact, f"{name}.{generation}.released", request.trace)
+        # Fenced twice: who took a slot meanwhile knows a later epoch, or registered anew.
+        order = Release(generation=generation, epoch=state.membership.epoch, then="stop")
+        transition.send(name, order, id=f"{state.job}:{name}:{generation}:released")
+    return RequestAccepted(migration=None, words=f"{wish.machine} is a standby no more")
 
 
 def say(

@@ -122,7 +122,7 @@ class Losses:
                 self._leave(name)
             case machine.MachineQuarantined(machine=name, requested_by="policy"):
                 self._leave(name)
-            case machine.MachineQuarantined(machine=name):
+            case machine.MachineQuarantined(machine=name) | machine.MachineReleased(machine=name):
                 self._set_aside.add(name)
                 self._present.discard(name)
             case machine.MachineReady(machine=name):

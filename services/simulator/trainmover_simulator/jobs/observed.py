@@ -258,7 +258,11 @@ class _Fold:
                 self.ready[name].add(slot)
                 if len(self.ready[name]) == wanted:
                     self.warm.append(Took(at_s, max(0.0, at_s - since_s)))
-            case machine.MachineLost(machine=name) | machine.MachineQuarantined(machine=name):
+            case (
+                machine.MachineLost(machine=name)
+                | machine.MachineQuarantined(machine=name)
+                | machine.MachineReleased(machine=name)
+            ):
                 self.gone.add(name)
             case _:
                 pass

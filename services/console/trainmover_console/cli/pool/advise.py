@@ -1,4 +1,4 @@
-"""``trainmover pool``: how many standbys a job needs."""
+"""``trainmover pool advise``: how many standbys a job needs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from trainmover_simulator.jobs.losses import Losses
 
 __all__ = ["pool_app"]
 
-pool_app = typer.Typer(help="How many standbys a job needs.", no_args_is_help=True)
+_HELP = "Machines that several jobs share, and how many standbys a job needs."
+
+pool_app = typer.Typer(help=_HELP, no_args_is_help=True)
 
 
 @pool_app.callback()
 def pool() -> None:
-    """How many standbys a job needs."""
+    """Machines that several jobs share, and how many standbys a job needs."""
 
 
 @pool_app.command("advise")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from trainmover.commands import (
     AbortMigration,
+    Assign,
     BreakStep,
     Command,
     Lead,
@@ -113,10 +114,14 @@ def _on_plan(
             transition.forward(transition.state.live, command)
 
 
-def _on_incarnation(transition: Transition, command: Start | Warm | Release | Stop | Lead) -> None:
+def _on_incarnation(
+    transition: Transition, command: Start | Warm | Release | Stop | Lead | Assign
+) -> None:
     match command:
         case Lead():
             pass
+        case Assign():
+            transition.ignore(command.verb, "only a machine of a pool is assigned to a job")
         case Start():
             _on_start(transition, command)
         case Warm():

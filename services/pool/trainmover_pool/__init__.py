@@ -1,0 +1,1 @@
+"""The pool: which job each shared machine serves."""
