@@ -144,6 +144,7 @@ CATALOGUE = {
     "post_local_sgd": Program(90),
     "own_rates": Program(90, no_crash=_OWN_RATES),
     "decays_in_front": Program(80),
+    "writes_in_front": Program(80),
     "by_hand": Program(90),
     "clipped": Program(90),
     "lookahead": Program(90),

@@ -28,6 +28,7 @@ class Moment:
         large: What is large of the program's variables, by its prints: live tensors.
         written: Parameters that the program wrote to since the vote, where another rank follows
             them: checksums of their beginnings, by name.
+        held: Whether the rank has begun the body of the next step: the code in front of it has run.
     """
 
     position: Position
@@ -39,15 +40,17 @@ class Moment:
     passed: list[WorkDone] = field(default_factory=list)
     large: dict[str, Any] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)
+    held: bool = False
 
     def common(self) -> dict[str, Any]:
-        """What is the same at all ranks, as a portable tree."""
+        """What is the same at all ranks, and ``held`` of this one, as a portable tree."""
         return {
             "place": self.place.to_tree(),
             "placement": self.placement.to_tree(),
             "votes_at_end": self.votes_at_end,
             "accumulates": self.accumulates,
             "passed": [work.to_tree() for work in self.passed],
+            "held": self.held,
         }
 
     def to_tree(self) -> dict[str, Any]:

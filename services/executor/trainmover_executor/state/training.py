@@ -89,7 +89,7 @@ class TrainingState:
         self.optimizers = tuple(optimizers)
         self.others = dict(others)
         besides = [other for other in others.values() if isinstance(other, nn.Module)]
-        self._all_models = (*self.models, *besides)
+        self.all_models = (*self.models, *besides)
         self.structure = Structure(self.models, self.optimizers)
         self._gradients_then: list[weakref.ref[torch.Tensor] | None] = []
         modules = [module for model in self.models for module in model.modules()]
@@ -299,15 +299,15 @@ class TrainingState:
         Those of modules in ``others`` are behind those of ``models``: a target network that is
         in training mode has statistics of its own.
         """
-        return [local_of(buffer) for buffer in self._held("_buffers", self._all_models)]
+        return [local_of(buffer) for buffer in self._held("_buffers", self.all_models)]
 
     @torch.no_grad()
     def load_buffers(self, values: Iterable[Sequence[Any]]) -> None:
         """Put back (index, value) pairs of ``buffers``."""
-        modules = _modules_in(self._all_models)
+        modules = _modules_in(self.all_models)
         held = [(one, name) for one in modules for name in one._buffers]  # noqa: SLF001
         live = {id(one._buffers[name]): (one, name) for one, name in reversed(held)}  # noqa: SLF001
-        owners = [live[id(buffer)] for buffer in self._held("_buffers", self._all_models)]
+        owners = [live[id(buffer)] for buffer in self._held("_buffers", self.all_models)]
         for index, value in values:
             holder, name = owners[index]
             _assign_buffer(holder, name, value)

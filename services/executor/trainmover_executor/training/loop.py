@@ -317,13 +317,17 @@ class TrainingLoop:
             settings=self._state.settings(),
         )
 
-    def _settle(self) -> None:
-        """At a step boundary: finish whatever changes the membership."""
+    def _settle(self, *, held: bool = False) -> None:
+        """At a step boundary: finish whatever changes the membership.
+
+        Args:
+            held: See ``Moment.held``.
+        """
         self._state.forget_passes()
         while self._runtime.latch.is_set or self._handover.pending:
             assert self._moment is not None  # noqa: S101 - somebody looked
             self._timing.enter(Phase.MOVING)
-            self._handover.settle(self._moment)
+            self._handover.settle(replace(self._moment, held=held))
 
     # -- attempts, called by the step ------------------------------------------------------------
 
@@ -339,6 +343,7 @@ class TrainingLoop:
         if redone:
             self._take_back(step, frame)
         else:
+            self._handover.joiner.body_begins()
             self._start.capture(
                 self._handover.committed,
                 whole=self.attempt.keeps_all or self._determinism.rehearses,
@@ -371,7 +376,7 @@ class TrainingLoop:
         self._following.abort()
         if self._determinism.rehearsed:
             return
-        self._settle()
+        self._settle(held=True)
         self._handover.steps_redone += 1
 
     def is_broken(self) -> bool:

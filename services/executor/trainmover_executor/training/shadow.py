@@ -17,10 +17,12 @@ from trainmover_executor.feed.batches.kept import KeptBatch
 from trainmover_executor.messages.worker import Warmed
 from trainmover_executor.moves.course_packing import result_of
 from trainmover_executor.moves.handover import Handover
+from trainmover_executor.moves.joining.front import parameters_of
 from trainmover_executor.position.course import EndCall, OneMoreStep, Stay, TakeOver, Way
 from trainmover_executor.position.ended import EndedCall
 from trainmover_executor.position.moment import Moment
 from trainmover_executor.position.position import Position
+from trainmover_executor.state.handing_over.written import WrittenElsewhere
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.training.calls import Call, StepIterator
@@ -85,6 +87,7 @@ class Shadow:
         self._one_more = False
         self._batches: dict[Any, KeptBatch] = {}
         self._given: Step | None = None
+        self._in_front: WrittenElsewhere | None = None
         self.completed = 0
         self.votes_at_end = False
 
@@ -167,6 +170,8 @@ class Shadow:
         step = Step(index=index, epoch=call.feed.epoch, batch=batch, attempts=self._loop, loop=None)
         self._loop.calls.gave(call, step)
         self._given = step
+        self._in_front = parameters_of(self._state)
+        self._in_front.note()
         return step
 
     def _draw(self, feed: Feed) -> KeptBatch | None:
@@ -268,6 +273,9 @@ class Shadow:
         """The body of a step begins in the sandbox."""
         del frame
         step.put_batch_back()  # where the body has run before
+        if self._in_front is not None and self._in_front.names():
+            self._joiner.writes_in_front = True
+        self._in_front = None
         self._runtime.begin_step()
         self._state.forget_passes()
 

@@ -25,6 +25,7 @@ from trainmover_executor.feed.catching_up import Data, catch_up, keep_up
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.moves.facts import Reports
 from trainmover_executor.moves.joining.coming import NOWHERE, Coming
+from trainmover_executor.moves.joining.front import Front
 from trainmover_executor.moves.joining.waiting import Waiting
 from trainmover_executor.moves.private_state import (
     PRIVATE_STATE_GROUP,
@@ -85,6 +86,10 @@ class Joiner:
         reports: Where facts go.
         private_state: What it keeps for other ranks once it takes part.
         following: The same for state.
+
+    Attributes:
+        writes_in_front: Whether the program wrote to parameters between being given a step and its
+            body, in shadow iterations.
     """
 
     def __init__(
@@ -103,7 +108,9 @@ class Joiner:
         self._reports = reports
         self._coming: Coming | None = None
         self._follower: StateFollower | None = None
+        self._front: Front | None = None
         self._waiting = Waiting(runtime)
+        self.writes_in_front = False
 
     @property
     def committed(self) -> int:
@@ -209,6 +216,16 @@ class Joiner:
         if self._follower is not None:
             follower, self._follower = self._follower, None
             follower.check_proof()
+
+    def body_begins(self) -> None:
+        """A body of training begins: what the code in front of it did is in the state already.
+
+        Raises:
+            ProtocolError: See ``Front.body_begins``.
+        """
+        front, self._front = self._front, None
+        if front is not None:
+            front.body_begins()
 
     # -- the way -----------------------------------------------------------------------------------
 
@@ -385,17 +402,29 @@ class Joiner:
         tree, told = coming.rest, coming.told
         if lost := coming.lost_writes():
             self._refuse(coming, _WRITES_LOST.format(rank=self._runtime.rank, why=lost))
-        self._state.drop_gradients(but=tree["zeroed"])
+        self._take_gradients(tree)
         followed = sorted({*tree["followed"]} - coming.own_writes.names)
         self._following.adopt(followed, parted=tree["parted"])
-        if tree["gradients"] is not None:
-            self._state.load_gradients(tree["gradients"])
-            if coming.voted is not None and self._state.gradient_print() != coming.voted.gradients:
-                self._refuse(coming, _GRADIENTS_LOST.format(rank=self._runtime.rank))
+        then = None if coming.voted is None else coming.voted.gradients
+        if None not in (tree["gradients"], then) and self._state.gradient_print() != then:
+            self._refuse(coming, _GRADIENTS_LOST.format(rank=self._runtime.rank))
         issued, live = self._runtime.latch.issued, self._state.buffers()
         position = coming.position(issued=issued, live=live, settings=settings).to_tree()
         moment = Moment.from_trees(told, position, voted=coming.voted or NOWHERE)
+        if told.get("held") and not tree["followed"]:
+            self._front = Front(
+                self._state,
+                given=coming.arrived,
+                step=moment.place.committed,
+                writes=self.writes_in_front,
+                take_gradients=partial(self._take_gradients, tree),
+            )
         return replace(moment, large=coming.large)
+
+    def _take_gradients(self, tree: dict[str, Any]) -> None:
+        self._state.drop_gradients(but=tree["zeroed"])
+        if tree["gradients"] is not None:
+            self._state.load_gradients(tree["gradients"])
 
     def _refuse(self, coming: Coming, reason: str) -> NoReturn:
         self._reports.refuse(coming.plan, reason)
