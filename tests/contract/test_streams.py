@@ -150,6 +150,7 @@ def test_what_is_said_over_and_over_is_kept_for_a_while_and_all_else_for_good() 
         "machine.warming_failed": 3600,
         "step.progress": 5,
         "incident.updated": 600,
+        "job.analysis_placed": 600,
         "pool.seen": 10,
     }
 
