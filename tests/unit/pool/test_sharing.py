@@ -15,7 +15,7 @@ jobs:
     quota: 4
     agent: --slots 4 --standbys 0 -- train.py --lr "3e-4"
     env: {TRAINMOVER_LINK_SECRET_FILE: /etc/links/gpt}
-    folder: /work/gpt
+    folder: /srv/gpt
   small:
     agent: [--slots, "2", --, train.py]
 settle: 2m
