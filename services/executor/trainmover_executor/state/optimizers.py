@@ -12,13 +12,13 @@ from trainmover.errors import ConfigError
 from trainmover_executor.state.packing.shards import assign, like_parameter, local_of
 
 __all__ = [
-    "apart",
     "inner_optimizers",
     "load_entries",
     "load_optimizer",
     "load_settings",
     "optimizer_tree",
     "refuse_nested",
+    "settings_apart",
     "settings_of",
 ]
 
@@ -60,15 +60,23 @@ def optimizer_tree(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     """Learning rate and the like of each parameter group."""
-    return [
-        {key: value for key, value in group.items() if key != "params"}
-        for group in optimizer.param_groups
-    ]
+    found = [group.copy() for group in optimizer.param_groups]
+    for group in found:
+        del group["params"]
+    return found
 
 
-def apart(value: Any) -> Any:
-    """A setting that nobody changes in place: a learning rate may be a tensor."""
-    return value.clone() if isinstance(value, torch.Tensor) else value
+def settings_apart(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """As ``settings_of``, but nobody changes it in place: a learning rate may be a tensor.
+
+    Taken twice in each step, and a model may have hundreds of groups.
+    """
+    found = settings_of(optimizer)
+    for group in found:
+        for key, value in group.items():
+            if isinstance(value, torch.Tensor):
+                group[key] = value.clone()
+    return found
 
 
 def load_settings(optimizer: torch.optim.Optimizer, settings: list[dict[str, Any]]) -> None:

@@ -24,11 +24,11 @@ from torch.utils.data import DataLoader
 from trainmover.errors import ConfigError
 from trainmover_executor.state.loose import LooseParameters
 from trainmover_executor.state.optimizers import (
-    apart,
     load_optimizer,
     load_settings,
     optimizer_tree,
     refuse_nested,
+    settings_apart,
     settings_of,
 )
 from trainmover_executor.state.packing.codec import encode
@@ -214,10 +214,7 @@ class TrainingState:
             for name, other in self.others.items()
             if isinstance(other, LRScheduler | torch.amp.GradScaler)
         }
-        groups = [
-            [{key: apart(value) for key, value in group.items()} for group in settings_of(each)]
-            for each in self.optimizers
-        ]
+        groups = [settings_apart(each) for each in self.optimizers]
         return {"groups": groups, "others": others}
 
     def compared_settings(self, step: int) -> dict[str, Any]:

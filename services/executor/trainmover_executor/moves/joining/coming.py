@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ import torch
 from trainmover.job.plan import Plan
 from trainmover_executor.links.link import Link
 from trainmover_executor.moves.course_packing import PACKING
+from trainmover_executor.moves.joining.own_extras import keeping_own_extras
 from trainmover_executor.moves.joining.own_writes import OwnWrites
 from trainmover_executor.moves.predict import alike, is_computed, predicted
 from trainmover_executor.moves.private_state import open_private_state
@@ -22,10 +22,9 @@ from trainmover_executor.position.course import place_of_vote, still_open
 from trainmover_executor.position.position import Place, Position, WorkDone
 from trainmover_executor.position.results import Returned
 from trainmover_executor.program.values.large import is_whole
-from trainmover_executor.program.values.plain import is_plain
 from trainmover_executor.state.handing_over.follow import StateFollower
 from trainmover_executor.state.redo import StepStart
-from trainmover_executor.state.rng import capture_rng, restore_rng
+from trainmover_executor.state.rng import capture_rng
 from trainmover_executor.state.training import TrainingState
 
 __all__ = ["NOWHERE", "Coming"]
@@ -225,17 +224,12 @@ class Coming:
         """
         if self.arrived is None:
             return
-        rng = capture_rng()
-        states = {name: extra.state_dict() for name, extra in state.extras.items()}
-        own = copy.deepcopy({name: each for name, each in states.items() if is_plain(each)})
         live = state.buffers()
         buffers = [[index, live[index].clone()] for index in self._changed_here()]
-        self.arrived.restore()
-        for name, each in own.items():
-            state.extras[name].load_state_dict(each)
+        with keeping_own_extras(state):
+            self.arrived.restore()
         state.load_buffers(buffers)
         state.load_buffers(self._alike().items())
-        restore_rng(rng)
         self.own_writes.put_back()
         self._watch(state)
 

@@ -7,18 +7,14 @@ twice. So the state that was given is put back when the body begins.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Final
 
-import torch
-
 from trainmover.errors import ProtocolError
-from trainmover_executor.program.values.plain import is_plain
+from trainmover_executor.moves.joining.own_extras import keeping_own_extras
 from trainmover_executor.state.handing_over.written import WrittenElsewhere
 from trainmover_executor.state.packing.shards import local_of
 from trainmover_executor.state.redo import StepStart
-from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import TrainingState
 
 __all__ = ["Front", "parameters_of"]
@@ -80,14 +76,10 @@ class Front:
                 "had done so already, and no copy of it was kept. Write to parameters in the body "
                 "or behind it, and start the job again from its latest checkpoint"
             )
-        state, settings, rng = self._state, self._state.settings(), capture_rng()
-        extras = {name: extra.state_dict() for name, extra in state.extras.items()}
-        own = copy.deepcopy({name: each for name, each in extras.items() if is_plain(each)})
-        buffers: list[torch.Tensor] = [each.clone() for each in state.buffers()]
-        self._given.restore()
+        state, settings = self._state, self._state.settings()
+        buffers = [each.clone() for each in state.buffers()]
+        with keeping_own_extras(state):
+            self._given.restore()
         self._take_gradients()
-        for name, each in own.items():
-            state.extras[name].load_state_dict(each)
         state.load_buffers(enumerate(buffers))
         state.load_settings(settings)
-        restore_rng(rng)
