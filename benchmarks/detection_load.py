@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -113,28 +115,39 @@ class Fleet:
         return records.reshape(-1)
 
 
-async def send(url: str, *, seconds: int) -> None:
-    """Send batches of machines, spread over each second as machines do."""
-    batches = Fleet(BUS_MACHINES * RANKS_PER_MACHINE).second(1)
+async def send(url: str, batches: Sequence[bytes], seconds: int, together: int) -> None:
+    """Send batches of machines, so many at a time, spread over each second as machines do."""
     async with NatsBus(url, name="load-sender") as bus:
         began = time.monotonic()
-        for second in range(seconds):
-            for slot, data in enumerate(batches):
-                due = began + second + slot / len(batches)
-                if slot % 64 == 0 and (left := due - time.monotonic()) > 0:
-                    await asyncio.sleep(left)
-                await bus.send_telemetry(JOB, f"w-{slot}", data)
+        for second, (slot, data) in itertools.product(range(seconds), enumerate(batches)):
+            due = began + second + slot / len(batches)
+            if slot % together == 0 and (left := due - time.monotonic()) > 0:
+                await asyncio.sleep(left)
+            await bus.send_telemetry(JOB, f"w-{slot}", data)
         await bus.send_telemetry(JOB, LAST, b"")
 
 
-def run_sender(url: str, seconds: int) -> None:
-    asyncio.run(send(url, seconds=seconds))
+def send_second(url: str, seconds: int) -> None:
+    """In a process of its own: the batches of the benchmark."""
+    batches = Fleet(BUS_MACHINES * RANKS_PER_MACHINE).second(1)
+    asyncio.run(send(url, batches, seconds, 64))
 
 
-async def read(url: str, *, seconds: int) -> float:
-    """Processor seconds of this process for each batch that it reads off the bus."""
-    sender = multiprocessing.get_context("spawn").Process(target=run_sender, args=(url, seconds))
-    async with NatsBus(url, name="load-reader") as bus, asyncio.timeout(60 + seconds):
+async def read(
+    url: str, sending: Callable[..., None], *arguments: Any, batches: int, limit_s: float
+) -> float:
+    """Processor seconds of this process for each batch that it reads off the bus.
+
+    Args:
+        url: Of the bus.
+        sending: Sends ``batches``, in a process of its own; called with ``url`` and the rest.
+        arguments: The rest.
+        batches: How many are to come.
+        limit_s: Seconds that it may take.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    sender = spawn.Process(target=sending, args=(url, *arguments))
+    async with NatsBus(url, name="load-reader") as bus, asyncio.timeout(limit_s):
         sender.start()  # it needs longer to make its batches than we to subscribe
         try:
             began, count = 0.0, 0
@@ -147,7 +160,7 @@ async def read(url: str, *, seconds: int) -> float:
         finally:
             sender.terminate()
             sender.join()
-    if (lost := BUS_MACHINES * seconds - count) > 0:
+    if (lost := batches - count) > 0:
         raise RuntimeError(f"{lost} batches were lost on the way, or before anybody listened")
     return took / count
 
@@ -155,7 +168,8 @@ async def read(url: str, *, seconds: int) -> float:
 def reading_s(*, seconds: int) -> float:
     """See ``read``; with a server of its own."""
     with EmbeddedServer() as server:
-        return asyncio.run(read(server.url, seconds=seconds))
+        batches, limit_s = BUS_MACHINES * seconds, 60.0 + seconds
+        return asyncio.run(read(server.url, send_second, seconds, batches=batches, limit_s=limit_s))
 
 
 def measure(ranks: int, *, seconds: int, reading_s: float) -> dict[str, float]:

@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import itertools
 import json
-import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,11 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.detection_load import JOB, LAST, RANKS_PER_MACHINE, Fleet
+from benchmarks.detection_load import JOB, RANKS_PER_MACHINE, Fleet, read, send
 from benchmarks.detection_simulated import detectors
 from benchmarks.placement_verdicts import compare
 from trainmover.bus.embedded import EmbeddedServer
-from trainmover.bus.nats.bus import NatsBus
 from trainmover.detection.guard import Guarded
 from trainmover.events.incident import AnalysisPlaced
 from trainmover.events.migration import JobFormed
@@ -68,51 +66,21 @@ def sent(batches: Iterable[Batch], split: tuple[str, ...]) -> Iterator[bytes]:
     return (encode_batch(stages.apply(batch)) for batch in batches)
 
 
-async def send(url: str, operations: int, split: tuple[str, ...], seconds: int) -> None:
-    """Send batches of machines, spread over each second as machines do."""
+def send_split(url: str, operations: int, split: tuple[str, ...], seconds: int) -> None:
+    """In a process of its own: what agents send under a split."""
     fleet = Fleet(bus_machines(operations) * RANKS_PER_MACHINE, operations=operations)
-    batches = list(sent(fleet.batches(1), split))
-    async with NatsBus(url, name="placement-sender") as bus:
-        began = time.monotonic()
-        for second, (slot, data) in itertools.product(range(seconds), enumerate(batches)):
-            due = began + second + slot / len(batches)
-            if slot % 8 == 0 and (left := due - time.monotonic()) > 0:
-                await asyncio.sleep(left)
-            await bus.send_telemetry(JOB, f"w-{slot}", data)
-        await bus.send_telemetry(JOB, LAST, b"")
-
-
-def run_sender(*arguments: Any) -> None:
-    asyncio.run(send(*arguments))
-
-
-async def read(url: str, operations: int, split: tuple[str, ...], seconds: int) -> float:
-    """Processor seconds of this process for each batch that it reads off the bus."""
-    arguments = (url, operations, split, seconds)
-    sender = multiprocessing.get_context("spawn").Process(target=run_sender, args=arguments)
-    async with NatsBus(url, name="placement-reader") as bus, asyncio.timeout(60 + seconds):
-        sender.start()
-        try:
-            began, count = 0.0, 0
-            async for machine, _ in bus.telemetry(JOB):
-                if machine == LAST:
-                    break
-                began = began or time.process_time()
-                count += 1
-            took = time.process_time() - began
-        finally:
-            sender.terminate()
-            sender.join()
-    if (lost := bus_machines(operations) * seconds - count) > 0:
-        raise RuntimeError(f"{lost} batches were lost on the way, or before anybody listened")
-    return took / count
+    asyncio.run(send(url, list(sent(fleet.batches(1), split)), seconds, 8))
 
 
 def read_once(operations: int, split: tuple[str, ...], number: int) -> float:
     """See ``read``; with a server of its own."""
     del number
     with EmbeddedServer() as server:
-        return asyncio.run(read(server.url, operations, split, READ_SECONDS))
+        arguments = (operations, split, READ_SECONDS)
+        batches, limit_s = bus_machines(operations) * READ_SECONDS, 60.0 + READ_SECONDS
+        return asyncio.run(
+            read(server.url, send_split, *arguments, batches=batches, limit_s=limit_s)
+        )
 
 
 class Judge:

@@ -22,8 +22,13 @@ from trainmover.errors import (
 )
 from trainmover.events.machine import PoolMachineAssigned, PoolMachineRecalled, PoolMachineSeen
 from trainmover.job.topology import Frozen
-from trainmover.protocol.replies import parse, parse_standbys
-from trainmover.protocol.requests import PoolStatus, ReleaseRequest, StandbysRequest
+from trainmover.protocol.replies import parse, parse_as
+from trainmover.protocol.requests import (
+    PoolStatus,
+    ReleaseRequest,
+    StandbysRequest,
+    StandbysStatus,
+)
 from trainmover.runtime.lease import Lease
 from trainmover.tracing import observe
 from trainmover.tracing.seldom import Seldom
@@ -171,7 +176,7 @@ class Pool:
             raw = await self._bus.request(
                 job, "standbys", StandbysRequest(machines=names), timeout_s=_ANSWER_S
             )
-            reply = parse_standbys(raw)
+            reply = parse_as(StandbysStatus, raw)
         except (BusError, ProtocolError) as error:
             self._complain("pool.planner_silent", job=job, reason=str(error))
             return JobUnknown(job)

@@ -1,68 +1,50 @@
-"""The planner's answer to a request, read back."""
+"""What a planner, or the leader of a pool, answered to a request."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from trainmover.commands import Refusal, RequestAccepted
 from trainmover.errors import ProtocolError
-from trainmover.protocol.requests import PolicyStatus, PoolStatus, StandbysStatus
+from trainmover.job.topology import Frozen
 
-__all__ = ["parse", "parse_policy", "parse_pool", "parse_standbys"]
+__all__ = ["parse", "parse_as"]
 
-_REPLY: Final[TypeAdapter[RequestAccepted | Refusal]] = TypeAdapter(RequestAccepted | Refusal)
-_POLICY: Final[TypeAdapter[PolicyStatus | Refusal]] = TypeAdapter(PolicyStatus | Refusal)
-_STANDBYS: Final[TypeAdapter[StandbysStatus | Refusal]] = TypeAdapter(StandbysStatus | Refusal)
-_POOL: Final[TypeAdapter[PoolStatus | Refusal]] = TypeAdapter(PoolStatus | Refusal)
+Answer = TypeVar("Answer", bound=Frozen)
 
 
 def parse(raw: bytes) -> RequestAccepted | Refusal:
-    """What the planner answered.
+    """The answer to a request that something be done.
 
     Raises:
         ProtocolError: It does not parse.
     """
-    accepted: RequestAccepted | Refusal = _parse(_REPLY, raw)
-    return accepted
+    return parse_as(RequestAccepted, raw)
 
 
-def parse_policy(raw: bytes) -> PolicyStatus | Refusal:
-    """What the planner answered about its policy.
+def parse_as(kind: type[Answer], raw: bytes) -> Answer | Refusal:
+    """The answer to a question.
 
-    Raises:
-        ProtocolError: It does not parse.
-    """
-    status: PolicyStatus | Refusal = _parse(_POLICY, raw)
-    return status
-
-
-def parse_standbys(raw: bytes) -> StandbysStatus | Refusal:
-    """What the planner answered about its standbys.
+    Args:
+        kind: What answers it.
+        raw: The reply.
 
     Raises:
         ProtocolError: It does not parse.
     """
-    status: StandbysStatus | Refusal = _parse(_STANDBYS, raw)
-    return status
-
-
-def parse_pool(raw: bytes) -> PoolStatus | Refusal:
-    """What the leader of a pool answered.
-
-    Raises:
-        ProtocolError: It does not parse.
-    """
-    status: PoolStatus | Refusal = _parse(_POOL, raw)
-    return status
-
-
-def _parse(reply: TypeAdapter[Any], raw: bytes) -> Any:
     try:
-        return reply.validate_json(raw)
+        reply: Answer | Refusal = _reply(kind).validate_json(raw)
     except ValidationError as error:
         raise ProtocolError(
-            f"the planner's answer does not parse ({error.error_count()} errors). Are planner and "
-            "command of the same version?"
+            f"the answer does not parse as {kind.__name__} ({error.error_count()} errors). Are "
+            "both sides of the same version?"
         ) from error
+    return reply
+
+
+@lru_cache
+def _reply(kind: type[Frozen]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind | Refusal)  # type: ignore[arg-type] # known when it runs

@@ -13,7 +13,7 @@ from trainmover.bus.memory.broker import MemoryBroker
 from trainmover.bus.memory.bus import MemoryBus
 from trainmover.events.operator import PolicyChanged, PolicyRefused
 from trainmover.policy import PolicyError
-from trainmover.protocol.replies import parse_policy
+from trainmover.protocol.replies import parse_as
 from trainmover.protocol.requests import PolicyRequest, PolicyStatus
 from trainmover_planner import policy_file
 from trainmover_planner.policy_file import PolicyFiles
@@ -53,7 +53,9 @@ async def heard(bus: MemoryBus, *kinds: type) -> list[PolicyChanged | PolicyRefu
 async def status(bus: MemoryBus) -> PolicyStatus:
     while True:
         with contextlib.suppress(Exception):
-            answer = parse_policy(await bus.request(JOB, "policy", PolicyRequest(), timeout_s=1))
+            answer = parse_as(
+                PolicyStatus, await bus.request(JOB, "policy", PolicyRequest(), timeout_s=1)
+            )
             assert isinstance(answer, PolicyStatus)
             return answer
         await asyncio.sleep(0)

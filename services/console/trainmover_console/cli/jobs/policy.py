@@ -11,7 +11,7 @@ from rich.console import Group
 from trainmover.commands import Refusal
 from trainmover.errors import RequestRefusedError
 from trainmover.policy import Policy, PolicyError, Problem, declared, read
-from trainmover.protocol.replies import parse_policy
+from trainmover.protocol.replies import parse_as
 from trainmover.protocol.requests import Explanation, PolicyRequest, PolicyStatus
 from trainmover_console.cli import output
 from trainmover_console.cli.connect import (
@@ -122,7 +122,9 @@ def read_policy(file: Path) -> Policy:
 async def _ask(job: str | None, nats: str | None, request: PolicyRequest) -> PolicyStatus:
     target = Target.find(job, nats)
     async with connect(target) as bus:
-        reply = parse_policy(await bus.request(target.job, "policy", request, timeout_s=5.0))
+        reply = parse_as(
+            PolicyStatus, await bus.request(target.job, "policy", request, timeout_s=5.0)
+        )
     if isinstance(reply, Refusal):
         raise RequestRefusedError(
             f"refused ({reply.code}): {reply.reason}", code=reply.code, next_step=reply.next_step

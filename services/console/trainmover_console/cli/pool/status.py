@@ -10,7 +10,7 @@ from rich.console import Group
 
 from trainmover.commands import Refusal
 from trainmover.errors import RequestRefusedError
-from trainmover.protocol.replies import parse_pool
+from trainmover.protocol.replies import parse_as
 from trainmover.protocol.requests import PoolMachineStatus, PoolStatus, PoolStatusRequest
 from trainmover.subjects import validate_id
 from trainmover_console.cli import output
@@ -36,7 +36,7 @@ def status(
     async def main() -> ExitCode:
         target = _target(pool, nats)
         async with connect(target) as bus:
-            reply = parse_pool(await bus.request(pool, "status", PoolStatusRequest()))
+            reply = parse_as(PoolStatus, await bus.request(pool, "status", PoolStatusRequest()))
         if isinstance(reply, Refusal):
             raise RequestRefusedError(
                 f"refused ({reply.code}): {reply.reason}",
