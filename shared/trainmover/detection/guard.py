@@ -111,7 +111,10 @@ class Guarded:
         """Names of the sections that it looks at; None where it may look at any."""
         if not self._watches or self.quarantined or self.detector is None:
             return frozenset()
-        declared = getattr(self.detector, "reads", None)
+        # What a class declares is not true of one that builds on it and has an observe of its own.
+        known = (vars(each) for each in type(self.detector).__mro__)
+        said = next((names for names in known if names.keys() & {"observe", "reads"}), None)
+        declared = None if said is None else said.get("reads")
         return declared if isinstance(declared, frozenset) else None
 
     def observe(self, windows: Sequence[CollectiveWindow]) -> list[Finding]:

@@ -123,6 +123,21 @@ class OfFacts(BaseDetector):
     """Looks at no telemetry."""
 
 
+class OwnStraggler(StragglerDetector):
+    """A plug-in that builds on a detector of ours, and looks at more than that."""
+
+    def observe(self, window):
+        assert len(window.records)
+        return super().observe(window)
+
+
+class OwnSettings(StragglerDetector):
+    """One that looks at nothing else than ours does."""
+
+    def tick(self, now_s):
+        return super().tick(now_s)
+
+
 def reads(*detectors) -> tuple[str, ...]:
     return allowed_by([Guarded("one", detector).reads for detector in detectors])
 
@@ -133,6 +148,12 @@ def test_what_a_plugin_reads_is_respected():
     assert reads(*ours, OfSteps(), OfFacts()) == STAGES
     assert reads(*ours, Undeclared()) == ()
     assert reads(*ours, OfOperations()) == ()
+
+
+def test_what_a_detector_of_ours_reads_says_nothing_of_a_plugin_that_builds_on_it():
+    assert reads(StragglerDetector()) == STAGES
+    assert reads(OwnSettings()) == STAGES
+    assert reads(OwnStraggler()) == ()
 
 
 def test_one_that_is_not_asked_any_more_needs_nothing():
