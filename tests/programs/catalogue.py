@@ -145,6 +145,7 @@ CATALOGUE = {
     "own_rates": Program(90, no_crash=_OWN_RATES),
     "decays_in_front": Program(80),
     "writes_in_front": Program(80),
+    "restarts_momentum": Program(80),
     "by_hand": Program(90),
     "clipped": Program(90),
     "lookahead": Program(90),

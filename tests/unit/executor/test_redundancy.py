@@ -14,7 +14,7 @@ from trainmover_executor.redundancy.advance import UnpredictableError, advance, 
 from trainmover_executor.redundancy.followed import Followed
 from trainmover_executor.redundancy.follower import Follower, NotFollowedError
 from trainmover_executor.redundancy.layout import redundancy_of
-from trainmover_executor.state.handing_over.written import WrittenElsewhere
+from trainmover_executor.state.handing_over.written import WrittenElsewhere, marks_of_states
 from trainmover_executor.state.optimizers import settings_of
 from trainmover_executor.state.packing.portable import PartedTree, pack_tree, part_tree, unpack_tree
 from trainmover_executor.state.training import TrainingState
@@ -402,3 +402,20 @@ def test_what_is_impossible_is_refused_at_the_start() -> None:
         kind_of("snapshot", (2,), log_obstacle="strange")
     one = Layout(slots=1, ranks_per_slot=2)
     assert kind_of("auto", (0, 1), layout=one) == ("checkpoint", "the job has one machine")
+
+
+@pytest.mark.parametrize("how", ["cleared", "loaded", "reset"])
+def test_state_of_an_optimizer_that_a_program_changes_shows(how: str) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+    before = marks_of_states([optimizer])
+    assert marks_of_states([optimizer]) == before
+    if how == "cleared":
+        optimizer.state.clear()
+    elif how == "loaded":
+        optimizer.load_state_dict(optimizer.state_dict())
+    else:
+        optimizer.state[model.weight]["momentum_buffer"].zero_()
+    assert marks_of_states([optimizer]) != before

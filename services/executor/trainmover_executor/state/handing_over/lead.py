@@ -22,7 +22,7 @@ from trainmover_executor.links.link import Link, LinkBrokenError
 from trainmover_executor.position.moment import Moment
 from trainmover_executor.state.handing_over.arrival import await_arrival
 from trainmover_executor.state.handing_over.transfer import Transferred, receive_tree, send_tree
-from trainmover_executor.state.handing_over.written import WrittenElsewhere
+from trainmover_executor.state.handing_over.written import WrittenElsewhere, marks_of_states
 from trainmover_executor.state.optimizers import settings_of
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.state.units import StateUnits
@@ -83,6 +83,7 @@ class StateLead:
         self._moment = moment
         self._units = StateUnits(state)
         self._elsewhere = WrittenElsewhere(self._units.trained())
+        self._states: list[Any] = []
         self._epoch = epoch
         self._wanted = wanted
         self._current = current
@@ -127,6 +128,7 @@ class StateLead:
         """The step has been taken."""
         if self._met and not self.obstacle:
             self._elsewhere.note()
+            self._states = marks_of_states(self._state.optimizers)
         with self._changed:
             self._stepping = False
             self._changed.notify_all()
@@ -251,8 +253,11 @@ class StateLead:
 
     def _written_elsewhere(self) -> str:
         """What the joiner cannot know of the parameters, for people; empty if nothing."""
-        names = self._elsewhere.names()
-        return f"{names[0]} is written to outside of its optimizer's step" if names else ""
+        if names := self._elsewhere.names():
+            return f"{names[0]} is written to outside of its optimizer's step"
+        if self._states and self._states != marks_of_states(self._state.optimizers):
+            return "what an optimizer keeps of parameters was changed outside of its step"
+        return ""
 
     def _step_of(self, index: int) -> dict[str, Any]:
         if unknown := self._written_elsewhere():

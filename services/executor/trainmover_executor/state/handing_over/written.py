@@ -1,4 +1,4 @@
-"""Which parameters something else than their optimizer has written to.
+"""Which parameters, and which state of optimizers, something else than these has written to.
 
 Whoever follows a rank is told its gradients and takes its optimizer's steps. Averaging weights,
 clipping or blending them is not in these, and may happen in one step of many.
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import zlib
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import torch
 
 from trainmover_executor.state.packing.memory import on_host
 
-__all__ = ["WrittenElsewhere", "beginning_of"]
+__all__ = ["WrittenElsewhere", "beginning_of", "marks_of_states"]
 
 _BEGINNING_BYTES: Final = 1024
 _Beginning: Final = ctypes.c_char * _BEGINNING_BYTES
@@ -75,3 +75,24 @@ def _mark_of(parameter: torch.Tensor) -> _Mark:
         return address, version, 0
     # By its address: a view of a tensor as bytes costs ten times as much.
     return address, version, zlib.crc32(memoryview(_Beginning.from_address(address))[:size])
+
+
+def marks_of_states(optimizers: Sequence[torch.optim.Optimizer]) -> list[Any]:
+    """Differ when a program has cleared, replaced or reset what optimizers keep of parameters.
+
+    By how much there is, and by what is kept of the first parameter: whoever restarts momentum does
+    so for all of them.
+    """
+    return [
+        (id(each.state), len(each.state), [_mark_of_value(one) for one in _first_of(each)])
+        for each in optimizers
+    ]
+
+
+def _first_of(optimizer: torch.optim.Optimizer) -> list[Any]:
+    entries = next(iter(optimizer.state.values()), None)
+    return list(entries.values()) if isinstance(entries, dict) else []
+
+
+def _mark_of_value(value: Any) -> Any:
+    return _mark_of(value) if isinstance(value, torch.Tensor) else None
