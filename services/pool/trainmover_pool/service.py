@@ -86,6 +86,7 @@ class Pool:
         self._numbers = itertools.count(1)
         self._watched: dict[str, asyncio.Task[None]] = {}
         self._wakes: dict[str, asyncio.Event] = {}
+        self._silent: set[str] = set()
         self._complain = Seldom(_log.warning)
 
     async def run(self) -> None:
@@ -178,12 +179,17 @@ class Pool:
             )
             reply = parse_as(StandbysStatus, raw)
         except (BusError, ProtocolError) as error:
-            self._complain("pool.planner_silent", job=job, reason=str(error))
-            return JobUnknown(job)
+            return self._unknown(job, str(error))
         if isinstance(reply, Refusal):
-            self._complain("pool.planner_refused", job=job, reason=reply.reason)
-            return JobUnknown(job)
+            return self._unknown(job, reply.reason)
+        self._silent.discard(job)
         return JobSeen(job, reply, time.monotonic() - asked_s)
+
+    def _unknown(self, job: str, reason: str) -> JobUnknown:
+        if job not in self._silent:  # said once: a job that is declared need not run
+            self._silent.add(job)
+            _log.warning("pool.planner_silent", job=job, reason=reason)
+        return JobUnknown(job)
 
     async def _answer(self, verb: str, body: bytes) -> bytes:
         del body

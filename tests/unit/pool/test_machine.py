@@ -105,7 +105,8 @@ def test_it_leaves_once_its_agent_is_gone() -> None:
     assert (fact.phase, fact.job) == ("leaving", "gpt")
     assert told(state, assign("small", term=9))[1] == []
     _, actions = core.step(state, core.Ended(143), NOW_S + 3)
-    assert core.Exit() in actions
+    reason = "this machine was asked to end"
+    assert actions == (core.Log("pool.served", {"job": "gpt", "reason": reason}), core.Exit())
 
 
 def test_an_idle_one_leaves_at_once() -> None:

@@ -210,6 +210,9 @@ def _on_ended(
     job = state.job
     if job is None:
         return state, ()
+    if state.phase == "leaving":
+        told = Log("pool.served", {"job": job, "reason": "this machine was asked to end"})
+        return replace(state, job=None), (told, Exit())
     ran_s = now_s - state.since_s
     declines = dict(state.declines)
     known = declines.pop(job, None)
@@ -218,11 +221,11 @@ def _on_ended(
         count = 1 + (0 if known is None else known.count)
         wait_s = _FIRST_DECLINE_S * 2.0 ** min(count - 1, _DOUBLINGS)
         declines[job] = Decline(why, now_s + min(_LONGEST_DECLINE_S, wait_s), count)
-    state = replace(state, job=None, declines=MappingProxyType(declines))
     told = Log("pool.served", {"job": job, "reason": why})
-    if state.phase == "leaving":
-        return state, (told, Exit())
-    return replace(state, phase="idle", since_s=now_s), (told,)
+    idle = replace(
+        state, job=None, declines=MappingProxyType(declines), phase="idle", since_s=now_s
+    )
+    return idle, (told,)
 
 
 def _ignored(command: Command, reason: str) -> Log:
