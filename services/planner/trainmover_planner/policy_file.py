@@ -1,8 +1,4 @@
-"""Reads the policy's files, and reads them again while the planner runs.
-
-A file is looked at once a second instead of watched: a mounted configuration is replaced by a link
-of another name, and a file may be on a disk of the network.
-"""
+"""Reads the policy's files, and reads them again while the planner runs."""
 
 from __future__ import annotations
 
@@ -10,16 +6,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
 
 from trainmover.events.operator import PolicyChanged, PolicyRefused
-from trainmover.policy import Policy, PolicyError, Problem, read
-from trainmover.policy.reading import MOST_BYTES
+from trainmover.policy import Policy, PolicyError, read
+from trainmover.runtime.declared import LOOK_S, MOST_PROBLEMS, look_at, text_of
 from trainmover_planner.rules.declaring import COMMAND_LINE
 
 __all__ = ["PolicyFiles", "refused"]
-
-_LOOK_S: Final = 1.0
 
 
 class PolicyFiles:
@@ -53,7 +46,7 @@ class PolicyFiles:
     async def changes(self) -> AsyncGenerator[PolicyChanged | PolicyRefused, None]:
         """What is declared from each change of a file on; it never ends."""
         while self._file is not None or self._shadow is not None:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(LOOK_S)
             # In a thread: a disk of the network may not answer, and the planner must go on.
             found = await asyncio.to_thread(self._look)
             if found == self._seen:
@@ -65,7 +58,7 @@ class PolicyFiles:
                 yield refused(error, source=str(self._file or self._shadow))
 
     def _look(self) -> tuple[bytes | str | None, ...]:
-        return tuple(None if path is None else _content(path) for path in self._paths)
+        return tuple(None if path is None else look_at(path) for path in self._paths)
 
     @property
     def _paths(self) -> tuple[Path | None, Path | None]:
@@ -73,7 +66,7 @@ class PolicyFiles:
 
     def _read(self, *content: bytes | str | None) -> PolicyChanged:
         texts = [
-            "" if path is None else _text(path, found)
+            "" if path is None or found is None else text_of(path, found)
             for path, found in zip(self._paths, content, strict=True)
         ]
         shadow: Policy | None = None
@@ -90,27 +83,4 @@ class PolicyFiles:
 
 def refused(error: PolicyError, *, source: str) -> PolicyRefused:
     """What is wrong, as a fact."""
-    return PolicyRefused(source=source, problems=tuple(map(str, error.problems[:_MOST])))
-
-
-_MOST: Final = 20
-
-
-def _content(path: Path) -> bytes | str:
-    """The bytes of a file, or why it cannot be read."""
-    try:
-        if path.exists() and not path.is_file():
-            return "it is no file. A pipe can be read once only: write it to a file."
-        with path.open("rb") as file:
-            return file.read(MOST_BYTES + 1)
-    except OSError as error:
-        return f"it cannot be read: {error.strerror or error}. Is the path right?"
-
-
-def _text(path: Path, content: bytes | str | None) -> str:
-    if isinstance(content, str):
-        raise PolicyError([Problem(str(path), content)])
-    try:
-        return (content or b"").decode()
-    except UnicodeDecodeError:
-        raise PolicyError([Problem(str(path), "it is no text in UTF-8.")]) from None
+    return PolicyRefused(source=source, problems=tuple(map(str, error.problems[:MOST_PROBLEMS])))

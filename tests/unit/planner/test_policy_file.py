@@ -24,7 +24,7 @@ JOB = "job"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy_file, "_LOOK_S", 0.01)
+    monkeypatch.setattr(policy_file, "LOOK_S", 0.01)
 
 
 @contextlib.asynccontextmanager

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from trainmover.policy import PolicyError
 from trainmover.policy.sharing import read_sharing
+from trainmover_pool.sharing_file import SharingFile
 
 GOOD = """
 jobs:
@@ -52,3 +56,22 @@ def test_what_is_wrong_is_told_with_its_line(text: str, line: int, words: str) -
         read_sharing(text, name="pool.yaml")
     assert f"pool.yaml:{line}: " in str(caught.value)
     assert words in str(caught.value)
+
+
+def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "pool.yaml"
+    file.write_bytes(b"\xff\xfe\x00jobs")
+    with pytest.raises(PolicyError, match="no text in UTF-8"):
+        SharingFile(file).load()
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pool.yaml"
+    os.mkfifo(pipe)
+    with pytest.raises(PolicyError, match="A pipe can be read once only"):
+        SharingFile(pipe).load()
+
+
+def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="cannot be read: No such file"):
+        SharingFile(tmp_path / "none.yaml").load()

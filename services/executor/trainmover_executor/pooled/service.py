@@ -17,6 +17,7 @@ from trainmover.bus.protocol import Bus
 from trainmover.errors import BusError, BusUnavailableError, PermissionDeniedError, TrainMoverError
 from trainmover.policy import Problem
 from trainmover.policy.sharing import JobShare, read_sharing
+from trainmover.runtime.declared import look_at, text_of
 from trainmover.tracing.observe import get_logger, new_event
 from trainmover_executor.forkserver.child import die_with_parent
 from trainmover_executor.pooled import core
@@ -204,11 +205,10 @@ class PooledMachine:
         """What this machine's own file says about a job.
 
         Raises:
-            PolicyError: The file is wrong.
-            OSError: It cannot be read.
+            PolicyError: The file is wrong, or cannot be read.
         """
         path = self._options.jobs
-        share = read_sharing(path.read_text(), name=str(path)).jobs.get(job)
+        share = read_sharing(text_of(path, look_at(path)), name=str(path)).jobs.get(job)
         if share is None:
             raise TrainMoverError(
                 str(Problem(str(path), f"there is no job {job!r} in it. Add it."))
