@@ -81,6 +81,7 @@ CATALOGUE = {
     "progress": Program(100),
     "islice": Program(90),
     "meters": Program(105),
+    "reference": Program(120, ends=(30, 60), between=True),
     "own_generators": Program(100),
     "gan": Program(100),
     "fifth_step": Program(100),

@@ -19,6 +19,21 @@ class Meter:
         self.count, self.seen = count, [count]
 
 
+class Phase:
+    """As a reference's logger: the meters are made when they are first asked for."""
+
+    def __init__(self) -> None:
+        self.meters: Any = collections.defaultdict(list)
+        self.best: Any = None
+        self.last: Any = Record("none")
+
+    def again(self) -> Phase:
+        other = Phase()
+        other.meters["loss"] = [Meter(4), Meter(5)]
+        other.last = None
+        return other
+
+
 class Record:
     def __init__(self, name: str) -> None:
         self.name = name
@@ -41,6 +56,48 @@ def nested() -> tuple[Any, Any]:
     return {"a": [Meter(1)]}, {"a": [Meter(5), Meter(6)]}
 
 
+def filled() -> tuple[Any, Any]:
+    return {}, {"a": Meter(7), "b": Meter(8)}
+
+
+def filled_by_default() -> tuple[Any, Any]:
+    return collections.defaultdict(list), {"a": [Meter(7)]}
+
+
+def filled_list() -> tuple[Any, Any]:
+    return [], [Meter(5), 6]
+
+
+def of_numbers_before() -> tuple[Any, Any]:
+    return [1, 2], [Meter(5)]
+
+
+def emptied() -> tuple[Any, Any]:
+    return {"a": Meter(1)}, {}
+
+
+def emptied_inside() -> tuple[Any, Any]:
+    return {"a": [Meter(1)], "b": Meter(2)}, {"a": [], "b": Meter(3)}
+
+
+def filled_inside() -> tuple[Any, Any]:
+    return {"a": [], "b": Meter(2)}, {"a": [Meter(1)], "b": Meter(3)}
+
+
+def deep() -> tuple[Any, Any]:
+    phase = Phase()
+    phase.meters["loss"] = [Meter(3)]
+    phase.best = Record("best")
+    return {"a": Phase()}, {"a": phase, "b": phase.again()}
+
+
+CASES = [
+    *(keyed, listed, queued, nested),
+    *(filled, filled_by_default, filled_list, of_numbers_before),
+    *(emptied, emptied_inside, filled_inside, deep),
+]
+
+
 def shown(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: shown(each) for key, each in value.items()}
@@ -48,10 +105,12 @@ def shown(value: Any) -> Any:
         return [shown(each) for each in value]
     if isinstance(value, Meter):
         return value.count, value.seen
+    if isinstance(value, Phase):
+        return type(value.meters), shown(dict(value.meters)), shown(value.best), shown(value.last)
     return vars(value) if isinstance(value, Record) else value
 
 
-@pytest.mark.parametrize("make", [keyed, listed, queued, nested])
+@pytest.mark.parametrize("make", CASES)
 def test_another_process_has_as_many_of_the_same_kinds(make: Any) -> None:
     def there() -> dict[str, Any]:
         meters, later = make()
@@ -78,6 +137,22 @@ def test_another_process_has_as_many_of_the_same_kinds(make: Any) -> None:
     assert here(renamed) == ([], expected[0])
 
 
+@pytest.mark.parametrize("make", CASES)
+def test_what_an_aborted_step_did_to_a_container_is_taken_back(make: Any) -> None:
+    def program() -> Any:
+        meters, later = make()
+        variables, same, before = LoopVariables([]), meters, shown(meters)
+        variables.keep(sys._getframe())
+        meters.clear()
+        meters.update(later) if isinstance(meters, dict) else meters.extend(later)
+        variables.put_back(sys._getframe())
+        assert meters is same
+        return shown(meters), before
+
+    now, before = program()
+    assert now == before
+
+
 def test_members_of_an_aborted_step_are_taken_back() -> None:
     def program() -> tuple[Any, Any, Any]:
         meters, log = {"a": Meter(1)}, [Record("first")]
@@ -91,3 +166,45 @@ def test_members_of_an_aborted_step_are_taken_back() -> None:
         return meters["a"] is first, shown(meters), shown(log)
 
     assert program() == (True, {"a": (1, [1])}, [{"name": "first"}])
+
+
+def test_objects_where_none_were_before_come_to_another_process() -> None:
+    def run(load: dict[str, Any] | None) -> Any:
+        best, first, last = None, [], Record("first")
+        phase = Phase()
+        variables = LoopVariables([])
+        variables.changed(sys._getframe())
+        if load is not None:
+            missing = variables.load(load, sys._getframe())
+            assert [path for path in missing if "run@" in path] == []
+            return shown(best), first, shown(last), shown(phase), type(phase)
+        best, first, last = Record("best"), Record("other"), None
+        phase = phase.again()
+        phase.best = Meter(9)
+        told = unpack_tree(pack_tree(variables.changed(sys._getframe())))
+        return told, (shown(best), shown(first), shown(last), shown(phase), type(phase))
+
+    told, expected = run(None)
+    best, first, *rest = run(told)
+    assert (best, shown(first), *rest) == expected
+
+
+def test_names_that_a_body_gave_to_other_objects_name_the_first_again() -> None:
+    def program(*, lets_go: bool) -> None:
+        meters, record, best = {"a": Meter(1)}, Record("first"), None
+        same, alike = meters, record
+        variables = LoopVariables([])
+        variables.keep(sys._getframe())
+        if lets_go:
+            meters, record = None, None
+        elif best is None:
+            meters, record, best = {"b": Meter(2)}, Record("second"), Record("best")
+        variables.put_back(sys._getframe())
+        assert meters is same
+        assert shown(meters) == {"a": (1, [1])}
+        assert record is alike
+        assert record.name == "first"
+        assert best is None
+
+    program(lets_go=False)
+    program(lets_go=True)

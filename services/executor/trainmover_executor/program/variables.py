@@ -22,9 +22,10 @@ import torch
 from torch import nn
 
 from trainmover.errors import ProtocolError
-from trainmover_executor.program.looking.finding import MEMBERS_OF, Finder, Root, Variable
+from trainmover_executor.program.looking.finding import Finder, Root, Variable
 from trainmover_executor.program.looking.modules import Newcomers
-from trainmover_executor.program.looking.parts import Held, Paths
+from trainmover_executor.program.looking.parts import Paths
+from trainmover_executor.program.looking.shapes import SHAPES, Members, Shape, bare
 from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.large import is_whole
 from trainmover_executor.program.values.lasting import LastingValues
@@ -182,7 +183,7 @@ class LoopVariables:
         return {path: self._tree(path, value, shared) for path, value in held.items()}, held
 
     def _tree(self, path: str, value: Any, shared: Shared) -> Any:
-        if isinstance(value, Held):
+        if isinstance(value, Shape):
             return value.tree()
         large = self.lasting.tree(path, value)
         return portable(value, shared) if large is None else large
@@ -218,8 +219,8 @@ class LoopVariables:
         shared: dict[str, Any] = {**contents}
         taken: set[int] = set()
         paths = Paths(missing)
-        self._put_members(missing, frame, held, paths)
-        for path in [path for path in missing if path.endswith(MEMBERS_OF)]:
+        self._put_shapes(missing, frame, held=held, contents=contents)
+        for path in [path for path in missing if path != bare(path)]:
             not_here.add(path)
             del missing[path]
         for one in self._finder.all(frame, live=False, everything=True, paths=paths):
@@ -240,21 +241,53 @@ class LoopVariables:
                 put(path.rpartition(".")[2], restored(missing.pop(path), held.get(path), shared))
         return sorted({*missing, *not_here})
 
-    def _put_members(
+    def _put_shapes(
         self,
         missing: dict[str, Any],
         frame: FrameType | None,
+        *,
         held: Mapping[str, Any],
-        paths: Paths,
+        contents: Mapping[str, torch.Tensor],
     ) -> None:
-        """Have containers of objects hold as many as there were; what is in them comes next."""
-        for one in self._finder.all(frame, live=False, everything=True, paths=paths):
-            if isinstance(one.value, Held) and one.path in missing:
-                tree = missing.pop(one.path)
-                if one.path in held:
-                    held[one.path].put_back()
-                elif not equal(one.value.tree(), tree):
-                    one.value.become(tree, missing, one.path.removesuffix(MEMBERS_OF))
+        """Have objects and containers be there, as many as there were; what is in them comes next.
+
+        What is made holds nothing yet: what it is to hold is made when it is looked at again.
+        """
+        paths, left = Paths(missing), -1
+        while left != (left := len(missing)):
+            for one in self._finder.all(frame, live=False, everything=True, paths=paths):
+                self._put_shape(one, missing, held=held, contents=contents)
+            for root, names, put in self._finder.roots(frame, live=False):
+                for path in missing:
+                    holder, _, name = bare(path).rpartition(".")
+                    if path != bare(path) and holder == root and name not in names:
+                        put(name, None)  # it stands for nothing here yet
+
+    @staticmethod
+    def _put_shape(
+        one: Variable,
+        missing: dict[str, Any],
+        *,
+        held: Mapping[str, Any],
+        contents: Mapping[str, torch.Tensor],
+    ) -> None:
+        here, path = one.value, bare(one.path)
+        value = here.of if isinstance(here, Shape) else here
+        for shape in SHAPES:
+            if (marked := path + shape.MARK) in missing:
+                tree, kept = missing.pop(marked), held.get(marked)
+                if kept is None:
+                    wanted = shape.like(tree, value, missing, path, contents)
+                else:
+                    kept.put_back()
+                    wanted = kept.of
+                if wanted is not value:
+                    one.put(wanted)
+                return
+        if isinstance(here, Members) and path in missing:
+            value.clear()  # it is empty there, or holds plain values
+        elif isinstance(here, Shape) and path in missing:
+            one.put(None)
 
     @staticmethod
     def _restored(path: str, tree: Any, like: Any, shared: dict[str, Any]) -> Any:

@@ -30,10 +30,8 @@ from trainmover_executor.program.looking.parts import (
     MOST_MEMBERS,
     NO_PATHS,
     SCALARS,
-    Held,
     Paths,
     Seen,
-    entries_of,
     is_looked_into,
     is_mere_code,
     is_passed_over,
@@ -41,18 +39,17 @@ from trainmover_executor.program.looking.parts import (
     nowhere,
     parts_of,
 )
+from trainmover_executor.program.looking.shapes import Kind, Members, entries_of
 from trainmover_executor.program.values.lasting import LastingValues
 from trainmover_executor.program.values.named import CODE, is_named
 from trainmover_executor.program.values.plain import CONTAINERS, is_generator, is_plain
 from trainmover_executor.state.training import Stateful
 
-__all__ = ["MEMBERS_OF", "Finder", "Root", "Variable"]
+__all__ = ["Finder", "Root", "Variable"]
 
 Root = tuple[str, dict[str, Any], Callable[[str, Any], None]]
 """Where variables live: path, names and values, how to set one."""
 
-MEMBERS_OF: Final = "[]"
-"""Ends the path of a variable that says which members a container has."""
 _DEPTH: Final = 8
 _STEP_IN_LIBRARIES: Final = 3
 """Objects of installed packages, a framework's trainer say, are large, and mostly no state."""
@@ -184,10 +181,12 @@ class Finder:
             return
         seen.add(id(value))
         if kind in CONTAINERS and len(value) <= MOST_MEMBERS:
-            yield from self._visit_items(value, path, seen, depth)
+            yield from self._visit_items(value, path, put, seen, depth)
         elif (parts := parts_of(value, is_loader=id(value) in self._data)) is not None:
             of = value if isinstance(value, type) else kind
             mine = kind in BAGS or is_of_script(of.__module__)
+            if mine and of is kind and is_named(kind):
+                yield Variable(f"{path}{Kind.MARK}", Kind(value), put)
             deeper = depth + (1 if mine else _STEP_IN_LIBRARIES)
             for name, member, setter in parts:
                 yield from self._visit(member, f"{path}.{name}", setter, seen, deeper)
@@ -246,17 +245,19 @@ class Finder:
         for name, value in hooks_of(module):
             yield from self._visit(value, f"{path}.{name}", nowhere, seen, 0)
 
-    def _visit_items(self, value: Any, path: str, seen: Seen, depth: int) -> Iterator[Variable]:
+    def _visit_items(
+        self, value: Any, path: str, put: Callable[[Any], None], seen: Seen, depth: int
+    ) -> Iterator[Variable]:
         if not isinstance(value, tuple | set | frozenset):
-            yield Variable(f"{path}{MEMBERS_OF}", Held(value), nowhere)
+            yield Variable(f"{path}{Members.MARK}", Members(value), put)
         for key, member in entries_of(value):
             if isinstance(value, tuple):
                 if is_plain(member):
                     continue  # a tuple cannot be written
-                put: Callable[[Any], None] = nowhere
+                write: Callable[[Any], None] = nowhere
             else:
-                put = partial(value.__setitem__, key)
-            yield from self._visit(member, f"{path}[{key!r}]", put, seen, depth + 1)
+                write = partial(value.__setitem__, key)
+            yield from self._visit(member, f"{path}[{key!r}]", write, seen, depth + 1)
 
 
 def _is_module(frame: FrameType) -> bool:

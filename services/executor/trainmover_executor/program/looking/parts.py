@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import collections
 import contextlib
 import functools
 import inspect
@@ -11,7 +10,7 @@ import queue
 import re
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -21,22 +20,17 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from trainmover_executor.program.frames import is_program
-from trainmover_executor.program.values.named import of_name, tree_of_name
 from trainmover_executor.program.values.plain import CONTAINERS, is_generator, is_plain
-from trainmover_executor.program.values.restored import restored
-from trainmover_executor.program.values.trees import TAG, portable
 
 __all__ = [
     "BAGS",
     "MOST_MEMBERS",
     "NO_PATHS",
     "SCALARS",
-    "Held",
     "Part",
     "Paths",
     "Seen",
     "cells_of",
-    "entries_of",
     "is_looked_into",
     "is_mere_code",
     "is_own",
@@ -45,6 +39,7 @@ __all__ = [
     "members_of",
     "nowhere",
     "parts_of",
+    "set_attribute",
     "slots_of",
 ]
 
@@ -176,13 +171,14 @@ def members_of(value: Any) -> list[Part]:
         names = slots_of(type(value))  # type: ignore[arg-type] # classes are hashable
         held |= {name: getattr(value, name) for name in names if hasattr(value, name)}
     return [
-        (name, each, partial(_set, value, name))
+        (name, each, partial(set_attribute, value, name))
         for name, each in held.items()
         if (type(each) in kinds if plain else True) and not name.startswith("__")
     ]
 
 
-def _set(holder: Any, name: str, value: Any) -> None:
+def set_attribute(holder: Any, name: str, value: Any) -> None:
+    """Set an attribute of any object, also of one that is frozen."""
     try:
         setattr(holder, name, value)
     except (AttributeError, TypeError, ValueError):  # frozen, and another field cannot be carried
@@ -224,88 +220,7 @@ def nowhere(value: Any) -> None:
     del value
 
 
-# -- containers of objects -----------------------------------------------------------------------
-
-
-def entries_of(container: Any) -> list[tuple[Any, Any]]:
-    """(key or index, member) of a dictionary or a sequence; none of a set."""
-    if isinstance(container, dict):
-        return list(container.copy().items())
-    ordered = isinstance(container, list | tuple | collections.deque)
-    return list(enumerate(container)) if ordered else []
-
-
-class Held:
-    """Which members a container has, apart from what they are.
-
-    A program makes objects while it trains: a meter for each phase, a record for each epoch. A
-    joiner has to have as many before it can be told what is in them.
-
-    Args:
-        container: A dictionary, a list or a deque.
-    """
-
-    def __init__(self, container: Any) -> None:
-        self._container = container
-        self._entries = entries_of(container)
-
-    def tree(self) -> dict[str, Any]:
-        """Keys, and by which name the class of each member is found; portable."""
-        keys = [portable(key) if is_plain(key) else None for key, _ in self._entries]
-        kinds = [
-            "" if is_plain(member) else tree_of_name(type(member)) or ""
-            for _, member in self._entries
-        ]
-        return {TAG: "held", "keys": keys, "kinds": kinds}
-
-    def put_back(self) -> None:
-        """Have the container hold the members that it held when this was made."""
-        self._write(self._entries)
-
-    def become(self, tree: Mapping[str, Any], values: Mapping[str, Any], path: str) -> None:
-        """Have the container hold members like those of another process.
-
-        Args:
-            tree: What ``tree`` said there.
-            values: What was told of all variables, by path: what new members are made of.
-            path: Of the container.
-        """
-        mine = dict(self._entries)
-        entries = []
-        for told, kind in zip(tree["keys"], tree["kinds"], strict=True):
-            key = restored(told, None)
-            where, member = f"{path}[{key!r}]", mine.get(key)
-            if key not in mine or (kind and kind != tree_of_name(type(member))):
-                member = _made(kind, values, where)
-            entries.append((key, member))
-        self._write(entries)
-
-    def _write(self, entries: list[tuple[Any, Any]]) -> None:
-        container = self._container
-        if [(key, id(each)) for key, each in entries_of(container)] == [
-            (key, id(each)) for key, each in entries
-        ]:
-            return
-        container.clear()
-        if isinstance(container, dict):
-            container.update(entries)
-        else:
-            container.extend(member for _, member in entries)
-
-
-def _made(kind: str, values: Mapping[str, Any], path: str) -> Any:
-    """A new member: a plain value, or an object of the program's own without its constructor."""
-    if not kind:
-        return restored(values[path], None) if path in values else None
-    made = object.__new__(of_name(kind))
-    for name in [name for name in values if name.startswith(f"{path}.")]:
-        attribute = name.removeprefix(f"{path}.")
-        if attribute.isidentifier():
-            _set(made, attribute, restored(values[name], None))
-    return made
-
-
-_STEP: Final = re.compile(r"[.\[]")
+_STEP: Final = re.compile(r"[.\[(]")
 
 
 class Paths:
