@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from trainmover_executor.worker.adapters.files import WithheldWrites, flush_files
+from trainmover_executor.worker.adapters.names import OwnPaths
 
 
 @pytest.fixture
 def writes() -> Iterator[WithheldWrites]:
-    withheld = WithheldWrites()
+    withheld = WithheldWrites(OwnPaths())
     yield withheld
     withheld.end()
 
@@ -140,6 +141,49 @@ def test_closed_files_and_other_modes_are_nobodys_business(
     assert theirs.read_text() == "step\n1\n"
 
 
+def test_what_a_shadow_made_it_may_write_again(tmp_path: Path, writes: WithheldWrites) -> None:
+    path = tmp_path / "cache.txt"
+    path.write_text("head\n")
+    with path.open("a") as file:
+        file.write("more\n")
+    assert path.read_text() == "head\nmore\n"
+    writes.begin_iterations()
+    del writes
+
+
+def test_a_file_that_must_be_new_is_made_by_the_job(theirs: Path, writes: WithheldWrites) -> None:
+    with theirs.open("x") as file:
+        file.write("shadow\n")
+    with theirs.with_name("lock").open("x") as file:
+        file.write("shadow\n")
+    assert theirs.read_text() == "step\n1\n"
+    assert not theirs.with_name("lock").exists()
+    del writes
+
+
+def test_numpy_writes_what_the_program_asks_for(theirs: Path, writes: WithheldWrites) -> None:
+    np.save(theirs.with_name("fresh.npy"), np.arange(3))
+    assert np.load(theirs.with_name("fresh.npy")).tolist() == [0, 1, 2]
+    with theirs.with_name("job.npy").open("wb") as file:
+        np.save(file, np.arange(5))
+    writes.begin_iterations()
+    writes.end()
+    again = WithheldWrites(OwnPaths())
+    np.save(theirs.with_name("job.npy"), np.arange(3))
+    again.end()
+    assert np.load(theirs.with_name("job.npy")).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_library_makes_what_it_appends_to(tmp_path: Path, writes: WithheldWrites) -> None:
+    """A download is resumed: it is opened to be appended to, and renamed when it is whole."""
+    path = tmp_path / "blob.incomplete"
+    source = f"with open({str(path)!r}, 'ab') as file:\n    file.write(b'content')\n"
+    place = Path(pytest.__file__).with_name("hub.py")
+    exec(compile(source, str(place), "exec"), {"__name__": "hub"})
+    assert path.read_bytes() == b"content"
+    del writes
+
+
 def test_libraries_write_where_they_will(theirs: Path, writes: WithheldWrites) -> None:
     """Caches and locks are each process's own."""
     source = f"with open({str(theirs)!r}, 'w') as file:\n    file.write('cached')\n"
@@ -161,7 +205,7 @@ def test_it_is_said_once(
 
 def test_open_is_the_real_one_afterwards(theirs: Path) -> None:
     kept_before = open
-    withheld = WithheldWrites()
+    withheld = WithheldWrites(OwnPaths())
     ours = open
     withheld.end()
     assert open is kept_before

@@ -15,6 +15,7 @@ import trainmover_executor
 
 __all__ = [
     "is_called_by_program",
+    "is_called_by_script",
     "is_program",
     "local_setter",
     "modules_of_program",
@@ -48,12 +49,27 @@ def is_program(module: str, file: str) -> bool:
 
 
 def is_called_by_program(frame: FrameType | None) -> bool:
-    """Whether ``frame`` is the program's, or of the standard library that the program called."""
-    while frame is not None and _is_standard(frame.f_code.co_filename):
-        frame = frame.f_back
+    """Whether ``frame`` is the program's, or of a library of functions that the program called."""
+    frame = _caller(frame)
     if frame is None:
         return False
     return is_program(frame.f_globals.get("__name__", ""), frame.f_code.co_filename)
+
+
+def is_called_by_script(frame: FrameType | None) -> bool:
+    """Whether that is the script or a module that it brought along, and none that is installed."""
+    frame = _caller(frame)
+    return is_called_by_program(frame) and not _is_installed(frame.f_code.co_filename)  # type: ignore[union-attr]
+
+
+def _caller(frame: FrameType | None) -> FrameType | None:
+    """Who called the standard library, or numpy, which keeps no files of its own."""
+    while frame is not None and (
+        _is_standard(frame.f_code.co_filename)
+        or frame.f_globals.get("__name__", "").partition(".")[0] == "numpy"
+    ):
+        frame = frame.f_back
+    return frame
 
 
 def _is_standard(file: str) -> bool:

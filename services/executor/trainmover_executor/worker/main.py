@@ -20,6 +20,7 @@ from trainmover.tracing import observe
 from trainmover_executor.messages.worker import Broke, WorkerSpec
 from trainmover_executor.worker.adapters.checkpoints import adapt_checkpoints
 from trainmover_executor.worker.adapters.files import WithheldWrites, flush_files
+from trainmover_executor.worker.adapters.names import OwnPaths, WithheldNames
 from trainmover_executor.worker.adapters.refuse_backends import refuse_others
 from trainmover_executor.worker.adapters.withhold import withhold_saves
 from trainmover_executor.worker.blame import error_line, place_of
@@ -46,9 +47,10 @@ def main(spec: WorkerSpec) -> NoReturn:
     if spec.role == "standby":
         runtime.on_promotion(_silence(spec))
         runtime.on_promotion(withhold_saves())
-        writes = WithheldWrites()
-        runtime.on_shadow_iterations(writes.begin_iterations)
-        runtime.on_promotion(writes.end)
+        own = OwnPaths()
+        for withheld in (WithheldWrites(own), WithheldNames(own)):
+            runtime.on_shadow_iterations(withheld.begin_iterations)
+            runtime.on_promotion(withheld.end)
     runtime.start()
     refuse_others()
     store = _private_store()

@@ -26,7 +26,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, Final
 
-from trainmover_executor.program.frames import is_called_by_program
+from trainmover_executor.program.frames import is_called_by_program, is_called_by_script
+from trainmover_executor.worker.adapters.names import OwnPaths
 
 __all__ = ["WithheldWrites", "flush_files"]
 
@@ -41,9 +42,13 @@ class WithheldWrites:
 
     It begins when it is made. A program that keeps our ``open`` gets the real one behind it
     afterwards.
+
+    Args:
+        own: Told what this process makes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, own: OwnPaths) -> None:
+        self._own = own
         self._open: Callable[..., IO[Any]] = builtins.open
         self._real: list[tuple[weakref.ref[IO[Any]], str]] = []
         self._unseen: list[tuple[weakref.ref[IO[Any]], str]] = []
@@ -77,16 +82,21 @@ class WithheldWrites:
         @functools.wraps(self._open)
         def open_in_shadow(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> IO[Any]:
             opener = "opener" in kwargs or len(args) > _BEFORE_OPENER
-            ours = self._active and _writes(mode) and _is_path(file) and not opener
-            if not (ours and is_called_by_program(sys._getframe(1))):  # noqa: SLF001
+            if not (self._active and _writes(mode) and _is_path(file)) or opener:
                 return self._open(file, mode, *args, **kwargs)
+            caller = sys._getframe(1)  # noqa: SLF001
             path = str(Path(os.fsdecode(file)).absolute())
-            if not (_is_regular(path) or ("a" in mode and _could_be_made(path))):
+            is_there, ours = _is_regular(path), is_called_by_program(caller)
+            waits = "w" not in mode and _could_be_made(path) and is_called_by_script(caller)
+            if path in self._own or not ours or not (is_there or waits):
                 made = self._open(file, mode, *args, **kwargs)
-                if _is_regular(path):
-                    self._real.append((weakref.ref(made), path))
+                if not is_there and _is_regular(path):
+                    self._own.add(path)
+                    if ours:
+                        self._real.append((weakref.ref(made), path))
                 return made
             self._say(path)
+            mode = mode.replace("x", "w")
             opened = self._open(file, mode, *args, **kwargs, opener=lambda *_: _nameless())
             self._unseen.append((weakref.ref(opened), path))
             return opened
@@ -117,7 +127,7 @@ def flush_files() -> None:
 
 def _writes(mode: object) -> bool:
     """Whether all of a file is written anew or at its end; ``r+`` needs what is in it."""
-    return isinstance(mode, str) and ("w" in mode or "a" in mode)
+    return isinstance(mode, str) and not set(mode).isdisjoint("wax")
 
 
 def _is_path(file: object) -> bool:
