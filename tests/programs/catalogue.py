@@ -23,8 +23,6 @@ _WINDOW = 12
 _OWN_GRADIENTS = (
     "gradients that a rank accumulates under no_sync are lost with it; the plan fails and says so"
 )
-_OWN_RATES = "what each rank's scheduler makes of its own loss behind a vote, no follower foresees"
-_NO_WRAPPER = "a model without a wrapper has no known replica, and many optimizers no follower"
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ CATALOGUE = {
     "scaler": Program(100),
     "ema": Program(100),
     "hand_decay": Program(100),
-    "hooks": Program(100, no_crash=_NO_WRAPPER),
+    "hooks": Program(100),
     "mean_of_loss": Program(100),
     "recurrent": Program(80),
     "looks": Program(90),
@@ -126,7 +124,7 @@ CATALOGUE = {
     "nanogpt": Program(100, ends=(30,), between=True),
     "buckets": Program(90, ends=(30, 60)),
     "swa": Program(120, ends=(30, 60, 90)),
-    "recommender": Program(90, no_crash=_NO_WRAPPER),
+    "recommender": Program(90),
     "maml": Program(90, ends=(30, 60)),
     "multigpu": Program(120, ends=(40, 80)),
     "mixup": Program(96, ends=(32, 64), between=True),
@@ -143,7 +141,9 @@ CATALOGUE = {
     "error_feedback": Program(90),
     "local_sgd": Program(90),
     "post_local_sgd": Program(90),
-    "own_rates": Program(90, no_crash=_OWN_RATES),
+    "own_rates": Program(90),
+    "actor_critic": Program(90),
+    "diloco": Program(90),
     "decays_in_front": Program(80),
     "writes_in_front": Program(80),
     "restarts_momentum": Program(80),
@@ -179,6 +179,5 @@ CATALOGUE = {
 
 GAPS = {
     "no_sync": Spot("step.taken", 13, 1),
-    "hooks": Spot("vote.begin", 15, 0),
 }
 """Crashes that programs are known not to survive."""

@@ -54,12 +54,6 @@ def test_a_crash_in_an_evaluation_keeps_accumulated_gradients(
     left.same_as(undisturbed("accumulate"), killed=1)
 
 
-def test_a_crash_of_ranks_with_rates_of_their_own_is_refused(drive: Drive) -> None:
-    """It gave the joiner another rank's rate and parameters, and nobody said so."""
-    with pytest.raises(AssertionError, match=r"PlanFailed|differs from its neighbour's"):
-        drive.killed("own_rates", spots=[Spot("vote.begin", 17, 0, 6)])
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("script", CATALOGUE)
 @pytest.mark.parametrize("at", [1, 17])

@@ -208,3 +208,22 @@ def test_names_that_a_body_gave_to_other_objects_name_the_first_again() -> None:
 
     program(lets_go=False)
     program(lets_go=True)
+
+
+def test_members_by_objects_stay_as_they_are() -> None:
+    """As with an optimizer for each parameter: the parameters are this process's."""
+
+    def run(load: dict[str, Any] | None) -> Any:
+        first = Record("parameter")
+        meters = {first: Meter(1)}
+        variables = LoopVariables([])
+        variables.changed(sys._getframe())
+        if load is None:
+            meters[Record("another")] = Meter(2)
+            return unpack_tree(pack_tree(variables.changed(sys._getframe())))
+        variables.load(load, sys._getframe())
+        return meters, first
+
+    meters, first = run(run(None))
+    assert list(meters) == [first]
+    assert shown(meters[first]) == (1, [1])

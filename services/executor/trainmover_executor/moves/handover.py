@@ -251,7 +251,7 @@ class Handover:
         ]
         for joiner in mine:
             link = runtime.table.link(STATE_GROUP, joiner, timeout_s=HAND_OVER_TIMEOUT_S)
-            send_tree(link, self._told(moment), epoch=plan.epoch)
+            send_tree(link, self._told(joiner, moment), epoch=plan.epoch)
         for joiner in sorted(plan.sources):
             if self._private_state_holder(plan, joiner) == runtime.rank:
                 link = runtime.table.link(
@@ -269,9 +269,10 @@ class Handover:
         took = {"state": time.perf_counter() - started}
         self._reports.switched(plan, took, step=self.committed, nbytes=nbytes)
 
-    def _told(self, moment: Moment) -> dict[str, Any]:
+    def _told(self, joiner: int, moment: Moment) -> dict[str, Any]:
         """What a joiner has to know before it can take over."""
-        state = self._decisions.state
+        state, following = self._decisions.state, self._following
+        as_of_vote = joiner not in following.replicas.ranks and following.holds_a_vote
         counts = {"committed": state.committed, "between": state.between, "begun": self.has_begun}
         # A joiner passes the work behind the draw of the next step by itself.
         before = state.between - len(moment.passed)
@@ -286,6 +287,7 @@ class Handover:
                 "now": moment.position.buffers,
             },
             "structure": self._state.structure.tree(),
+            "as_of_vote": as_of_vote,
         }
 
     def _state_for(self, plan: Plan, joiner: int, moment: Moment) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from trainmover_executor.redundancy.followed import Followed
 from trainmover_executor.redundancy.follower import Follower, NotFollowedError
 from trainmover_executor.redundancy.layout import redundancy_of
 from trainmover_executor.redundancy.replicas import LastChecksum, Replicas
+from trainmover_executor.redundancy.whole import WholeFollowed
 from trainmover_executor.state.optimizers import settings_of
 from trainmover_executor.state.packing.codec import TensorSpec
 from trainmover_executor.state.packing.memory import flat_of
@@ -78,13 +79,15 @@ class FollowerService:
         self._state = state
         world_size = runtime.membership.layout.world_size
         self.replicas = Replicas(state, rank=runtime.rank, world_size=world_size, last=last)
-        self._followed: Followed | None = None
+        self._followed: Followed | WholeFollowed | None = None
         self._follower: Follower | None = None
         self._landing: dict[str, torch.Tensor] = {}
+        self._turn = 0
         self._reported = False
         self._adopted: list[str] = []
         self._noted: _Noted | None = None
         self._written = False
+        self._begins_whole = self._told_whole = False
         layout = runtime.membership.layout
         self._to = (runtime.rank + layout.ranks_per_slot) % layout.world_size
         self._source = (runtime.rank - layout.ranks_per_slot) % layout.world_size
@@ -105,16 +108,21 @@ class FollowerService:
         runtime = self._runtime
         self.replicas.begin()
         choice = runtime.spec.redundancy
+        obstacle = Followed.obstacle(self._state)
+        whole = bool(obstacle or self.replicas.parted) and not WholeFollowed.obstacle(self._state)
         kind, obstacle = redundancy_of(
             "auto" if choice == "replica" and self.replicas.parted else choice,
             rank=runtime.rank,
             replicas=self.replicas.ranks,
             layout=runtime.membership.layout,
-            obstacle=Followed.obstacle(self._state),
+            obstacle="" if whole else obstacle,
             log_obstacle=Followed.log_obstacle(self._state),
         )
         if kind in {"follower", "snapshot"}:
-            self._followed = Followed(self._state, logged=kind == "snapshot")
+            if kind == "follower" and whole:
+                self._followed = WholeFollowed(self._state)
+            else:
+                self._followed = Followed(self._state, logged=kind == "snapshot")
             self._followed.adopt(self._adopted)
             self._adopted = []
         self._say(kind, obstacle)
@@ -139,6 +147,8 @@ class FollowerService:
         self._followed = None
         log.warning("the state of this rank is not followed any more", reason=reason)
         self._say("checkpoint", reason)
+        choice = self._runtime.spec.redundancy
+        self._begins_whole = choice != "snapshot" and not WholeFollowed.obstacle(self._state)
 
     def _say(self, kind: Redundancy, obstacle: str) -> None:
         runtime = self._runtime
@@ -162,6 +172,8 @@ class FollowerService:
         """
         if self.replicas.parted:
             return "ranks hold different parameters, and the next slot has to know all changes"
+        if isinstance(self._followed, WholeFollowed):
+            return "the next slot is told all of the state that a step leads to"
         if self._written:
             return "parameters are written to outside of their optimizer's step"
         return ""
@@ -178,7 +190,7 @@ class FollowerService:
             return
         small = self._small()
         message = None
-        if self._followed is not None:
+        if isinstance(self._followed, Followed):
             message = self._followed.message(step=step, small=small, stepping=True)
             message["units"] = _cloned(message["units"])
         gradients = message["gradients"].values() if message is not None else ()
@@ -192,6 +204,8 @@ class FollowerService:
             redone: It is not the first one.
         """
         self._noted = None
+        if self._begins_whole and self._followed is None:
+            self._followed = WholeFollowed(self._state)
         if redone or self._followed is None:
             return
         if self._followed.has_other_parameters():
@@ -233,7 +247,11 @@ class FollowerService:
         if noted is None:
             noted = _Noted(self._small(), None, [])
         small, message, out = noted.small, noted.message, None
-        if self._followed is not None:
+        if isinstance(self._followed, WholeFollowed):
+            self._told_whole = self._runtime.decisions.state.votes_at_end
+            message = self._followed.message(step=step, at_end=self._told_whole)
+            out = part_tree(message, limit=_APART_BYTES)
+        elif self._followed is not None:
             if message is None:
                 message = self._followed.message(step=step, small=small, stepping=stepping)
             else:
@@ -265,8 +283,12 @@ class FollowerService:
         """The vote has passed."""
         if self._followed is not None:
             self._written = bool(self._followed.committed()) or self._written
+            if self._begins_whole and self._told_whole:
+                self._begins_whole = False
+                self._say("follower", "")
         if self._follower is not None:
             self._follower.committed()
+            self._turn = 1 - self._turn
             if self._follower.current and not self._reported:
                 self._report()
             self._reported = self._follower.current
@@ -283,7 +305,7 @@ class FollowerService:
 
     def strayed(self) -> None:
         """An optimizer took a second step within one vote: the follower knows of one."""
-        if self._followed is not None:
+        if isinstance(self._followed, Followed):
             self._give_up("its optimizer takes several steps within one vote")
 
     # -- membership changes ----------------------------------------------------------------------
@@ -311,6 +333,14 @@ class FollowerService:
             self._followed.adopt(names)
 
     @property
+    def holds_a_vote(self) -> bool:
+        """Whether the state of the rank that is followed is here as it was at its last vote.
+
+        Else it is as it would be now.
+        """
+        return self._follower is not None and self._follower.holds_a_vote
+
+    @property
     def writes_between(self) -> bool:
         """Whether the rank that is followed here writes to parameters between two steps."""
         return self._follower is not None and self._follower.writes_between
@@ -336,12 +366,16 @@ class FollowerService:
         return small
 
     def _place(self, spec: TensorSpec) -> torch.Tensor:
-        """Where to receive a large tensor: gradients land where they did before."""
-        known = self._landing.get(spec.path)
+        """Where to receive a large tensor: gradients land where they did before.
+
+        What is kept until the next vote has passed lands where it did the time before last.
+        """
+        where = f"{self._turn}{spec.path}" if spec.path.startswith("/whole/") else spec.path
+        known = self._landing.get(where)
         if known is None or known.shape != spec.shape or known.dtype != spec.dtype:
             known = torch.empty(spec.shape, dtype=spec.dtype)
-            if spec.path.startswith("/gradients/"):
-                self._landing[spec.path] = known
+            if spec.path.startswith(("/gradients/", "/whole/")):
+                self._landing[where] = known
         return known
 
     def _pace(

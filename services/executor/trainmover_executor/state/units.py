@@ -94,6 +94,8 @@ class StateUnits:
         scaled = any(
             isinstance(other, torch.amp.GradScaler) for other in self._state.others.values()
         )
+        if name := self._in_two_places():
+            return f"{name} has its memory in common with another parameter"
         known = {id(unit.parameter) for unit in self._units.values()}
         for optimizer in self._state.optimizers:
             kind = type(optimizer).__name__
@@ -106,6 +108,16 @@ class StateUnits:
             for group in optimizer.param_groups:
                 if any(id(parameter) not in known for parameter in group["params"]):
                     return f"{kind} holds parameters that belong to none of the session's models"
+        return ""
+
+    def _in_two_places(self) -> str:
+        """A parameter whose memory another one begins with, too; empty if there is none."""
+        seen: set[int] = set()
+        for name, unit in self._units.items():
+            address = local_of(unit.parameter).data_ptr()
+            if address and address in seen:
+                return name
+            seen.add(address)
         return ""
 
     @staticmethod

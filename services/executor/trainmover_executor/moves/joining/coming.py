@@ -96,8 +96,13 @@ class Coming:
     @property
     def needs_the_rest(self) -> bool:
         """Whether the program has to run the code behind the dead rank's last vote."""
-        is_known = self.voted is None or (self.now is not None and not self.written)
-        return not (is_known or self.ran_the_rest or self.is_beyond)
+        shown = self.now is not None and not self.written and not self.as_of_vote
+        return not (self.voted is None or shown or self.ran_the_rest or self.is_beyond)
+
+    @property
+    def as_of_vote(self) -> bool:
+        """Whether the state that comes is the dead rank's at its last vote, not as of now."""
+        return bool(self.told.get("as_of_vote"))  # none from a release before
 
     @property
     def target(self) -> Place:
@@ -239,7 +244,7 @@ class Coming:
         if not writes or self.voted is None:
             return ""
         if not self.was_at_vote:
-            if self.now is not None and not self.written:
+            if self.now is not None and not self.written and not self.as_of_vote:
                 return ""
             return "this standby's program had passed the code that does"
         if self.now is None:

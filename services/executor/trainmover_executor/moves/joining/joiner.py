@@ -398,7 +398,8 @@ class Joiner:
             self._receive(coming)
         else:
             coming.own_writes.end(issued=self._runtime.latch.issued)
-            coming.put_state_back(self._state)
+            if not (coming.as_of_vote and coming.was_at_vote):
+                coming.put_state_back(self._state)
         tree, told = coming.rest, coming.told
         if lost := coming.lost_writes():
             self._refuse(coming, _WRITES_LOST.format(rank=self._runtime.rank, why=lost))

@@ -76,13 +76,15 @@ class Members(Shape):
         self._entries = entries_of(of)
 
     def tree(self) -> dict[str, Any]:
-        """Its own kind, keys, and by which name the class of each member is found."""
-        keys = [portable(key) if is_plain(key) else None for key, _ in self._entries]
+        """Its own kind, keys if they can be told, and the name of each member's class."""
+        keys = [portable(key) for key, _ in self._entries if is_plain(key)]
         kinds = [
             "" if is_plain(member) else tree_of_name(type(member)) or ""
             for _, member in self._entries
         ]
-        return {TAG: "held", "empty": portable(_emptied(self.of)), "keys": keys, "kinds": kinds}
+        told = len(keys) == len(kinds)
+        empty = portable(_emptied(self.of))
+        return {TAG: "held", "empty": empty, "keys": keys if told else None, "kinds": kinds}
 
     def put_back(self) -> None:
         """Have the container hold the members that it held when this was made."""
@@ -93,6 +95,8 @@ class Members(Shape):
         cls, tree: dict[str, Any], here: Any, values: Mapping[str, Any], path: str, large: Contents
     ) -> Any:
         """A container with as many members; what is in them has to be put there yet."""
+        if tree["keys"] is None:
+            return here  # by objects, of which each process has its own
         empty = restored(tree["empty"], None)
         container = here if type(here) is type(empty) else empty
         mine = dict(entries_of(container))

@@ -1,0 +1,145 @@
+"""Small state that cannot be followed goes to the next slot as a whole, with every vote.
+
+Several optimizers without a wrapper (reinforcement learning, averages by hand), optimizers that
+look at more than single elements, ranks that train apart: what they do to the state can be neither
+computed by a neighbour nor taken again from gradients. A few megabytes of it need not be. The vote
+is at the end of the body then, and what came with one that passed is the state behind it.
+
+What the program does behind the vote (a scheduler's step, an average) a joiner's program does
+again, on that state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from trainmover.errors import ProtocolError
+from trainmover_executor.redundancy.advance import same
+from trainmover_executor.state.handing_over.written import WrittenElsewhere, beginning_of
+from trainmover_executor.state.packing.memory import on_host
+from trainmover_executor.state.packing.shards import local_of
+from trainmover_executor.state.training import TrainingState
+from trainmover_executor.state.units import StateUnits
+
+__all__ = ["WholeCopy", "WholeFollowed"]
+
+_LIMIT_BYTES: Final = 16 * 1024 * 1024
+_KEPT_BY_OPTIMIZERS: Final = 3
+"""A parameter and two averages of its gradient, as with Adam, which has none before it steps."""
+
+
+class WholeFollowed:
+    """The side of a rank whose whole state goes with its votes: see ``Followed``.
+
+    Args:
+        state: The state of this rank, small as ``obstacle`` makes sure.
+
+    Attributes:
+        budget: See ``Followed``.
+    """
+
+    budget = 0
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+        self._units = StateUnits(state)
+        self._elsewhere = WrittenElsewhere(self._units.parameters())
+        self._settings = state.settings()
+        self._since_vote: dict[str, int] = {}
+        self._between = False
+
+    @staticmethod
+    def obstacle(state: TrainingState) -> str:
+        """Why not all of ``state`` can go with every vote, for people; empty when it can."""
+        if any(not on_host(parameter) for parameter in state.parameters()):
+            return "parameters are on a device"
+        nbytes = sum(local_of(parameter).nbytes for parameter in state.parameters())
+        if _KEPT_BY_OPTIMIZERS * nbytes > _LIMIT_BYTES:
+            most = _LIMIT_BYTES // _KEPT_BY_OPTIMIZERS // 2**20
+            return f"its parameters have {nbytes / 2**20:.0f} MiB, more than {most}"
+        return ""
+
+    def message(self, *, step: int, at_end: bool) -> dict[str, Any]:
+        """What goes with the vote of ``step``.
+
+        Args:
+            step: Steps completed by the job once the vote has passed.
+            at_end: Whether the body is over, and the state the one that this step leads to.
+        """
+        return {
+            "step": step,
+            "whole": self._state.tree() if at_end else None,
+            "names": list(self._units.names),
+            "between": self._between,
+        }
+
+    def committed(self) -> list[str]:
+        """The vote has passed; see ``Followed.committed``."""
+        self._units = StateUnits(self._state)
+        self._elsewhere = WrittenElsewhere(self._units.parameters())
+        self._elsewhere.note()
+        self._settings = self._state.settings()
+        self._since_vote = {}
+        return []
+
+    def written_between(self) -> dict[str, int]:
+        """See ``FollowerService.written_between``."""
+        if names := self._elsewhere.names():
+            self._elsewhere.note()
+            parameters = self._units.parameters()
+            self._since_vote |= {name: beginning_of(parameters[name]) for name in names}
+        self._between |= bool(self._since_vote) or not same(self._settings, self._state.settings())
+        return self._since_vote
+
+    def changed_by_work(self) -> str:
+        """A parameter that work between steps left another than it was; empty if none is known."""
+        return next(iter(self._elsewhere.changed()), "")
+
+    @property
+    def current(self) -> list[str]:
+        """Nothing that a process in this one's place would not tell again."""
+        return []
+
+    def restart(self) -> None:
+        """Each message says all."""
+
+    def adopt(self, names: list[str]) -> None:
+        """As for ``restart``."""
+
+    def has_other_parameters(self) -> bool:
+        """Whatever the parameters are, all of them go."""
+        return False
+
+    def changed(self) -> str:
+        """As for ``has_other_parameters``."""
+        return ""
+
+    def stepped(self) -> None:
+        """What optimizers do is no matter."""
+
+    def written(self) -> list[str]:
+        """As for ``stepped``."""
+        return []
+
+
+class WholeCopy:
+    """A neighbour's state as it came with a vote that passed.
+
+    Args:
+        message: What ``WholeFollowed.message`` made.
+
+    Raises:
+        ProtocolError: It does not parse.
+    """
+
+    def __init__(self, message: Mapping[str, Any]) -> None:
+        try:
+            self._state: dict[str, Any] = message["whole"]
+            self.names: list[str] = message["names"]
+        except KeyError as error:
+            raise ProtocolError(f"a neighbour's state lacks {error}") from error
+
+    def tree(self) -> dict[str, Any]:
+        """It, as the owner's ``TrainingState.tree`` gave it."""
+        return self._state
