@@ -79,6 +79,7 @@ CATALOGUE = {
     "progress": Program(100),
     "islice": Program(90),
     "meters": Program(105),
+    "keeps_newest": Program(90, ends=(15, 30)),
     "reference": Program(120, ends=(30, 60), between=True),
     "own_generators": Program(100),
     "gan": Program(100),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,16 @@ def test_bytes_unbuffered_and_through_pathlib(theirs: Path, writes: WithheldWrit
         file.write(b"2\n")
     theirs.with_name("other").write_text("written again")
     assert theirs.read_text() == "step\n1\n2\n"
+
+
+def test_libraries_that_kept_open_for_themselves(theirs: Path, writes: WithheldWrites) -> None:
+    np.savetxt(theirs, np.arange(3))
+    with tarfile.open(theirs, "w") as archive:
+        archive.add(__file__)
+    assert theirs.read_text() == "step\n1\n"
+    writes.end()
+    np.savetxt(theirs, np.arange(2), fmt="%d")
+    assert theirs.read_text() == "0\n1\n"
 
 
 def test_other_names_of_a_file(theirs: Path, writes: WithheldWrites) -> None:

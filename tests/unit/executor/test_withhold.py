@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -69,3 +71,31 @@ def test_names_that_a_program_imported_work_after_the_promotion(tmp_path: Path) 
     save_all(dict(STATE), checkpoint_id=tmp_path / "saved", no_dist=True)
     assert (tmp_path / "model.pt").exists()
     assert (tmp_path / "saved" / ".metadata").exists()
+
+
+def test_safetensors_writes_nothing_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "safetensors"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "torch.py").write_text(
+        "from pathlib import Path\n"
+        "def save_file(tensors, filename, metadata=None):\n"
+        "    Path(filename).write_text('saved')\n"
+        "def save_model(model, filename, metadata=None):\n"
+        "    save_file(model.state_dict(), filename)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("safetensors", "safetensors.torch"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    end = withhold_saves()
+    safetensors = importlib.import_module("safetensors.torch")
+    file = tmp_path / "model.safetensors"
+    safetensors.save_file(STATE, file)
+    safetensors.save_file(tensors=STATE, filename=str(file))
+    safetensors.save_model(torch.nn.Linear(1, 1), file)
+    assert not file.exists()
+    end()
+    safetensors.save_file(STATE, filename=file)
+    assert file.read_text() == "saved"

@@ -31,7 +31,6 @@ from trainmover_executor.worker.adapters.names import OwnPaths
 
 __all__ = ["WithheldWrites", "flush_files"]
 
-_OPENERS: Final[tuple[Any, ...]] = (builtins, io)  # pathlib asks the second one
 _BEFORE_OPENER: Final = 4
 """Parameters of ``open`` between its mode and ``closefd``, ``opener``."""
 _APPENDS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -55,8 +54,8 @@ class WithheldWrites:
         self._active = True
         self._said = False
         instead = self._instead()
-        for module in _OPENERS:
-            module.open = instead
+        for holder, name in _holders(self._open):
+            holder[name] = instead
 
     def begin_iterations(self) -> None:
         """The program has come to its steps: what it writes now the job has written, too."""
@@ -69,8 +68,8 @@ class WithheldWrites:
     def end(self) -> None:
         """This process takes its slot: files that are open are the real ones from now on."""
         self._active = False
-        for module in _OPENERS:
-            module.open = self._open
+        for holder, name in _holders(builtins.open):
+            holder[name] = self._open
         for reference, path in self._unseen:
             file = reference()
             if file is not None and not file.closed:
@@ -111,6 +110,21 @@ class WithheldWrites:
                 "shadow, a standby that warms up, until it takes a slot.",
                 flush=True,
             )
+
+
+def _holders(opener: Callable[..., IO[Any]]) -> list[tuple[dict[Any, Any], Any]]:
+    """Where ``opener`` stands: what the standard library and numpy open files with.
+
+    ``pathlib`` asks the second one. Two keep it for themselves once they are imported.
+    """
+    openers = getattr(sys.modules.get("numpy.lib._datasource"), "_file_openers", None)
+    places: list[tuple[dict[Any, Any], Any]] = [
+        (vars(builtins), "open"),
+        (vars(io), "open"),
+        (vars(sys.modules.get("tarfile", io)), "bltn_open"),
+        (getattr(openers, "_file_openers", {}), None),
+    ]
+    return [(holder, name) for holder, name in places if holder.get(name) is opener]
 
 
 def flush_files() -> None:

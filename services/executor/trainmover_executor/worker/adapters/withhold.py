@@ -1,13 +1,17 @@
 """A shadow writes no checkpoints: the job's files are those of the rank that trains.
 
 A standby runs the program too, with states that nobody wants kept. What a program saves with torch
-while its process is a shadow is left out, and so are the collectives of a distributed checkpoint.
+or safetensors while its process is a shadow is left out, and so are the collectives of a
+distributed checkpoint.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
+import importlib.util
+import inspect
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -53,14 +57,14 @@ class _Withholding:
         if not self._said:
             self._said = True
             print(  # noqa: T201 - into the shadow log
-                f"{what} writes nothing here, nor does any other save of torch: this process is a "
-                "shadow, a standby that warms up, until it takes a slot.",
+                f"{what} writes nothing here, nor does any other save of a checkpoint: this "
+                "process is a shadow, a standby that warms up, until it takes a slot.",
                 flush=True,
             )
 
 
 def withhold_saves() -> Callable[[], None]:
-    """Have ``torch.save`` and ``torch.distributed.checkpoint`` write no files.
+    """Have ``torch.save``, ``torch.distributed.checkpoint`` and safetensors write no files.
 
     Returns:
         Ends that, for names that the program has imported, too.
@@ -73,7 +77,14 @@ def withhold_saves() -> Callable[[], None]:
         ),
         state_dict_saver.async_save: _left_out(state_dict_saver.async_save, state, _Done),
     }
-    originals = [(module, name, getattr(module, name)) for module, name in _NAMES]
+    names: list[tuple[Any, str]] = [*_NAMES]
+    if importlib.util.find_spec("safetensors") is not None:
+        safetensors = importlib.import_module("safetensors.torch")
+        names += [(safetensors, "save_file"), (safetensors, "save_model")]
+        for name in ("save_file", "save_model"):
+            original = getattr(safetensors, name)
+            instead[original] = _to_memory_only(original, state)
+    originals = [(module, name, getattr(module, name)) for module, name in names]
     for module, name, original in originals:
         setattr(module, name, instead[original])
 
@@ -86,12 +97,16 @@ def withhold_saves() -> Callable[[], None]:
 
 
 def _to_memory_only(original: Callable[..., None], state: _Withholding) -> Callable[..., None]:
+    target = list(inspect.signature(original).parameters)[1]
+    name = f"{original.__module__.partition('.')[0]}.{original.__name__}"
+
     @functools.wraps(original)
-    def to_memory_only(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
-        if state.active and _is_file(f):
-            state.say(f"torch.save to {f}")
+    def to_memory_only(*args: Any, **kwargs: Any) -> None:
+        file = args[1] if len(args) > 1 else kwargs.get(target)
+        if state.active and _is_file(file):
+            state.say(f"{name} to {file}")
         else:
-            original(obj, f, *args, **kwargs)
+            original(*args, **kwargs)
 
     return to_memory_only
 
