@@ -1,4 +1,4 @@
-"""Groups that could not be moved are refused where torch would make them."""
+"""What of torch.distributed would wait for ever is refused where a program asks for it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
+from torch import nn
 from torch.distributed import distributed_c10d
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
 
 from trainmover.errors import ConfigError
-from trainmover_executor.worker.adapters.refuse_backends import refuse_others
+from trainmover_executor.worker.adapters.refused import refuse_backends, refuse_join
 
 
 def test_a_group_of_another_backend_is_refused_with_what_to_do_instead():
     native = SimpleNamespace(ProcessGroupGloo=distributed_c10d.ProcessGroupGloo)
-    refuse_others(native)
+    refuse_backends(native)
     assert vars(native).keys() == {"ProcessGroupGloo"}
     assert issubclass(native.ProcessGroupGloo, distributed_c10d.ProcessGroupGloo)
     with pytest.raises(ConfigError, match=r"backend 'gloo'.*Session\.init\(\)"):
@@ -23,7 +26,25 @@ def test_a_group_of_another_backend_is_refused_with_what_to_do_instead():
 
 def test_torch_makes_groups_by_the_names_that_are_refused(monkeypatch):
     native = SimpleNamespace(ProcessGroupGloo=distributed_c10d.ProcessGroupGloo)
-    refuse_others(native)
+    refuse_backends(native)
     monkeypatch.setattr(distributed_c10d, "ProcessGroupGloo", native.ProcessGroupGloo)
     with pytest.raises(ConfigError, match="backend 'gloo'"):
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=2)
+
+
+def test_ranks_that_take_other_numbers_of_steps_are_refused(monkeypatch):
+    """The job hung: ranks without batches take no part in votes."""
+    monkeypatch.setattr(Join, "__init__", Join.__init__)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(nn.Linear(1, 1))
+        refuse_join()
+        with pytest.raises(ConfigError, match="as many batches"):
+            Join([model])
+        with pytest.raises(ConfigError, match="drop_last=True"):
+            model.join()
+        with model.join(enable=False):
+            pass
+    finally:
+        dist.destroy_process_group()

@@ -21,7 +21,7 @@ from trainmover_executor.messages.worker import Broke, WorkerSpec
 from trainmover_executor.worker.adapters.checkpoints import adapt_checkpoints
 from trainmover_executor.worker.adapters.files import WithheldWrites, flush_files
 from trainmover_executor.worker.adapters.names import OwnPaths, WithheldNames
-from trainmover_executor.worker.adapters.refuse_backends import refuse_others
+from trainmover_executor.worker.adapters.refused import refuse_backends, refuse_join
 from trainmover_executor.worker.adapters.withhold import withhold_saves
 from trainmover_executor.worker.blame import error_line, place_of
 from trainmover_executor.worker.runtime import Runtime, current_runtime
@@ -52,7 +52,8 @@ def main(spec: WorkerSpec) -> NoReturn:
             runtime.on_shadow_iterations(withheld.begin_iterations)
             runtime.on_promotion(withheld.end)
     runtime.start()
-    refuse_others()
+    refuse_backends()
+    refuse_join()
     store = _private_store()
     status = _run_program(spec)
     if runtime.sandboxed:
