@@ -54,7 +54,7 @@ def refuse_join() -> None:
             )
         original(join, joinables, enable, *args, **options)
 
-    Join.__init__ = refuse  # type: ignore[method-assign] # also of DistributedDataParallel.join()
+    Join.__init__ = refuse  # type: ignore[assignment, method-assign] # also of DistributedDataParallel.join()
 
 
 def _refused(native: Any, backend: str) -> type:
