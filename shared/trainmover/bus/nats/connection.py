@@ -25,7 +25,7 @@ from trainmover.bus.nats.client import PermissionAwareClient, forbidden, refusal
 from trainmover.errors import BusError, BusUnavailableError
 from trainmover.tracing.observe import get_logger
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "heeding_cancellation"]
 
 _log = get_logger(__name__)
 _VIOLATION: Final = re.compile(
@@ -38,6 +38,23 @@ _CURES: Final = {
 }
 _CLOSE_S: Final = 0.7
 _RECONNECT_WAIT_S: Final = 0.1
+
+
+@contextlib.contextmanager
+def heeding_cancellation() -> Iterator[None]:
+    """Raise a cancellation that came within, and that what was awaited there has dropped.
+
+    Python 3.11's ``wait_for``, which nats-py awaits answers with, drops one that comes in the same
+    moment as the answer, or as an error. nats-py itself drops one that comes while it has its
+    flusher woken, which each publishing does: whoever pressed Ctrl-C then waited for ever.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    try:
+        yield
+    finally:
+        if task and task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 class Connection:
@@ -135,25 +152,8 @@ class Connection:
         self._closer: asyncio.Task[object] | None = None
         self._closing = False
         try:
-            # With unlimited reconnects nats-py never gives up the first attempt: the limit is ours.
-            async with asyncio.timeout(self._connect_timeout_s):
-                await self._client.connect(
-                    servers=[part.strip() for part in self.url.split(",")],
-                    name=self._name,
-                    # nats-py accepts real coroutine functions only, and without an error_cb logs
-                    # a traceback for each failed attempt.
-                    error_cb=self._on_error,
-                    disconnected_cb=self._on_disconnected,
-                    reconnected_cb=self._on_reconnected,
-                    closed_cb=self._on_closed,
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=_RECONNECT_WAIT_S,  # type: ignore[arg-type]  # seconds
-                    connect_timeout=1,
-                    # With the default pings a black-holed server goes unnoticed for minutes.
-                    ping_interval=1,
-                    max_outstanding_pings=2,
-                    **options,
-                )
+            with heeding_cancellation():
+                await self._connect(options)
         except (TimeoutError, OSError, nats.errors.Error) as error:
             await self._abandon()
             if refusal := refusal_of(self._identity_error, self.url, credentials):
@@ -166,6 +166,27 @@ class Connection:
             await self._abandon()
             raise
         self._up.set()
+
+    async def _connect(self, options: dict[str, Any]) -> None:
+        # With unlimited reconnects nats-py never gives up the first attempt: the limit is ours.
+        async with asyncio.timeout(self._connect_timeout_s):
+            await self._client.connect(
+                servers=[part.strip() for part in self.url.split(",")],
+                name=self._name,
+                # nats-py accepts real coroutine functions only, and without an error_cb logs
+                # a traceback for each failed attempt.
+                error_cb=self._on_error,
+                disconnected_cb=self._on_disconnected,
+                reconnected_cb=self._on_reconnected,
+                closed_cb=self._on_closed,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=_RECONNECT_WAIT_S,  # type: ignore[arg-type]  # seconds
+                connect_timeout=1,
+                # With the default pings a black-holed server goes unnoticed for minutes.
+                ping_interval=1,
+                max_outstanding_pings=2,
+                **options,
+            )
 
     async def close(self) -> None:
         """Send what is still buffered if that is possible at once, then let go."""
@@ -205,23 +226,18 @@ class Connection:
         limit = self.timeout_s if timeout_s is None else timeout_s
         self._check_open(what)
         scope = asyncio.timeout(limit)
-        task = asyncio.current_task()
-        cancelled_before = task.cancelling() if task else 0
         try:
-            try:
-                async with scope:
-                    self._calls.add(scope)
-                    if not self._up.is_set():
-                        # Nothing is buffered for a server that may never return.
-                        await self._up.wait()
-                        self._check_open(what)
-                    yield
-            finally:
-                self._calls.discard(scope)
-                if task and task.cancelling() > cancelled_before:
-                    # Python 3.11's wait_for, which nats-py awaits answers with, drops a
-                    # cancellation that comes in the same moment as the answer, or as an error.
-                    raise asyncio.CancelledError
+            with heeding_cancellation():
+                try:
+                    async with scope:
+                        self._calls.add(scope)
+                        if not self._up.is_set():
+                            # Nothing is buffered for a server that may never return.
+                            await self._up.wait()
+                            self._check_open(what)
+                        yield
+                finally:
+                    self._calls.discard(scope)
         except (TimeoutError, nats.errors.TimeoutError) as error:
             raise BusUnavailableError(
                 f"cannot {what}: no answer from {self.url} within {limit:g} s "
@@ -304,14 +320,14 @@ class Connection:
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """End a subscription; never raises, never waits for a dead server."""
-        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+        with heeding_cancellation(), contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
             async with asyncio.timeout(_CLOSE_S / 2):
                 await subscription.unsubscribe()
 
     async def send(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
         """Publish without an answer; dropped while the server is unreachable."""
         if self.connected:
-            with contextlib.suppress(nats.errors.Error, OSError):
+            with heeding_cancellation(), contextlib.suppress(nats.errors.Error, OSError):
                 await self._client.publish(subject, data, headers=headers)
 
     def _is_lost(self, task: asyncio.Task[object] | None) -> bool:

@@ -19,7 +19,7 @@ import nats.js.errors
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy, Header
 
-from trainmover.bus.nats.connection import Connection
+from trainmover.bus.nats.connection import Connection, heeding_cancellation
 from trainmover.errors import BusError, BusUnavailableError, PermissionDeniedError
 from trainmover.tracing.observe import get_logger
 
@@ -311,9 +311,10 @@ class QueueReader(_Reader):
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._config.durable_name}"
         if self._connection.connected:
             try:
-                await self._connection.client.publish(
-                    subject, json.dumps(request).encode(), reply=inbox
-                )
+                with heeding_cancellation():
+                    await self._connection.client.publish(
+                        subject, json.dumps(request).encode(), reply=inbox
+                    )
             except (nats.errors.Error, OSError) as error:
                 _log.debug("bus.ask_failed", error=str(error))
                 return
