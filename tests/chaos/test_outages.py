@@ -16,6 +16,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Expected:
     return undisturbed(tmp_path_factory.mktemp("undisturbed") / "home")
 
 
+@pytest.mark.chaos
 @pytest.mark.job
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(

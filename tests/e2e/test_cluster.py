@@ -53,6 +53,7 @@ def test_moves_and_deaths_by_hand_change_no_bit(
     same_bits(job, expected)
 
 
+@pytest.mark.soak
 def test_two_machines_move_together_and_two_die_together(
     cluster: StartJob, undisturbed: StartJob, tmp_path: Path
 ) -> None:

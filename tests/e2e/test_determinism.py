@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.job, pytest.mark.timeout(300)]
 PROGRAM = str(SCRIPTS / "twice_alike.py")
 
 
+@pytest.mark.soak
 def test_a_job_whose_bits_differ_ends_and_says_where(
     cluster: Callable[..., ClusterJob], tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from tests.support.cluster import ClusterJob
 pytestmark = [pytest.mark.job, pytest.mark.timeout(300)]
 
 
+@pytest.mark.soak
 def test_the_facts_of_a_real_job_say_how_many_standbys_it_needs(
     cluster: Callable[..., ClusterJob], tmp_path: Path
 ) -> None:

@@ -213,6 +213,7 @@ async def test_an_earlier_planner_moves_machines_of_this_release(
     assert site.finals() == undisturbed(SLOTS, *program).finals()
 
 
+@pytest.mark.soak
 async def test_a_job_is_upgraded_while_it_runs(
     old: dict[str, str],
     site: Site,

@@ -64,6 +64,7 @@ def facts(job: ClusterJob, *names: str) -> list[tuple[str, dict[str, Any]]]:
     return asyncio.run(read())
 
 
+@pytest.mark.soak
 def test_policy_asks_an_operator_decides_and_all_of_it_is_on_record(cluster: StartJob) -> None:
     job = cluster("--nnodes", "3:5", "--automation", "approval", *GPT)
     job.until(r"job\.formed")

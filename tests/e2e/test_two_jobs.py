@@ -12,6 +12,7 @@ from tests.support.cluster import ClusterJob
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
 
 
+@pytest.mark.soak
 def test_one_job_is_moved_and_the_other_is_broken(
     nats_url: str, undisturbed: Callable[..., ClusterJob], tmp_path: Path
 ) -> None:

@@ -33,7 +33,13 @@ SLOW_LONG = ("--steps", "60")
 
 
 @pytest.mark.parametrize(
-    ("workload", "slot"), [("ddp", 0), ("fsdp2", 2), ("tp_fsdp2", 0), ("batchnorm", 2)]
+    ("workload", "slot"),
+    [
+        ("ddp", 0),
+        ("tp_fsdp2", 0),
+        pytest.param("fsdp2", 2, marks=pytest.mark.soak),
+        pytest.param("batchnorm", 2, marks=pytest.mark.soak),
+    ],
 )
 def test_a_planned_move_changes_no_bit(
     workload: str, slot: int, start: Start, undisturbed: Undisturbed
@@ -92,8 +98,7 @@ def test_a_broken_step_of_a_pipeline_is_redone(start: Start, undisturbed: Undist
     assert outcome(job) == undisturbed("pp", *LONG)
 
 
-@pytest.mark.parametrize("workload", ["ddp", "batchnorm"])
-@pytest.mark.parametrize("slot", [0, 3])
+@pytest.mark.parametrize(("workload", "slot"), [("ddp", 3), ("batchnorm", 0)])
 def test_a_crash_redoes_at_most_the_running_step_and_changes_no_bit(
     workload: str, slot: int, start: Start, undisturbed: Undisturbed
 ) -> None:

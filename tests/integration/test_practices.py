@@ -28,6 +28,7 @@ ELSEWHERE = {
     "two_optimizers",
     "evaluating",
     "checkpointing",
+    "sharded",
 }
 """The normal run has programs of these shapes in tests/programs."""
 
@@ -62,7 +63,7 @@ def test_a_move_and_a_crash_change_no_bit(
     assert outcome(job) == undisturbed(habit, *STEPS)
 
 
-@pytest.mark.parametrize("habit", ["evaluating", "sharded"])
+@pytest.mark.parametrize("habit", [pytest.param("evaluating", marks=pytest.mark.soak), "sharded"])
 def test_a_crash_in_an_evaluation_skips_it_everywhere_and_changes_no_bit(
     habit: str, start: Start, undisturbed: Undisturbed
 ) -> None:

@@ -17,7 +17,13 @@ Undisturbed = Callable[..., Left]
 SURVIVES = [name for name, program in CATALOGUE.items() if not program.no_crash]
 
 
-@pytest.mark.parametrize("script", CATALOGUE)
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(name, marks=() if program.usual else pytest.mark.soak)
+        for name, program in CATALOGUE.items()
+    ],
+)
 def test_a_crash_and_a_move_change_no_bit(
     script: str, drive: Drive, undisturbed: Undisturbed
 ) -> None:
