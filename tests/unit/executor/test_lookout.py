@@ -320,6 +320,21 @@ class TestLeftBehind:
         assert line["variable"] == "model.calls"
         assert "register_buffer" in line["cure"]
 
+    def test_a_loss_that_is_made_anew_for_each_epoch_is_not_said(self) -> None:
+        """As ``train_one_epoch(model, nn.CrossEntropyLoss(label_smoothing=0.1))`` does."""
+
+        def body(own: SimpleNamespace) -> None:
+            own.it = nn.Sequential(nn.Dropout(0.1), nn.CrossEntropyLoss(label_smoothing=0.1))
+
+        made = nn.Sequential(nn.Dropout(0.1), nn.CrossEntropyLoss(label_smoothing=0.1))
+        assert self.said(body, it=made) == []
+
+        def other(own: SimpleNamespace) -> None:
+            own.it = nn.CrossEntropyLoss(label_smoothing=own.it.label_smoothing + 0.1)
+
+        [line] = self.said(other, it=nn.CrossEntropyLoss())
+        assert line["holds"] == "a CrossEntropyLoss"
+
     def test_what_is_carried_or_stays_as_it_is_is_not_said(self) -> None:
         def body(own: SimpleNamespace) -> None:
             own.count += 1

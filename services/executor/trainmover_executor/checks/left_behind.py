@@ -129,7 +129,7 @@ def _print(value: Any, memory: Collection[int]) -> Any:  # noqa: PLR0911 - one f
     if isinstance(value, _Value):
         return repr(value.value)
     if isinstance(value, _OBJECTS):
-        return id(value)
+        return _print_of_object(value)
     if isinstance(value, np.ndarray):
         return value.shape, zlib.crc32(np.ascontiguousarray(value.reshape(-1)[:_SAMPLE]).tobytes())
     if isinstance(value, _BaseDataLoaderIter):
@@ -143,6 +143,22 @@ def _print(value: Any, memory: Collection[int]) -> Any:  # noqa: PLR0911 - one f
     if type(value) in {str, bytes, itertools.count}:
         return repr(value)
     return _print_of_members(value)
+
+
+def _print_of_object(value: Any) -> Any:
+    """Which one it is; of a module that holds no tensors, a loss, what it is set to.
+
+    A program may make that anew for each epoch, and it is as good as the one before.
+    """
+    if not isinstance(value, nn.Module) or any(
+        True for _ in itertools.chain(value.parameters(), value.buffers())
+    ):
+        return id(value)
+    settings = [
+        (type(one), {name: each for name, each in vars(one).items() if type(each) in PLAIN})
+        for one in value.modules()
+    ]
+    return repr(settings)
 
 
 def _print_of_tensor(value: torch.Tensor, memory: Collection[int]) -> Any:
