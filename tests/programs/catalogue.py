@@ -83,6 +83,7 @@ CATALOGUE = {
     "islice": Program(90, usual=False),
     "meters": Program(105, usual=False),
     "keeps_newest": Program(90, ends=(15, 30)),
+    "engine": Program(120, ends=(30, 60)),
     "reference": Program(120, ends=(30, 60), between=True),
     "own_generators": Program(100),
     "gan": Program(100),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from itertools import chain, islice, zip_longest
+from types import CodeType
 
 import pytest
 
 from trainmover.errors import ConfigError
-from trainmover_executor.program.wrappers import bring_along
+from trainmover_executor.program.wrappers import bring_along, generators_around
 
 
 class Steps(Iterator[int]):
@@ -16,12 +18,19 @@ class Steps(Iterator[int]):
 
     def __init__(self, *, at: int, by: int) -> None:
         self.at, self.by, self.count, self.empty = at, by, 0, False
+        self.around: frozenset[CodeType] = frozenset()
 
     def __next__(self) -> int:
         if self.empty:
             return -1
         if self.count == self.at:
-            bring_along(self, by=self.by, empty=self.while_empty)
+            bring_along(
+                self,
+                by=self.by,
+                empty=self.while_empty,
+                frame=sys._getframe(1),
+                around=self.around,
+            )
         self.count += 1
         if self.count > 6:
             raise StopIteration
@@ -60,6 +69,60 @@ def test_both_around_each_other():
 def test_a_generator_in_between_does_no_harm():
     steps = Steps(at=1, by=2)
     assert list(bar(steps)) == [1, 2, 3, 4, 5, 6]
+
+
+def logged(items):
+    """As a reference's logger: it counts by itself, too."""
+    for at, each in enumerate(items):
+        yield each
+        assert at < 100
+
+
+class Shown:
+    """As a progress bar that is an iterator of its own."""
+
+    def __init__(self, items):
+        self.items = iter(items)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.items)
+
+
+@pytest.mark.parametrize("hand_on", [bar, logged, Shown, lambda items: bar(logged(Shown(items)))])
+@pytest.mark.parametrize("by", [3, -1])
+def test_what_counts_items_that_something_else_hands_on_counts_along(hand_on, by):
+    counted = [index for index, _ in enumerate(hand_on(Steps(at=2, by=by)))]
+    assert counted == [0, 1, *range(2 + by, 6 + by)]
+
+
+@pytest.mark.parametrize("by", [2, -1])
+def test_counts_on_both_sides_of_a_logger_grow(by):
+    counted = [(i, j) for i, (j, _) in enumerate(bar(enumerate(Steps(at=2, by=by), 5)))]
+    assert counted == [(0, 5), (1, 6), *((at, at + 5) for at in range(2 + by, 6 + by))]
+
+
+def test_a_generator_in_which_bodies_run_gives_something_else():
+    """It may give one loss for each epoch: a joiner's gives as many."""
+
+    def train(steps):
+        total = 0
+        for each in steps:
+            steps.around = generators_around(sys._getframe())
+            total += each
+            if each % 2 == 0:
+                yield total
+
+    assert [index for index, _ in enumerate(train(Steps(at=3, by=7)))] == [0, 1, 2]
+
+
+def test_islice_and_zip_around_a_logger_are_refused():
+    with pytest.raises(ConfigError, match=r"place of islice\(\)"):
+        list(islice(bar(Steps(at=1, by=2)), 5))
+    with pytest.raises(ConfigError, match=r"is wrapped in zip\(\)"):
+        list(zip(bar(Steps(at=1, by=2)), range(9), strict=False))
 
 
 @pytest.mark.parametrize(

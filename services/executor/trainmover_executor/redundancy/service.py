@@ -108,15 +108,16 @@ class FollowerService:
         runtime = self._runtime
         self.replicas.begin()
         choice = runtime.spec.redundancy
-        obstacle = Followed.obstacle(self._state)
-        whole = bool(obstacle or self.replicas.parted) and not WholeFollowed.obstacle(self._state)
+        obstacle, log_obstacle = Followed.obstacle(self._state), Followed.log_obstacle(self._state)
+        cannot = self.replicas.parted or bool(obstacle and log_obstacle)
+        whole = cannot and not WholeFollowed.obstacle(self._state)
         kind, obstacle = redundancy_of(
             "auto" if choice == "replica" and self.replicas.parted else choice,
             rank=runtime.rank,
             replicas=self.replicas.ranks,
             layout=runtime.membership.layout,
             obstacle="" if whole else obstacle,
-            log_obstacle=Followed.log_obstacle(self._state),
+            log_obstacle=log_obstacle,
         )
         if kind in {"follower", "snapshot"}:
             if kind == "follower" and whole:
@@ -148,7 +149,8 @@ class FollowerService:
         log.warning("the state of this rank is not followed any more", reason=reason)
         self._say("checkpoint", reason)
         choice = self._runtime.spec.redundancy
-        self._begins_whole = choice != "snapshot" and not WholeFollowed.obstacle(self._state)
+        may = choice not in {"snapshot", "checkpoint"}
+        self._begins_whole = may and not WholeFollowed.obstacle(self._state)
 
     def _say(self, kind: Redundancy, obstacle: str) -> None:
         runtime = self._runtime

@@ -252,10 +252,10 @@ class TrainingState:
         """Put back what ``small`` returned."""
         for name, other in self.others.items():
             other.load_state_dict(state[name])
-            if isinstance(other, torch.amp.GradScaler):
+            for scaler in _scalers_in(other):
                 # It notes outside of its state_dict that it unscaled an optimizer. In an aborted
                 # step update() does not come to clear that, and unscale_() would refuse the redo.
-                other._per_optimizer_states.clear()  # noqa: SLF001 - no public way
+                scaler._per_optimizer_states.clear()  # noqa: SLF001 - no public way
 
     @torch.no_grad()
     def load(self, tree: dict[str, Any]) -> None:
@@ -335,6 +335,12 @@ class TrainingState:
             digest.update(repr((spec.path, spec.shape)).encode())
             digest.update(bytes_of(flat_of(tensor)))
         return digest.hexdigest()
+
+
+def _scalers_in(other: Stateful) -> list[torch.amp.GradScaler]:
+    """It, or those that it keeps: programs wrap one in an object of their own."""
+    held = [other, *getattr(other, "__dict__", {}).values()]
+    return [each for each in held if isinstance(each, torch.amp.GradScaler)]
 
 
 def _modules_in(models: Iterable[nn.Module]) -> list[nn.Module]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from types import FrameType
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import CodeType, FrameType
 from typing import Any, Protocol
 
 from trainmover.errors import ConfigError
@@ -12,7 +12,7 @@ from trainmover_executor.feed import Feed
 from trainmover_executor.moves.course_packing import PACKING
 from trainmover_executor.position.course import Course, Level
 from trainmover_executor.position.position import Position
-from trainmover_executor.program.wrappers import bring_along
+from trainmover_executor.program.wrappers import bring_along, generators_around
 from trainmover_executor.training.step import Step
 
 __all__ = ["Call", "OpenCalls", "StepIterator", "Steps"]
@@ -59,11 +59,14 @@ class OpenCalls:
     Attributes:
         course: Where this process is in its program.
         step: The step that was given last.
+        around: Code of the generators in which the program's bodies run.
     """
 
     def __init__(self) -> None:
         self.course = Course(PACKING)
         self.step: Step | None = None
+        self.around: frozenset[CodeType] = frozenset()
+        self._body: CodeType | None = None
         self._open: list[Call] = []
         self._owner: Call | None = None
 
@@ -95,6 +98,11 @@ class OpenCalls:
         call.feed = call.open_feed()
         self._open.append(call)
         self._owner = None
+
+    def enter(self, frame: FrameType) -> None:
+        """A body begins in ``frame``."""
+        if frame.f_code is not self._body:
+            self._body, self.around = frame.f_code, generators_around(frame)
 
     def gave(self, call: Call, step: Step) -> None:
         """``step`` goes to the program."""
@@ -176,13 +184,21 @@ class StepIterator(Iterator[Step]):
         """Steps that this call has given to the program, those before a joiner came included."""
         return 0 if self._call.level is None else self._call.level.drawn
 
-    def bring_wrappers_along(self, *, by: int) -> None:
+    def bring_wrappers_along(self, *, by: int, around: Collection[CodeType]) -> None:
         """Have ``enumerate`` and the like count ``by`` steps more; negative for fewer.
+
+        Args:
+            by: So many.
+            around: See ``OpenCalls``.
 
         Raises:
             ConfigError: They cannot.
         """
-        bring_along(self, by=by, empty=self._while_empty)
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented
+        while frame is not None and frame.f_code is not StepIterator.__next__.__code__:
+            frame = frame.f_back
+        asks = None if frame is None else frame.f_back
+        bring_along(self, by=by, empty=self._while_empty, frame=asks, around=around)
 
     def _while_empty(self, work: Callable[[], None]) -> None:
         self._empty = True

@@ -167,7 +167,7 @@ class TrainingLoop:
             return None
         log.warning("the code behind the body of an aborted step ran", step=step.index)
         try:
-            iterator.bring_wrappers_along(by=-1)
+            iterator.bring_wrappers_along(by=-1, around=self.calls.around)
         except ConfigError as error:
             log.warning("a count is off by one", step=step.index, error=str(error))
         return step
@@ -333,6 +333,7 @@ class TrainingLoop:
 
     def begin(self, step: Step, frame: FrameType) -> None:
         """See ``Attempts.begin``."""
+        self.calls.enter(frame)
         if self._runtime.sandboxed:
             self._shadow.begin(step, frame)
             return

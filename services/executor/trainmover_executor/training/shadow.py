@@ -164,7 +164,8 @@ class Shadow:
         batch = self._draw(call.feed)
         if batch is None:
             return None
-        iterator.bring_wrappers_along(by=drawn - 1 - call.level.drawn)
+        by = drawn - 1 - call.level.drawn
+        iterator.bring_wrappers_along(by=by, around=self._loop.calls.around)
         self._loop.calls.course.draw(call.level)
         call.level.drawn = drawn
         step = Step(index=index, epoch=call.feed.epoch, batch=batch, attempts=self._loop, loop=None)
@@ -343,7 +344,8 @@ class Shadow:
         loop, place, position = self._loop, moment.place, moment.position
         if iterator is not None and place.open:
             mine = loop.calls.course.levels[-1].drawn
-            iterator.bring_wrappers_along(by=place.open[-1][1] - mine)
+            by = place.open[-1][1] - mine
+            iterator.bring_wrappers_along(by=by, around=loop.calls.around)
         if not position.feeds and place.open and self._beginning is not None:
             position = self._beginning
         missing = loop.variables.load(position.variables, frame, contents=moment.large)
