@@ -11,9 +11,9 @@ from torch import nn
 
 from trainmover.errors import ProtocolError
 from trainmover_executor.redundancy import followed
+from trainmover_executor.redundancy.copies.snapshot import SnapshotCopy, take_again
 from trainmover_executor.redundancy.followed import Followed
 from trainmover_executor.redundancy.follower import Follower, NotFollowedError
-from trainmover_executor.redundancy.snapshot import SnapshotCopy, take_again
 from trainmover_executor.state import units
 from trainmover_executor.state.handing_over.transfer import StateCorruptError
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree

@@ -9,8 +9,8 @@ import structlog
 
 from trainmover.errors import ProtocolError
 from trainmover_executor.redundancy.advance import UnpredictableError, advance, same
-from trainmover_executor.redundancy.copy import FollowedCopy
-from trainmover_executor.redundancy.snapshot import SnapshotCopy
+from trainmover_executor.redundancy.copies.snapshot import SnapshotCopy
+from trainmover_executor.redundancy.copies.stepping import FollowedCopy
 from trainmover_executor.redundancy.whole import WholeCopy
 
 __all__ = ["Follower", "NotFollowedError"]

@@ -45,9 +45,9 @@ from trainmover_executor.position.course import (
 from trainmover_executor.position.moment import Moment
 from trainmover_executor.position.position import Place, Position
 from trainmover_executor.position.results import Returned
+from trainmover_executor.redundancy.copies.snapshot import take_again
 from trainmover_executor.redundancy.replicas import SAYS_NOTHING
 from trainmover_executor.redundancy.service import FollowerService
-from trainmover_executor.redundancy.snapshot import take_again
 from trainmover_executor.state.handing_over.arrival import say_arrived
 from trainmover_executor.state.handing_over.follow import StateFollower
 from trainmover_executor.state.handing_over.transfer import (

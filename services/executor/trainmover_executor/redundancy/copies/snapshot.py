@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from trainmover.errors import ProtocolError
-from trainmover_executor.redundancy.copy import state_of
+from trainmover_executor.redundancy.copies.stepping import state_of
 from trainmover_executor.state.handing_over.transfer import StateCorruptError
 from trainmover_executor.state.optimizers import load_settings
 from trainmover_executor.state.packing.codec import TensorSpec
