@@ -227,3 +227,19 @@ def test_members_by_objects_stay_as_they_are() -> None:
     meters, first = run(run(None))
     assert list(meters) == [first]
     assert shown(meters[first]) == (1, [1])
+
+
+def test_an_object_of_a_name_that_is_not_bound_yet_comes() -> None:
+    def run(load: dict[str, Any] | None) -> Any:
+        variables, told = LoopVariables([]), load
+        variables.changed(sys._getframe())
+        if load is None:
+            record, meters = Record("late"), [Meter(2)]
+            told = unpack_tree(pack_tree(variables.changed(sys._getframe())))
+        else:
+            variables.load(load, sys._getframe())
+        return told, shown(record), shown(meters)
+
+    told, *there = run(None)
+    _, *here = run({path: each for path, each in told.items() if "run@" in path})
+    assert here == there == [{"name": "late"}, [(2, [2])]]

@@ -50,16 +50,19 @@ def is_program(module: str, file: str) -> bool:
 
 def is_called_by_program(frame: FrameType | None) -> bool:
     """Whether ``frame`` is the program's, or of a library of functions that the program called."""
-    frame = _caller(frame)
-    if frame is None:
-        return False
-    return is_program(frame.f_globals.get("__name__", ""), frame.f_code.co_filename)
+    caller = _caller(frame)
+    return caller is not None and _is_of_program(caller)
 
 
 def is_called_by_script(frame: FrameType | None) -> bool:
     """Whether that is the script or a module that it brought along, and none that is installed."""
-    frame = _caller(frame)
-    return is_called_by_program(frame) and not _is_installed(frame.f_code.co_filename)  # type: ignore[union-attr]
+    caller = _caller(frame)
+    installed = caller is not None and _is_installed(caller.f_code.co_filename)
+    return caller is not None and _is_of_program(caller) and not installed
+
+
+def _is_of_program(frame: FrameType) -> bool:
+    return is_program(frame.f_globals.get("__name__", ""), frame.f_code.co_filename)
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:
@@ -114,7 +117,7 @@ def program_frames(frame: FrameType | None) -> list[FrameType]:
     """The program's frames that lead to ``frame``, the script's own first."""
     found = []
     while frame is not None:
-        if is_program(frame.f_globals.get("__name__", ""), frame.f_code.co_filename):
+        if _is_of_program(frame):
             found.append(frame)
         if frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>":
             break

@@ -253,15 +253,15 @@ class LoopVariables:
 
         What is made holds nothing yet: what it is to hold is made when it is looked at again.
         """
+        for root, names, put in self._finder.roots(frame, live=False):
+            for path in missing:
+                holder, _, name = bare(path).rpartition(".")
+                if path != bare(path) and holder == root and name not in names:
+                    put(name, None)  # it stands for nothing here yet
         paths, left = Paths(missing), -1
         while left != (left := len(missing)):
             for one in self._finder.all(frame, live=False, everything=True, paths=paths):
                 self._put_shape(one, missing, held=held, contents=contents)
-            for root, names, put in self._finder.roots(frame, live=False):
-                for path in missing:
-                    holder, _, name = bare(path).rpartition(".")
-                    if path != bare(path) and holder == root and name not in names:
-                        put(name, None)  # it stands for nothing here yet
 
     @staticmethod
     def _put_shape(

@@ -26,6 +26,7 @@ __all__ = ["bring_along", "generators_around"]
 
 _COUNTING: Final = (enumerate, itertools.islice)
 _REFUSED: Final = (zip, map, filter, itertools.chain, itertools.takewhile, itertools.zip_longest)
+_WRAPPERS: Final = frozenset({*_COUNTING, *_REFUSED})
 
 
 def bring_along(
@@ -52,19 +53,15 @@ def bring_along(
     """
     if not by:
         return
-    found = _counting(steps)
-    outermost = found[0] if found else steps
-    _refuse(outermost)
-    for giver in _handing_on(frame, around):
-        counting = _counting(giver)
-        _refuse(counting[0] if counting else giver)
-        for each in counting:
-            _move(each, by)
-    if by < 0:
-        for each in found:
-            _move(each, by)
-    elif found:
-        empty(lambda: _draw(found[0], by))
+    wrappers = _Wrappers()
+    direct = wrappers.counting(steps)
+    farther = [
+        each for giver in wrappers.handing_on(frame, around) for each in wrappers.counting(giver)
+    ]
+    for each in farther if by > 0 else [*farther, *direct]:
+        _move(each, by)
+    if by > 0 and direct:
+        empty(lambda: _draw(direct[-1], by))
 
 
 def generators_around(frame: FrameType | None) -> frozenset[CodeType]:
@@ -77,74 +74,68 @@ def generators_around(frame: FrameType | None) -> frozenset[CodeType]:
     return frozenset(found)
 
 
+class _Wrappers:
+    """All wrappers of the process, by what they hold: found in one look at all objects.
+
+    What holds a generator that runs is found from its outside: it does not tell what it holds.
+    """
+
+    def __init__(self) -> None:
+        self._holding: dict[int, Any] = {}
+        self._running: dict[int, Any] = {}
+        for wrapper in gc.get_objects():
+            if type(wrapper) in _WRAPPERS:
+                for inner in _held_by(wrapper):
+                    self._holding[id(inner)] = wrapper
+                    if type(inner) is types.GeneratorType and inner.gi_running:
+                        self._running[id(inner.gi_frame)] = inner
+
+    def counting(self, inner: Any) -> list[Any]:
+        """What counts the items of ``inner``, from the inside outwards.
+
+        Raises:
+            ConfigError: A wrapper among them has a place of its own.
+        """
+        found: list[Any] = []
+        while (wrapper := self._holding.get(id(inner))) is not None:
+            if type(wrapper) in _REFUSED:
+                raise ConfigError(
+                    f"session.steps() is wrapped in {type(wrapper).__name__}(), whose place a "
+                    "joiner cannot take over: use enumerate(), or count with step.index"
+                )
+            found.append(wrapper)
+            inner = wrapper
+        return found
+
+    def handing_on(self, frame: FrameType | None, around: Collection[CodeType]) -> Iterator[Any]:
+        """What hands the steps on and may be wrapped itself, from the inside outwards.
+
+        Args:
+            frame: The innermost one that asks for a step.
+            around: A generator of these runs the bodies itself, and gives something else.
+        """
+        while frame is not None and frame.f_code not in around:
+            code = frame.f_code
+            if code.co_flags & inspect.CO_GENERATOR:
+                yield self._running.get(id(frame))
+            elif code.co_name == "__next__" and code.co_argcount:
+                yield frame.f_locals.get(code.co_varnames[0])
+            else:
+                return
+            frame = frame.f_back
+
+
+def _held_by(wrapper: Any) -> Iterator[Any]:
+    """What it draws from, by itself or in a tuple as ``zip`` and ``map`` do."""
+    for each in gc.get_referents(wrapper):
+        yield each
+        if type(each) is tuple:
+            yield from each
+
+
 def _draw(wrapper: Iterator[Any], count: int) -> None:
     for _ in range(count):
         next(wrapper)
-
-
-def _handing_on(frame: FrameType | None, around: Collection[CodeType]) -> Iterator[Any]:
-    """What hands the steps on and is wrapped itself, from the inside outwards.
-
-    Args:
-        frame: The innermost one that asks for a step.
-        around: A generator of these runs the bodies itself, and gives something else.
-    """
-    wrapped: dict[int, Any] | None = None
-    while frame is not None and frame.f_code not in around:
-        code = frame.f_code
-        if code.co_flags & inspect.CO_GENERATOR:
-            wrapped = _wrapped_generators() if wrapped is None else wrapped
-            if (generator := wrapped.get(id(frame))) is not None:
-                yield generator
-        elif code.co_name == "__next__" and code.co_argcount:
-            yield frame.f_locals.get(code.co_varnames[0])
-        else:
-            return
-        frame = frame.f_back
-
-
-def _wrapped_generators() -> dict[int, Any]:
-    """Generators that are inside of a wrapper, by ``id`` of their frames.
-
-    A generator that runs does not tell what it holds, so they are found from the outside.
-    """
-    found = {}
-    for each in gc.get_objects():
-        if type(each) in {*_COUNTING, *_REFUSED}:
-            for inner in gc.get_referents(each):
-                for one in gc.get_referents(inner) if type(inner) is tuple else (inner,):
-                    if type(one) is types.GeneratorType and one.gi_running:
-                        found[id(one.gi_frame)] = one
-    return found
-
-
-def _refuse(outermost: Any) -> None:
-    for each in _holders(outermost):
-        if type(each) in _REFUSED:
-            raise ConfigError(
-                f"session.steps() is wrapped in {type(each).__name__}(), whose place a joiner "
-                "cannot take over: use enumerate(), or count with step.index"
-            )
-
-
-def _holders(inner: Any) -> Iterator[Any]:
-    """What refers to ``inner``, by itself or in a tuple as ``zip`` and ``map`` do."""
-    for each in gc.get_referrers(inner):
-        yield each
-        if type(each) is tuple:
-            yield from gc.get_referrers(each)
-
-
-def _counting(steps: Iterator[Any]) -> list[Iterator[Any]]:
-    """What counts the items of ``steps``, outermost first."""
-    found: list[Iterator[Any]] = []
-    inner: Any = steps
-    while True:
-        outer = next((o for o in gc.get_referrers(inner) if type(o) in _COUNTING), None)
-        if outer is None:
-            return found
-        found.insert(0, outer)
-        inner = outer
 
 
 def _move(wrapper: Any, by: int) -> None:

@@ -11,7 +11,6 @@ from trainmover.errors import ProtocolError
 from trainmover_executor.redundancy.advance import UnpredictableError, advance, same
 from trainmover_executor.redundancy.copies.snapshot import SnapshotCopy
 from trainmover_executor.redundancy.copies.stepping import FollowedCopy
-from trainmover_executor.redundancy.whole import WholeCopy
 
 __all__ = ["Follower", "NotFollowedError"]
 
@@ -34,7 +33,8 @@ class Follower:
     """
 
     def __init__(self) -> None:
-        self._copy: FollowedCopy | SnapshotCopy | WholeCopy | None = None
+        self._copy: FollowedCopy | SnapshotCopy | None = None
+        self._whole: dict[str, Any] | None = None
         self._pending: dict[str, Any] | None = None
         self._pending_own: dict[str, Any] = {}
         self._theirs: dict[str, Any] | None = None
@@ -76,7 +76,7 @@ class Follower:
             if message["outline"] is not None:
                 self._copy = _copy_for(message["outline"])
                 self._proved, self._doubt, self._theirs = False, "", None
-            if self._doubt or self._copy is None or isinstance(self._copy, WholeCopy):
+            if self._doubt or self._copy is None:
                 return
             self._compare(self._copy, message, own)
             self._pending, self._pending_own = message, own
@@ -102,10 +102,11 @@ class Follower:
         message, self._pending = self._pending, None
         if message is None:
             return
+        self._whole = None
         if "whole" in message:
             self._hold(message)
             return
-        if self._copy is None or isinstance(self._copy, WholeCopy):
+        if self._copy is None:
             return
         self._theirs, self._own = message["small"], self._pending_own
         self._step = message["step"]
@@ -114,16 +115,15 @@ class Follower:
 
     def _hold(self, message: dict[str, Any]) -> None:
         """What came with the vote is the neighbour's state, if it was all of it."""
-        if message["whole"] is None:
-            self._copy, self._doubt, self._proved = None, "", False
-            return
-        self._copy, self._doubt, self._proved = WholeCopy(message), "", True
-        self._step, self.writes_between = message["step"], message["between"]
+        self._copy, self._doubt, self._proved = None, "", message["whole"] is not None
+        if self._proved:
+            self._whole, self._step = message, message["step"]
+            self.writes_between = message["between"]
 
     @property
     def holds_a_vote(self) -> bool:
         """See ``FollowerService.holds_a_vote``."""
-        return isinstance(self._copy, WholeCopy)
+        return self._whole is not None
 
     def abort(self) -> None:
         """The vote did not pass."""
@@ -140,13 +140,14 @@ class Follower:
             NotFollowedError: It is not here; the message says why.
         """
         self.rest()
-        held = isinstance(self._copy, WholeCopy)
-        if self._copy is None or not (held or self._theirs) or not self.current:
+        if not self.current:
             raise NotFollowedError(self._doubt or "not all of it was followed yet")
         if self._step != committed:
             raise NotFollowedError(f"it was followed up to step {self._step}, not {committed}")
-        if isinstance(self._copy, WholeCopy):
-            return self._copy.tree(), sorted(self._copy.names)
+        if self._whole is not None:
+            return self._whole["whole"], sorted(self._whole["names"])
+        if self._copy is None or self._theirs is None:
+            raise NotFollowedError("not all of it was followed yet")
         small = advance(self._theirs, before=self._own, now=own)
         tree = self._copy.tree(settings=small["settings"], others=small["others"])
         return tree, sorted(self._copy.names)

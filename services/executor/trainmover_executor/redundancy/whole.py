@@ -11,10 +11,8 @@ again, on that state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
-from trainmover.errors import ProtocolError
 from trainmover_executor.redundancy.advance import same
 from trainmover_executor.state.handing_over.written import WrittenElsewhere, beginning_of
 from trainmover_executor.state.packing.memory import on_host
@@ -22,7 +20,7 @@ from trainmover_executor.state.packing.shards import local_of
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.state.units import StateUnits
 
-__all__ = ["WholeCopy", "WholeFollowed"]
+__all__ = ["WholeFollowed"]
 
 _LIMIT_BYTES: Final = 16 * 1024 * 1024
 _KEPT_BY_OPTIMIZERS: Final = 3
@@ -76,8 +74,9 @@ class WholeFollowed:
 
     def committed(self) -> list[str]:
         """The vote has passed; see ``Followed.committed``."""
-        self._units = StateUnits(self._state)
-        self._elsewhere = WrittenElsewhere(self._units.parameters())
+        if self._units.are_outdated():
+            self._units = StateUnits(self._state)
+            self._elsewhere = WrittenElsewhere(self._units.parameters())
         self._elsewhere.note()
         self._settings = self._state.settings()
         self._since_vote = {}
@@ -121,25 +120,3 @@ class WholeFollowed:
     def written(self) -> list[str]:
         """As for ``stepped``."""
         return []
-
-
-class WholeCopy:
-    """A neighbour's state as it came with a vote that passed.
-
-    Args:
-        message: What ``WholeFollowed.message`` made.
-
-    Raises:
-        ProtocolError: It does not parse.
-    """
-
-    def __init__(self, message: Mapping[str, Any]) -> None:
-        try:
-            self._state: dict[str, Any] = message["whole"]
-            self.names: list[str] = message["names"]
-        except KeyError as error:
-            raise ProtocolError(f"a neighbour's state lacks {error}") from error
-
-    def tree(self) -> dict[str, Any]:
-        """It, as the owner's ``TrainingState.tree`` gave it."""
-        return self._state

@@ -39,7 +39,7 @@ from trainmover_executor.program.looking.parts import (
     nowhere,
     parts_of,
 )
-from trainmover_executor.program.looking.shapes import Kind, Members, entries_of
+from trainmover_executor.program.looking.shapes import Kind, Members, entries_of, name_of
 from trainmover_executor.program.values.lasting import LastingValues
 from trainmover_executor.program.values.named import CODE, is_named
 from trainmover_executor.program.values.plain import CONTAINERS, is_generator, is_plain
@@ -185,7 +185,7 @@ class Finder:
         elif (parts := parts_of(value, is_loader=id(value) in self._data)) is not None:
             of = value if isinstance(value, type) else kind
             mine = kind in BAGS or is_of_script(of.__module__)
-            if mine and of is kind and is_named(kind):
+            if mine and of is kind and name_of(kind) is not None:
                 yield Variable(f"{path}{Kind.MARK}", Kind(value), put)
             deeper = depth + (1 if mine else _STEP_IN_LIBRARIES)
             for name, member, setter in parts:

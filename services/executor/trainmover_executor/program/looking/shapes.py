@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
@@ -21,7 +22,7 @@ from trainmover_executor.program.values.plain import is_plain
 from trainmover_executor.program.values.restored import restored
 from trainmover_executor.program.values.trees import TAG, portable
 
-__all__ = ["SHAPES", "Kind", "Members", "Shape", "bare", "entries_of"]
+__all__ = ["SHAPES", "Kind", "Members", "Shape", "bare", "entries_of", "name_of"]
 
 Contents = Mapping[str, torch.Tensor]
 """Large tensors that came from another process, by their prints."""
@@ -79,8 +80,7 @@ class Members(Shape):
         """Its own kind, keys if they can be told, and the name of each member's class."""
         keys = [portable(key) for key, _ in self._entries if is_plain(key)]
         kinds = [
-            "" if is_plain(member) else tree_of_name(type(member)) or ""
-            for _, member in self._entries
+            "" if is_plain(member) else name_of(type(member)) or "" for _, member in self._entries
         ]
         told = len(keys) == len(kinds)
         empty = portable(_emptied(self.of))
@@ -104,7 +104,7 @@ class Members(Shape):
         for told, kind in zip(tree["keys"], tree["kinds"], strict=True):
             key = restored(told, None)
             where, member = f"{path}[{key!r}]", mine.get(key)
-            if key not in mine or (kind and kind != tree_of_name(type(member))):
+            if key not in mine or (kind and kind != name_of(type(member))):
                 member = _new(values, where, large, kind=kind)
             entries.append((key, member))
         _write(container, entries)
@@ -118,7 +118,7 @@ class Kind(Shape):
 
     def tree(self) -> dict[str, Any]:
         """The name by which its class is found."""
-        return {TAG: "kind", "name": tree_of_name(type(self.of))}
+        return {TAG: "kind", "name": name_of(type(self.of))}
 
     def put_back(self) -> None:
         """It is of no other class than before."""
@@ -129,10 +129,19 @@ class Kind(Shape):
     ) -> Any:
         """An object of that class, made without its constructor where there is none yet."""
         name = tree["name"]
-        return here if name == tree_of_name(type(here)) else _object(name, values, path, large)
+        return here if name == name_of(type(here)) else _object(name, values, path, large)
 
 
 SHAPES: Final[tuple[type[Shape], ...]] = (Members, Kind)
+
+
+def name_of(kind: type[Any]) -> str | None:
+    """The name by which a class is found; None for one that has none."""
+    return _name_of(kind)  # type: ignore[arg-type] # classes are hashable
+
+
+_name_of: Final = functools.lru_cache(maxsize=4096)(tree_of_name)
+"""Asked for each object at each look."""
 
 
 def bare(path: str) -> str:

@@ -28,6 +28,7 @@ from typing import IO, Any, Final
 
 from trainmover_executor.program.frames import is_called_by_program, is_called_by_script
 from trainmover_executor.worker.adapters.names import OwnPaths
+from trainmover_executor.worker.adapters.shadow_log import SaidOnce
 
 __all__ = ["WithheldWrites", "flush_files"]
 
@@ -52,7 +53,7 @@ class WithheldWrites:
         self._real: list[tuple[weakref.ref[IO[Any]], str]] = []
         self._unseen: list[tuple[weakref.ref[IO[Any]], str]] = []
         self._active = True
-        self._said = False
+        self._say = SaidOnce("is not written to, nor are other files that exist")
         instead = self._instead()
         for holder, name in _holders(self._open):
             holder[name] = instead
@@ -101,15 +102,6 @@ class WithheldWrites:
             return opened
 
         return open_in_shadow
-
-    def _say(self, path: str) -> None:
-        if not self._said:
-            self._said = True
-            print(  # noqa: T201 - into the shadow log
-                f"{path} is not written to, nor are other files that exist: this process is a "
-                "shadow, a standby that warms up, until it takes a slot.",
-                flush=True,
-            )
 
 
 def _holders(opener: Callable[..., IO[Any]]) -> list[tuple[dict[Any, Any], Any]]:

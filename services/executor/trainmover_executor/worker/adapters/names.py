@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, Final
 
 from trainmover_executor.program.frames import is_called_by_program
+from trainmover_executor.worker.adapters.shadow_log import SaidOnce
 
 __all__ = ["OwnPaths", "WithheldNames"]
 
@@ -80,7 +81,7 @@ class WithheldNames:
         self._own = own
         self._active = True
         self._in_iterations = False
-        self._said = False
+        self._say = SaidOnce("is left out, nor are other files of the job renamed or removed")
         self._originals: list[tuple[Any, str, _Function]] = []
         for module, names, instead in (
             (os, ("remove", "unlink", "rmdir", "removedirs", "truncate"), self._removing),
@@ -120,7 +121,8 @@ class WithheldNames:
         def remove_own(path: Any, *args: Any, **options: Any) -> Any:
             if not self._is_asked(sys._getframe(1), path) or path in self._own:  # noqa: SLF001
                 return original(path, *args, **options)
-            return self._say(f"{original.__name__} of {path}")
+            self._say(f"{original.__name__} of {path}")
+            return None
 
         return remove_own
 
@@ -143,7 +145,8 @@ class WithheldNames:
     def _linking(self, original: _Function) -> _Function:
         def link_once(src: Any, dst: Any, *args: Any, **options: Any) -> Any:
             if self._is_asked(sys._getframe(1), dst) and not self._makes(dst):  # noqa: SLF001
-                return self._say(f"{original.__name__} of {src} to {dst}")
+                self._say(f"{original.__name__} of {src} to {dst}")
+                return None
             return original(src, dst, *args, **options)
 
         return link_once
@@ -187,15 +190,6 @@ class WithheldNames:
             return descriptor
 
         return open_descriptor
-
-    def _say(self, what: str) -> None:
-        if not self._said:
-            self._said = True
-            print(  # noqa: T201 - into the shadow log
-                f"{what} is left out, nor are other files of the job renamed or removed: this "
-                "process is a shadow, a standby that warms up, until it takes a slot.",
-                flush=True,
-            )
 
 
 def _full(path: Any) -> str | None:

@@ -22,6 +22,8 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.metadata import Metadata
 
+from trainmover_executor.worker.adapters.shadow_log import SaidOnce
+
 __all__ = ["withhold_saves"]
 
 _NAMES: Final = (
@@ -44,23 +46,14 @@ class _Done(Future[None]):
 
 
 class _Withholding:
-    """Whether saves are left out, and whether that was said.
+    """Whether saves are left out.
 
     A program that imported a name keeps our function for good: it asks here each time.
     """
 
     def __init__(self) -> None:
         self.active = True
-        self._said = False
-
-    def say(self, what: str) -> None:
-        if not self._said:
-            self._said = True
-            print(  # noqa: T201 - into the shadow log
-                f"{what} writes nothing here, nor does any other save of a checkpoint: this "
-                "process is a shadow, a standby that warms up, until it takes a slot.",
-                flush=True,
-            )
+        self.say = SaidOnce("writes nothing here, nor does any other save of a checkpoint")
 
 
 def withhold_saves() -> Callable[[], None]:
