@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+import torch
 
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
@@ -243,3 +244,39 @@ def test_an_object_of_a_name_that_is_not_bound_yet_comes() -> None:
     told, *there = run(None)
     _, *here = run({path: each for path, each in told.items() if "run@" in path})
     assert here == there == [{"name": "late"}, [(2, [2])]]
+
+
+class Best:
+    def __init__(self, loss: float, weights: Any) -> None:
+        self.loss, self.weights = loss, weights
+
+
+class Custom(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: {"loss": 1.0, "weights": {"line": torch.ones(8000)}},
+        lambda: [Meter(1), torch.ones(8000)],
+        lambda: Best(1.0, torch.ones(8000)),
+        lambda: Best(1.0, [Best(2.0, torch.ones(8000).as_subclass(Custom))]),
+    ],
+)
+def test_what_holds_large_tensors_stays_behind_until_they_come(make: Any) -> None:
+    """A standby's program reads its weights where it does not find None."""
+
+    def run(load: dict[str, Any] | None) -> Any:
+        best, kept, variables = None, [], LoopVariables([])
+        variables.changed(sys._getframe())
+        if load is None:
+            best = make()
+            kept.append(best)
+            return variables.changed(sys._getframe()), best
+        variables.load(load, sys._getframe())
+        return best, kept
+
+    told, _ = run(None)
+    best, kept = run(unpack_tree(pack_tree(told)))
+    assert (best, kept) == (None, [])

@@ -79,9 +79,7 @@ class Members(Shape):
     def tree(self) -> dict[str, Any]:
         """Its own kind, keys if they can be told, and the name of each member's class."""
         keys = [portable(key) for key, _ in self._entries if is_plain(key)]
-        kinds = [
-            "" if is_plain(member) else name_of(type(member)) or "" for _, member in self._entries
-        ]
+        kinds = [_told_of(member) for _, member in self._entries]
         told = len(keys) == len(kinds)
         empty = portable(_emptied(self.of))
         return {TAG: "held", "empty": empty, "keys": keys if told else None, "kinds": kinds}
@@ -104,8 +102,10 @@ class Members(Shape):
         for told, kind in zip(tree["keys"], tree["kinds"], strict=True):
             key = restored(told, None)
             where, member = f"{path}[{key!r}]", mine.get(key)
-            if key not in mine or (kind and kind != name_of(type(member))):
+            if key not in mine or (kind and kind != _told_of(member)):
                 member = _new(values, where, large, kind=kind)
+            if member is _ABSENT:
+                return here
             entries.append((key, member))
         _write(container, entries)
         return container
@@ -117,8 +117,10 @@ class Kind(Shape):
     MARK = "()"
 
     def tree(self) -> dict[str, Any]:
-        """The name by which its class is found."""
-        return {TAG: "kind", "name": name_of(type(self.of))}
+        """The name by which its class is found, and its attributes that are large tensors."""
+        held = getattr(self.of, "__dict__", {}).copy()
+        tensors = [name for name, each in held.items() if _is_large_tensor(each)]
+        return {TAG: "kind", "name": name_of(type(self.of)), "tensors": sorted(tensors)}
 
     def put_back(self) -> None:
         """It is of no other class than before."""
@@ -128,9 +130,18 @@ class Kind(Shape):
         cls, tree: dict[str, Any], here: Any, values: Mapping[str, Any], path: str, large: Contents
     ) -> Any:
         """An object of that class, made without its constructor where there is none yet."""
-        name = tree["name"]
-        return here if name == name_of(type(here)) else _object(name, values, path, large)
+        if tree["name"] == name_of(type(here)):
+            return here
+        made = _object(tree, values, path, large)
+        return here if made is _ABSENT else made
 
+
+_TENSOR: Final = "tensor"
+_ABSENT: Final = object()
+"""A large tensor travels to a joiner only, at the end: what would hold it stays as it is until then.
+
+A standby whose program found None in its place would end, where the program reads it.
+"""
 
 SHAPES: Final[tuple[type[Shape], ...]] = (Members, Kind)
 
@@ -157,6 +168,18 @@ def entries_of(container: Any) -> list[tuple[Any, Any]]:
     return list(enumerate(container)) if ordered else []
 
 
+def _told_of(member: Any) -> str:
+    """The name of its class; empty for what is told as a value."""
+    if _is_large_tensor(member):
+        return _TENSOR
+    return "" if is_plain(member) else name_of(type(member)) or ""
+
+
+def _is_large_tensor(value: Any) -> bool:
+    """Whether it is told of as a variable of its own, or not at all yet."""
+    return isinstance(value, torch.Tensor) and not is_plain(value)
+
+
 def _emptied(container: Any) -> Any:
     """A new one of its kind."""
     if isinstance(container, collections.deque):
@@ -178,21 +201,34 @@ def _write(container: Any, entries: list[tuple[Any, Any]]) -> None:
 
 
 def _new(values: Mapping[str, Any], path: str, large: Contents, *, kind: str = "") -> Any:
-    """What was told of ``path``; ``kind`` names the class of an object of which nothing was."""
+    """What was told of ``path``; ``kind`` names the class of an object of which nothing was.
+
+    Returns:
+        ``_ABSENT`` where something is, or is in it, that did not come: a large tensor.
+    """
     if (tree := values.get(path + Members.MARK)) is not None:
-        return Members.like(tree, None, values, path, large)
+        return Members.like(tree, _ABSENT, values, path, large)
     if (tree := values.get(path + Kind.MARK)) is not None:
-        kind = tree["name"]
-    if kind:
-        return _object(kind, values, path, large)
-    return restored(values[path], None, {**large}) if path in values else None
+        return _object(tree, values, path, large)
+    if path in values:
+        return restored(values[path], None, {**large})
+    if kind == _TENSOR:
+        return _ABSENT
+    return _object({"name": kind, "tensors": []}, values, path, large) if kind else None
 
 
-def _object(kind: str, values: Mapping[str, Any], path: str, large: Contents) -> Any:
+def _object(tree: dict[str, Any], values: Mapping[str, Any], path: str, large: Contents) -> Any:
     """An object without its constructor, with the attributes that were told of."""
-    made = object.__new__(of_name(kind))
+    try:
+        made = object.__new__(of_name(tree["name"]))
+    except (TypeError, ValueError):
+        return _ABSENT  # only its constructor makes one
     inside = f"{path}."
     names = {bare(each).removeprefix(inside) for each in values if each.startswith(inside)}
-    for name in sorted(filter(str.isidentifier, names)):
-        set_attribute(made, name, _new(values, f"{inside}{name}", large))
+    for name in sorted({*filter(str.isidentifier, names), *tree["tensors"]}):
+        kind = _TENSOR if name in tree["tensors"] else ""
+        member = _new(values, f"{inside}{name}", large, kind=kind)
+        if member is _ABSENT:
+            return _ABSENT
+        set_attribute(made, name, member)
     return made
