@@ -131,3 +131,20 @@ def test_each_group_and_each_scheduler_has_its_turn() -> None:
     compared = [state.compared_settings(step) for step in range(4)]
     assert [one.get("lr") for one in compared] == [0.1, 0.2, None, 0.1]
     assert compared[2]["num_bad_epochs"] == 0
+
+
+def test_after_a_failure_one_rank_may_have_set_the_rate_of_the_next_step(ranks: Ranks) -> None:
+    ranks.run(10)
+    ranks.rates[1]["lr"] = 0.01  # in the body that another rank has not begun
+    said = [rank.says_after_failure(committed=10) for rank in ranks.ranks]
+    least = [min(numbers) for numbers in zip(*said, strict=True)]
+    assert [rank.heard(least) for rank in ranks.ranks] == [""] * WORLD
+    assert ranks.vote(10, (7, 7, 7)) == [True] * WORLD
+
+
+def test_after_a_failure_all_hear_what_one_of_them_heard_with_the_last_vote(ranks: Ranks) -> None:
+    ranks.run(10)
+    ranks.ranks[0].parted = True
+    said = [rank.says_after_failure(committed=10) for rank in ranks.ranks]
+    least = [min(numbers) for numbers in zip(*said, strict=True)]
+    assert [bool(rank.heard(least)) for rank in ranks.ranks] == [False, True, True]

@@ -202,7 +202,7 @@ class Handover:
             try:
                 own = [before.committed, before.between, int(before.votes_at_end)]
                 committed, between, at_end = runtime.agree(own, best=max)
-                said = self._following.replicas.says(committed=committed)
+                said = self._following.replicas.says_after_failure(committed=committed)
                 self._following.heard(runtime.agree(said, best=min))
             except (LinkBrokenError, StaleEpochError) as error:
                 runtime.latch.trip(str(error))

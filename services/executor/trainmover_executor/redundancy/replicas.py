@@ -91,16 +91,29 @@ class Replicas:
         )
 
     def says(self, *, committed: int) -> list[int]:
-        """What this rank says; the least of each number over all ranks answers it.
+        """What this rank says with a vote; the least of each number over all ranks answers it.
 
         Args:
             committed: Steps completed by the job, before the one that is voted for.
         """
         self._votes += 1
-        said = list(SAYS_NOTHING)
+        said = self.says_after_failure(committed=committed)
         if self._wrappers and not self.parted:
             settings = self._checksum_of_settings(committed)
             said[2:4] = settings, -settings
+        return said
+
+    def says_after_failure(self, *, committed: int) -> list[int]:
+        """The same where ranks may be in several places of the program.
+
+        One may have set its learning rate for a step or an epoch that another has yet to begin: so
+        settings are compared in votes alone.
+
+        Args:
+            committed: Steps completed by the job.
+        """
+        said = list(SAYS_NOTHING)
+        if self._wrappers and not self.parted:
             last = self._last() if self._may_part() else None
             if last is not None and last[0] == committed - 1:
                 said[:2] = last[1], -last[1]
