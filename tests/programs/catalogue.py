@@ -84,6 +84,8 @@ CATALOGUE = {
     "meters": Program(105, usual=False),
     "keeps_newest": Program(90, ends=(15, 30)),
     "engine": Program(120, ends=(30, 60)),
+    "bars": Program(120, ends=(30, 60, 90), usual=False),
+    "pinn": Program(90, usual=False),
     "reference": Program(120, ends=(30, 60), between=True),
     "own_generators": Program(100),
     "gan": Program(100),

@@ -253,3 +253,38 @@ def test_parameters_in_the_same_memory_are_not_followed_apart(said: list[JobLayo
     service = made(said, [*models], [torch.optim.SGD([tensor], 0.1)])
     service.protect()
     assert service.wants_the_end.startswith("the next slot is told all")
+
+
+def test_state_that_outgrows_a_vote_does_not_go_with_it(said: list[JobLayoutKnown]) -> None:
+    """L-BFGS keeps a hundred gradients: a model of a megabyte has two hundred then."""
+    sent: list[Any] = []
+    model = nn.Linear(500, 500)
+    optimizer = torch.optim.LBFGS(model.parameters(), history_size=100)
+    service = made(said, [model], [optimizer], sent=sent)
+    service.protect()
+    end_votes(service)
+    vote(service, 1)
+    assert sent[-1]["whole"] is not None
+    flat = sum(each.numel() for each in model.parameters())
+    optimizer.state[model.weight]["old_dirs"] = [torch.zeros(flat) for _ in range(20)]
+    vote(service, 2)
+    assert said[-1].redundancy == "checkpoint"
+    assert "have 20 MiB, and up to 16 go with a vote" in said[-1].obstacle
+    vote(service, 3)
+    assert len(sent) == 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"whole": [], "step": 1, "between": False, "names": []},
+        {"whole": {}, "step": "1", "between": False, "names": []},
+        {"whole": {}},
+    ],
+)
+def test_a_message_that_is_none_is_doubted(message: dict[str, Any]) -> None:
+    follower = Follower()
+    follower.receive(message, own={})
+    follower.committed()
+    with pytest.raises(NotFollowedError, match="does not parse"):
+        follower.tree(committed=1, own={})

@@ -71,7 +71,7 @@ class Follower:
         self._pending = None
         try:
             if "whole" in message:
-                self._pending = message
+                self._pending = _checked(message)
                 return
             if message["outline"] is not None:
                 self._copy = _copy_for(message["outline"])
@@ -157,6 +157,18 @@ class Follower:
             log.warning("the state of the slot before is not followed any more", reason=reason)
         self._doubt = reason
         self._pending = None
+
+
+def _checked(message: dict[str, Any]) -> dict[str, Any]:
+    """A message with a neighbour's whole state.
+
+    Raises:
+        ProtocolError: It is none.
+    """
+    match message:
+        case {"whole": dict() | None, "step": int(), "between": bool(), "names": list()}:
+            return message
+    raise ProtocolError("a neighbour's message with all of its state does not parse")
 
 
 def _copy_for(outline: dict[str, Any]) -> FollowedCopy | SnapshotCopy:

@@ -98,6 +98,9 @@ class FollowerService:
             self._give_up("its gradients are changed behind the optimizer's step")
         if self._followed is not None and (name := self._followed.changed()):
             self._give_up(f"{name} is changed outside of its optimizer")
+        whole = isinstance(self._followed, WholeFollowed)
+        if whole and (obstacle := WholeFollowed.obstacle(self._state)):
+            self._give_up(obstacle)  # it has grown
         return self._followed is not None
 
     def protect(self) -> None:

@@ -11,7 +11,10 @@ again, on that state.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
+
+import torch
 
 from trainmover_executor.redundancy.advance import same
 from trainmover_executor.state.handing_over.written import WrittenElsewhere, beginning_of
@@ -52,10 +55,14 @@ class WholeFollowed:
         """Why not all of ``state`` can go with every vote, for people; empty when it can."""
         if any(not on_host(parameter) for parameter in state.parameters()):
             return "parameters are on a device"
-        nbytes = sum(local_of(parameter).nbytes for parameter in state.parameters())
-        if _KEPT_BY_OPTIMIZERS * nbytes > _LIMIT_BYTES:
-            most = _LIMIT_BYTES // _KEPT_BY_OPTIMIZERS // 2**20
-            return f"its parameters have {nbytes / 2**20:.0f} MiB, more than {most}"
+        parameters = sum(local_of(parameter).nbytes for parameter in state.parameters())
+        kept = sum(_bytes_in(entry) for each in state.optimizers for entry in each.state.values())
+        nbytes = max(_KEPT_BY_OPTIMIZERS * parameters, parameters + kept)
+        if nbytes > _LIMIT_BYTES:
+            return (
+                f"with what optimizers keep, its parameters have {nbytes / 2**20:.0f} MiB, and up "
+                f"to {_LIMIT_BYTES // 2**20} go with a vote"
+            )
         return ""
 
     def message(self, *, step: int, at_end: bool) -> dict[str, Any]:
@@ -120,3 +127,12 @@ class WholeFollowed:
     def written(self) -> list[str]:
         """As for ``stepped``."""
         return []
+
+
+def _bytes_in(kept: Any) -> int:
+    """Of tensors: an optimizer may keep lists of them, as L-BFGS does its history."""
+    if isinstance(kept, torch.Tensor):
+        return local_of(kept).nbytes
+    if isinstance(kept, Mapping):
+        return sum(map(_bytes_in, kept.values()))
+    return sum(map(_bytes_in, kept)) if isinstance(kept, list | tuple) else 0
