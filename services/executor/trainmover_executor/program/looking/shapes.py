@@ -138,7 +138,7 @@ class Kind(Shape):
 
 _TENSOR: Final = "tensor"
 _ABSENT: Final = object()
-"""A large tensor travels to a joiner only, at the end: what would hold it stays as it is until then.
+"""A large tensor travels to joiners alone, with the state: what holds it stays as it is until then.
 
 A standby whose program found None in its place would end, where the program reads it.
 """
