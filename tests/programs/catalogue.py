@@ -84,6 +84,7 @@ CATALOGUE = {
     "meters": Program(105, usual=False),
     "keeps_newest": Program(90, ends=(15, 30)),
     "engine": Program(120, ends=(30, 60)),
+    "own_containers": Program(90, ends=(30, 60)),
     "bars": Program(120, ends=(30, 60, 90), usual=False),
     "pinn": Program(90, usual=False),
     "reference": Program(120, ends=(30, 60), between=True),

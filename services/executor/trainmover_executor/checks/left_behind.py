@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainmover_executor.program.frames import is_program, place_in
+from trainmover_executor.program.values.derived import base_of
 from trainmover_executor.program.values.plain import CONTAINERS, PLAIN
 
 __all__ = ["LeftBehind", "attributes_of"]
@@ -138,7 +139,7 @@ def _print(value: Any, memory: Collection[int]) -> Any:  # noqa: PLR0911 - one f
         return _print_of_generator(value)
     if isinstance(value, _ITERATORS):
         return object()  # nothing shows whether it was asked, and nobody keeps one for nothing
-    if type(value) in CONTAINERS:
+    if type(value) in CONTAINERS or base_of(type(value)) is not None:
         return len(value), id(_last(value))
     if type(value) in {str, bytes, itertools.count}:
         return repr(value)

@@ -39,9 +39,10 @@ from trainmover_executor.program.looking.parts import (
     nowhere,
     parts_of,
 )
-from trainmover_executor.program.looking.shapes import Kind, Members, entries_of, name_of
+from trainmover_executor.program.looking.shapes import Kind, Members, entries_of
+from trainmover_executor.program.values.derived import base_of
 from trainmover_executor.program.values.lasting import LastingValues
-from trainmover_executor.program.values.named import CODE, is_named
+from trainmover_executor.program.values.named import CODE, is_named, name_of
 from trainmover_executor.program.values.plain import CONTAINERS, is_generator, is_plain
 from trainmover_executor.state.training import Stateful
 
@@ -177,21 +178,28 @@ class Finder:
         if kind in SCALARS or is_plain(value) or (not over and self._lasting.admits(path, value)):
             yield Variable(path, value, put)
             return
-        if over:
-            return
-        seen.add(id(value))
-        if kind in CONTAINERS and len(value) <= MOST_MEMBERS:
+        if not over:
+            seen.add(id(value))
+            yield from self._visit_inside(value, path, put, seen, depth)
+
+    def _visit_inside(
+        self, value: Any, path: str, put: Callable[[Any], None], seen: Seen, depth: int
+    ) -> Iterator[Variable]:
+        kind = type(value)
+        parts = parts_of(value, is_loader=id(value) in self._data)
+        holds = kind in CONTAINERS or (base_of(kind) is not None and parts is not None)
+        if holds and len(value) <= MOST_MEMBERS:
             yield from self._visit_items(value, path, put, seen, depth)
-        elif (parts := parts_of(value, is_loader=id(value) in self._data)) is not None:
-            of = value if isinstance(value, type) else kind
-            mine = kind in BAGS or is_of_script(of.__module__)
-            if mine and of is kind and name_of(kind) is not None:
-                yield Variable(f"{path}{Kind.MARK}", Kind(value), put)
-            deeper = depth + (1 if mine else _STEP_IN_LIBRARIES)
-            for name, member, setter in parts:
-                yield from self._visit(member, f"{path}.{name}", setter, seen, deeper)
-        else:
+        elif holds or parts is None:
             self._pass_over(path, value)
+        if parts is None:
+            return
+        mine = _is_mine(value)
+        if mine and not isinstance(value, type) and base_of(kind) is None and name_of(kind):
+            yield Variable(f"{path}{Kind.MARK}", Kind(value), put)
+        deeper = depth + (1 if mine else _STEP_IN_LIBRARIES)
+        for name, member, setter in parts:
+            yield from self._visit(member, f"{path}.{name}", setter, seen, deeper)
 
     def _visit_known(self, value: Any, path: str, seen: Seen) -> Iterator[Variable]:
         """What the session or the data sees to, and the program may change besides."""
@@ -256,8 +264,14 @@ class Finder:
                     continue  # a tuple cannot be written
                 write: Callable[[Any], None] = nowhere
             else:
-                write = partial(value.__setitem__, key)
+                write = partial((base_of(type(value)) or type(value)).__setitem__, value, key)
             yield from self._visit(member, f"{path}[{key!r}]", write, seen, depth + 1)
+
+
+def _is_mine(value: Any) -> bool:
+    """Whether a class, or that of an object, is of the script's modules."""
+    of = value if isinstance(value, type) else type(value)
+    return type(value) in BAGS or is_of_script(of.__module__)
 
 
 def _is_module(frame: FrameType) -> bool:

@@ -10,19 +10,25 @@ from __future__ import annotations
 
 import abc
 import collections
-import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Final
 
 import torch
 
 from trainmover_executor.program.looking.parts import set_attribute
-from trainmover_executor.program.values.named import of_name, tree_of_name
+from trainmover_executor.program.values.derived import (
+    attributes_of,
+    base_of,
+    content_of,
+    empty_of,
+    fill,
+)
+from trainmover_executor.program.values.named import name_of, of_name
 from trainmover_executor.program.values.plain import is_plain
 from trainmover_executor.program.values.restored import restored
 from trainmover_executor.program.values.trees import TAG, portable
 
-__all__ = ["SHAPES", "Kind", "Members", "Shape", "bare", "entries_of", "name_of"]
+__all__ = ["SHAPES", "Kind", "Members", "Shape", "bare", "entries_of"]
 
 Contents = Mapping[str, torch.Tensor]
 """Large tensors that came from another process, by their prints."""
@@ -77,12 +83,21 @@ class Members(Shape):
         self._entries = entries_of(of)
 
     def tree(self) -> dict[str, Any]:
-        """Its own kind, keys if they can be told, and the name of each member's class."""
+        """Its own kind, keys if they can be told, and the name of each member's class.
+
+        A class without a name cannot be told of: where it is, it is filled.
+        """
         keys = [portable(key) for key, _ in self._entries if is_plain(key)]
         kinds = [_told_of(member) for _, member in self._entries]
         told = len(keys) == len(kinds)
-        empty = portable(_emptied(self.of))
-        return {TAG: "held", "empty": empty, "keys": keys if told else None, "kinds": kinds}
+        empty = portable(empty) if is_plain(empty := empty_of(self.of, type(self.of))) else None
+        tree = {TAG: "held", "empty": empty, "keys": keys if told else None, "kinds": kinds}
+        return {**tree, "twice": self._held_twice()} if base_of(type(self.of)) else tree
+
+    def _held_twice(self) -> list[str]:
+        """Names of members that are attributes, too: some dictionaries hold all of theirs so."""
+        attributes = attributes_of(self.of)
+        return [key for key, member in self._entries if attributes.get(key, _ABSENT) is member]
 
     def put_back(self) -> None:
         """Have the container hold the members that it held when this was made."""
@@ -96,7 +111,9 @@ class Members(Shape):
         if tree["keys"] is None:
             return here  # by objects, of which each process has its own
         empty = restored(tree["empty"], None)
-        container = here if type(here) is type(empty) else empty
+        container = here if empty is None or type(here) is type(empty) else empty
+        if not isinstance(container, _CHANGEABLE):
+            return here
         mine = dict(entries_of(container))
         entries = []
         for told, kind in zip(tree["keys"], tree["kinds"], strict=True):
@@ -108,6 +125,10 @@ class Members(Shape):
                 return here
             entries.append((key, member))
         _write(container, entries)
+        for name, member in [entry for entry in entries if entry[0] in tree.get("twice", ())]:
+            object.__setattr__(container, name, member)
+        if container is not here and base_of(type(container)) is not None:
+            _set_attributes(container, (), values, path, large)
         return container
 
 
@@ -136,6 +157,7 @@ class Kind(Shape):
         return here if made is _ABSENT else made
 
 
+_CHANGEABLE: Final = (dict, list, collections.deque)
 _TENSOR: Final = "tensor"
 _ABSENT: Final = object()
 """A large tensor travels to joiners alone, with the state: what holds it stays as it is until then.
@@ -146,15 +168,6 @@ A standby whose program found None in its place would end, where the program rea
 SHAPES: Final[tuple[type[Shape], ...]] = (Members, Kind)
 
 
-def name_of(kind: type[Any]) -> str | None:
-    """The name by which a class is found; None for one that has none."""
-    return _name_of(kind)  # type: ignore[arg-type] # classes are hashable
-
-
-_name_of: Final = functools.lru_cache(maxsize=4096)(tree_of_name)
-"""Asked for each object at each look."""
-
-
 def bare(path: str) -> str:
     """The path of the variable whose shape ``path`` tells."""
     return path.removesuffix(Members.MARK).removesuffix(Kind.MARK)
@@ -162,10 +175,10 @@ def bare(path: str) -> str:
 
 def entries_of(container: Any) -> list[tuple[Any, Any]]:
     """(key or index, member) of a dictionary or a sequence; none of a set."""
-    if isinstance(container, dict):
-        return list(container.copy().items())
-    ordered = isinstance(container, list | tuple | collections.deque)
-    return list(enumerate(container)) if ordered else []
+    held = container if base_of(type(container)) is None else content_of(container)
+    if isinstance(held, dict):
+        return list(held.copy().items())
+    return list(enumerate(held)) if isinstance(held, list | tuple | collections.deque) else []
 
 
 def _told_of(member: Any) -> str:
@@ -180,24 +193,12 @@ def _is_large_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not is_plain(value)
 
 
-def _emptied(container: Any) -> Any:
-    """A new one of its kind."""
-    if isinstance(container, collections.deque):
-        return collections.deque(maxlen=container.maxlen)
-    if isinstance(container, collections.defaultdict):
-        return collections.defaultdict(container.default_factory)
-    return type(container)()
-
-
 def _write(container: Any, entries: list[tuple[Any, Any]]) -> None:
     before = [(key, id(each)) for key, each in entries_of(container)]
     if before == [(key, id(each)) for key, each in entries]:
         return
-    container.clear()
-    if isinstance(container, dict):
-        container.update(entries)
-    else:
-        container.extend(member for _, member in entries)
+    keyed = isinstance(container, dict)
+    fill(container, dict(entries) if keyed else [member for _, member in entries])
 
 
 def _new(values: Mapping[str, Any], path: str, large: Contents, *, kind: str = "") -> Any:
@@ -223,12 +224,19 @@ def _object(tree: dict[str, Any], values: Mapping[str, Any], path: str, large: C
         made = object.__new__(of_name(tree["name"]))
     except (TypeError, ValueError):
         return _ABSENT  # only its constructor makes one
+    complete = _set_attributes(made, tree["tensors"], values, path, large)
+    return made if complete else _ABSENT
+
+
+def _set_attributes(
+    made: Any, tensors: Collection[str], values: Mapping[str, Any], path: str, large: Contents
+) -> bool:
+    """Whether all were told that ``made`` has."""
     inside = f"{path}."
     names = {bare(each).removeprefix(inside) for each in values if each.startswith(inside)}
-    for name in sorted({*filter(str.isidentifier, names), *tree["tensors"]}):
-        kind = _TENSOR if name in tree["tensors"] else ""
-        member = _new(values, f"{inside}{name}", large, kind=kind)
+    for name in sorted({*filter(str.isidentifier, names), *tensors}):
+        member = _new(values, f"{inside}{name}", large, kind=_TENSOR if name in tensors else "")
         if member is _ABSENT:
-            return _ABSENT
+            return False
         set_attribute(made, name, member)
-    return made
+    return True

@@ -22,7 +22,7 @@ import torch
 from trainmover_executor.program.frames import is_program
 from trainmover_executor.program.values import standard
 
-__all__ = ["CODE", "fields_of", "is_named", "of_name", "rebuilt", "tree_of_name"]
+__all__ = ["CODE", "fields_of", "is_named", "name_of", "of_name", "rebuilt", "tree_of_name"]
 
 CODE: Final = (types.FunctionType, types.BuiltinFunctionType, type)
 _LIBRARIES: Final = frozenset({"torch", "numpy", "math"})
@@ -47,6 +47,15 @@ def tree_of_name(value: Any) -> str | None:
     if isinstance(value, torch.device):
         return f"device {value}"
     return f"path {value}" if type(value) is type(Path()) else standard.written(value)
+
+
+def name_of(kind: type[Any]) -> str | None:
+    """The name by which a class is found; None for one that has none."""
+    return _name_of(kind)  # type: ignore[arg-type] # classes are hashable
+
+
+_name_of: Final = functools.lru_cache(maxsize=4096)(tree_of_name)
+"""Asked for each object at each look."""
 
 
 def of_name(name: str) -> Any:

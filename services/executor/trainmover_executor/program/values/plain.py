@@ -17,7 +17,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from trainmover_executor.program.values.named import CODE, fields_of, is_named
+from trainmover_executor.program.values.derived import attributes_of, base_of, content_of
+from trainmover_executor.program.values.named import CODE, fields_of, is_named, name_of
 from trainmover_executor.program.values.standard import STANDARD
 
 __all__ = [
@@ -87,6 +88,8 @@ def is_plain(value: Any, *, depth: int = _DEPTH) -> bool:
         return _is_plain_container(value, depth)
     if _is_small_array(value) or is_generator(value):
         return True
+    if base_of(kind) is not None:
+        return _is_plain_derived(value, depth)
     fields = fields_of(value)
     if fields is not None:
         return depth > 0 and all(is_plain(each, depth=depth - 1) for each in fields)
@@ -110,6 +113,15 @@ def _is_plain_container(value: Any, depth: int) -> bool:
     return all(is_plain(each, depth=depth - 1) and not is_generator(each) for each in items)
 
 
+def _is_plain_derived(value: Any, depth: int) -> bool:
+    if depth == 0 or len(value) > _LIMIT_ITEMS or name_of(type(value)) is None:
+        return False
+    attributes = attributes_of(value)
+    return _is_plain_container(content_of(value), depth) and (
+        not attributes or _is_plain_container(attributes, depth)
+    )
+
+
 def list_of(container: Any) -> list[Any] | tuple[Any, ...]:
     """The members of a container, of a dictionary its values, as they are now.
 
@@ -118,6 +130,13 @@ def list_of(container: Any) -> list[Any] | tuple[Any, ...]:
     if isinstance(container, list | tuple):
         return container  # a loop over these goes on
     return list(container.values() if isinstance(container, Mapping) else container)
+
+
+def members_in(value: Any) -> list[Any] | tuple[Any, ...]:
+    """The members of any container, and the attributes of one of a class of the program's own."""
+    if base_of(type(value)) is None:
+        return list_of(value)
+    return [*list_of(content_of(value)), *attributes_of(value).values()]
 
 
 def _is_key(key: Any) -> bool:
@@ -146,13 +165,14 @@ def in_two_places(values: Iterable[tuple[str, Any]]) -> Shared:
         kind = type(value)
         if kind in PLAIN:
             return
-        if kind in MUTABLE:
+        is_derived = base_of(kind) is not None
+        if kind in MUTABLE or is_derived:
             if id(value) in first:
                 shared[id(value)] = first[id(value)]
                 return
             first[id(value)] = name
-        if kind in CONTAINERS:
-            items = list_of(value)
+        if kind in CONTAINERS or is_derived:
+            items = members_in(value)
             if PLAIN.issuperset(map(type, items)):
                 return
             for at, each in enumerate(items):
@@ -200,8 +220,9 @@ def size_of(value: Any) -> int:
     if is_generator(value):
         return 5 * 1024
     if isinstance(value, Mapping):
-        return sum(size_of(each) + 16 for each in list_of(value))
-    parts = list_of(value) if type(value) in CONTAINERS else fields_of(value)
+        return sum(size_of(each) + 16 for each in members_in(value))
+    is_container = type(value) in CONTAINERS or base_of(type(value)) is not None
+    parts = members_in(value) if is_container else fields_of(value)
     if parts is not None:
         return sum(map(size_of, parts))
     return len(value) if isinstance(value, str | bytes) else 8

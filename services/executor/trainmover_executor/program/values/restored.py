@@ -14,6 +14,13 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from trainmover_executor.program.values.derived import (
+    attributes_of,
+    base_of,
+    content_of,
+    empty_of,
+    fill,
+)
 from trainmover_executor.program.values.large import LARGE, Large
 from trainmover_executor.program.values.named import of_name, rebuilt
 from trainmover_executor.program.values.plain import BUILTINS, Positioned
@@ -49,6 +56,8 @@ def overwrite(live: Any, value: Any) -> bool:
     """Make ``live`` equal to ``value`` without another object taking its place."""
     if isinstance(value, _Generator):
         return value.put_into(live)
+    if base_of(type(value)) is not None and type(live) is not type(value):
+        return False
     for kinds, of, write in _OVERWRITES:
         if isinstance(live, kinds) and isinstance(value, of):
             return write(live, value)
@@ -69,24 +78,27 @@ def _write_array(live: Any, value: Any) -> bool:
     return bool(fits)
 
 
-def _write_unordered(live: Any, value: Any) -> bool:
-    live.clear()
-    live.update(value)
+def _write_container(live: Any, value: Any) -> bool:
+    is_derived = base_of(type(value)) is not None
+    fill(live, content_of(value) if is_derived else value)
+    if is_derived and (attributes := attributes_of(value)) != attributes_of(live):
+        _set_attributes(live, attributes)
     return True
 
 
-def _write_sequence(live: Any, value: Any) -> bool:
-    live.clear()
-    live.extend(value)
-    return True
+def _set_attributes(live: Any, attributes: dict[str, Any]) -> None:
+    for name in attributes_of(live).keys() - attributes.keys():
+        object.__delattr__(live, name)
+    for name, each in attributes.items():
+        object.__setattr__(live, name, each)
 
 
 _OVERWRITES: Final[tuple[tuple[Any, Any, Callable[[Any, Any], bool]], ...]] = (
     (torch.Tensor, torch.Tensor, _write_tensor),
     (np.ndarray, np.ndarray, _write_array),
-    (dict, dict, _write_unordered),
-    (set, set, _write_unordered),
-    ((list, collections.deque), (list, collections.deque), _write_sequence),
+    (dict, dict, _write_container),
+    (set, set, _write_container),
+    ((list, collections.deque), (list, collections.deque), _write_container),
 )
 """(What is overwritten, with what, how)."""
 
@@ -166,11 +178,23 @@ def _dict(tree: dict[str, Any], shared: dict[str, Any]) -> Any:
     return _DICTS.get(tree["kind"], dict)(items)
 
 
+def _derived(tree: dict[str, Any], shared: dict[str, Any]) -> Any:
+    """One of a class of the program's own, made without its constructor."""
+    kind, content = of_name(tree["name"]), _rebuilt(tree["content"], shared)
+    if base_of(kind) is not type(content):
+        raise ValueError(f"{kind.__qualname__} is derived from another container here")
+    made = empty_of(content, kind)
+    fill(made, content)
+    _set_attributes(made, {n: _rebuilt(each, shared) for n, each in tree["attributes"].items()})
+    return made
+
+
 _DICTS: Final = {"Counter": collections.Counter, "OrderedDict": collections.OrderedDict}
 _MAKERS: Final[Mapping[str, Callable[[dict[str, Any], dict[str, Any]], Any]]] = {
     "shared": _shared,
     LARGE: _large,
     "dict": _dict,
+    "derived": _derived,
     "deque": lambda tree, shared: collections.deque(
         (_rebuilt(each, shared) for each in tree["items"]), tree["most"]
     ),

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from trainmover_executor.program.values.derived import attributes_of, base_of, content_of
 from trainmover_executor.program.values.named import fields_of, tree_of_name
 from trainmover_executor.program.values.plain import (
     NOWHERE,
@@ -38,7 +39,7 @@ def portable(value: Any, shared: Shared = NOWHERE) -> Any:
     """
     if type(value) in PLAIN and type(value) is not complex:
         return value
-    tree = _tree(value, shared)
+    tree = _tree(value, shared) if base_of(type(value)) is None else _derived(value, shared)
     name = shared.get(id(value)) if shared else None
     return tree if name is None else {TAG: "shared", "as": name, "value": tree}
 
@@ -46,6 +47,13 @@ def portable(value: Any, shared: Shared = NOWHERE) -> Any:
 def is_tree_of_generator(tree: Any) -> bool:
     """Whether ``portable`` made it of a generator of random numbers."""
     return isinstance(tree, dict) and tree.get(TAG) in _GENERATORS
+
+
+def _derived(value: Any, shared: Shared) -> dict[str, Any]:
+    attributes = {name: portable(each, shared) for name, each in attributes_of(value).items()}
+    content = _tree(content_of(value), shared)
+    name = tree_of_name(type(value))
+    return {TAG: "derived", "name": name, "content": content, "attributes": attributes}
 
 
 @singledispatch
