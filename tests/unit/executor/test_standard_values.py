@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from trainmover_executor.program.values.kinds.standard import read, written
 from trainmover_executor.program.values.plain import is_plain
 from trainmover_executor.program.values.restored import restored
-from trainmover_executor.program.values.standard import read, written
 from trainmover_executor.program.values.trees import portable
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
 

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainmover_executor.program.frames import is_program, place_in
-from trainmover_executor.program.values.derived import base_of
+from trainmover_executor.program.values.kinds.derived import base_of
 from trainmover_executor.program.values.plain import CONTAINERS, PLAIN
 
 __all__ = ["LeftBehind", "attributes_of"]

@@ -40,9 +40,9 @@ from trainmover_executor.program.looking.parts import (
     parts_of,
 )
 from trainmover_executor.program.looking.shapes import Kind, Members, entries_of
-from trainmover_executor.program.values.derived import base_of
+from trainmover_executor.program.values.kinds.derived import base_of
+from trainmover_executor.program.values.kinds.named import CODE, is_named, name_of
 from trainmover_executor.program.values.lasting import LastingValues
-from trainmover_executor.program.values.named import CODE, is_named, name_of
 from trainmover_executor.program.values.plain import CONTAINERS, is_generator, is_plain
 from trainmover_executor.state.training import Stateful
 

@@ -16,14 +16,14 @@ from typing import Any, ClassVar, Final
 import torch
 
 from trainmover_executor.program.looking.parts import set_attribute
-from trainmover_executor.program.values.derived import (
+from trainmover_executor.program.values.kinds.derived import (
     attributes_of,
     base_of,
     content_of,
     empty_of,
     fill,
 )
-from trainmover_executor.program.values.named import name_of, of_name
+from trainmover_executor.program.values.kinds.named import name_of, of_name
 from trainmover_executor.program.values.plain import is_plain
 from trainmover_executor.program.values.restored import restored
 from trainmover_executor.program.values.trees import TAG, portable

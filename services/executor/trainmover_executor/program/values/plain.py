@@ -17,9 +17,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from trainmover_executor.program.values.derived import attributes_of, base_of, content_of
-from trainmover_executor.program.values.named import CODE, fields_of, is_named, name_of
-from trainmover_executor.program.values.standard import STANDARD
+from trainmover_executor.program.values.kinds.derived import attributes_of, base_of, content_of
+from trainmover_executor.program.values.kinds.named import CODE, fields_of, is_named, name_of
+from trainmover_executor.program.values.kinds.standard import STANDARD
 
 __all__ = [
     "BUILTINS",

@@ -14,15 +14,15 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from trainmover_executor.program.values.derived import (
+from trainmover_executor.program.values.kinds.derived import (
     attributes_of,
     base_of,
     content_of,
     empty_of,
     fill,
 )
+from trainmover_executor.program.values.kinds.named import of_name, rebuilt
 from trainmover_executor.program.values.large import LARGE, Large
-from trainmover_executor.program.values.named import of_name, rebuilt
 from trainmover_executor.program.values.plain import BUILTINS, Positioned
 from trainmover_executor.program.values.trees import TAG
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from trainmover_executor.program.values.derived import attributes_of, base_of, content_of
-from trainmover_executor.program.values.named import fields_of, tree_of_name
+from trainmover_executor.program.values.kinds.derived import attributes_of, base_of, content_of
+from trainmover_executor.program.values.kinds.named import fields_of, tree_of_name
 from trainmover_executor.program.values.plain import (
     NOWHERE,
     PLAIN,

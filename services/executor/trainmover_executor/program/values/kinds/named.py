@@ -20,7 +20,7 @@ from typing import Any, Final
 import torch
 
 from trainmover_executor.program.frames import is_program
-from trainmover_executor.program.values import standard
+from trainmover_executor.program.values.kinds import standard
 
 __all__ = ["CODE", "fields_of", "is_named", "name_of", "of_name", "rebuilt", "tree_of_name"]
 
