@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import itertools
+import operator
 import sys
 import types
 import zlib
@@ -32,7 +34,18 @@ _OBJECTS: Final = (
     types.FunctionType,
 )
 """A name for one of these may come to stand for another."""
-_ITERATORS: Final = (itertools.cycle, itertools.chain, itertools.islice, zip, map, filter)
+_ITERATORS: Final = (
+    *(itertools.cycle, itertools.chain, itertools.islice),
+    *(zip, map, filter, enumerate, reversed),
+)
+_WITH_A_LENGTH: Final = frozenset(
+    type(each)
+    for each in (
+        *map(iter, ([], (), range(0), "", {}, {}.values(), {}.items(), set())),
+        *(reversed([]), reversed({}), reversed(range(0))),
+    )
+)
+"""Iterators that tell how much is left."""
 _TRACK: Final = (
     "give it to session.track(...), compute it from step.index, or note numbers with session.log()"
 )
@@ -133,17 +146,28 @@ def _print(value: Any, memory: Collection[int]) -> Any:  # noqa: PLR0911 - one f
         return _print_of_object(value)
     if isinstance(value, np.ndarray):
         return value.shape, zlib.crc32(np.ascontiguousarray(value.reshape(-1)[:_SAMPLE]).tobytes())
+    if isinstance(value, Iterator):
+        return _print_of_iterator(value)
+    if type(value) in CONTAINERS or base_of(type(value)) is not None:
+        return len(value), id(_last(value))
+    if isinstance(value, bytearray | array.array):
+        return zlib.crc32(value)
+    if isinstance(value, str | bytes | float | int):
+        return repr(value)
+    return _print_of_members(value)
+
+
+def _print_of_iterator(value: Iterator[Any]) -> Any:
     if isinstance(value, _BaseDataLoaderIter):
         return value._num_yielded  # noqa: SLF001 - no public name
     if isinstance(value, types.GeneratorType):
         return _print_of_generator(value)
-    if isinstance(value, _ITERATORS):
-        return object()  # nothing shows whether it was asked, and nobody keeps one for nothing
-    if type(value) in CONTAINERS or base_of(type(value)) is not None:
-        return len(value), id(_last(value))
-    if type(value) in {str, bytes, itertools.count}:
+    if type(value) in _WITH_A_LENGTH:
+        return operator.length_hint(value)
+    if isinstance(value, itertools.count):
         return repr(value)
-    return _print_of_members(value)
+    # Nothing shows whether one of Python's was asked, and nobody keeps one for nothing.
+    return object() if isinstance(value, _ITERATORS) else _print_of_members(value)
 
 
 def _print_of_object(value: Any) -> Any:
@@ -163,8 +187,10 @@ def _print_of_object(value: Any) -> Any:
 
 
 def _print_of_tensor(value: torch.Tensor, memory: Collection[int]) -> Any:
-    if value.layout is not torch.strided or type(value) not in {torch.Tensor, nn.Parameter}:
+    if type(value) not in {torch.Tensor, nn.Parameter}:
         return None
+    if value.layout is not torch.strided:
+        return id(value), value._version  # noqa: SLF001 - no public name
     if value.untyped_storage().data_ptr() in memory:
         return None
     return value.data_ptr(), value._version  # noqa: SLF001 - no public name
@@ -200,7 +226,9 @@ def _print_of_members(value: Any) -> Any:
 def _cure_of(path: str, value: Any) -> str:
     if path.startswith(_MODEL):
         return _BUFFER
-    is_data = isinstance(value, _BaseDataLoaderIter | itertools.cycle)
+    is_data = isinstance(value, _BaseDataLoaderIter | itertools.cycle) or (
+        type(value) in _WITH_A_LENGTH
+    )
     return _CYCLE if is_data else _TRACK
 
 

@@ -43,7 +43,12 @@ from trainmover_executor.program.looking.shapes import Kind, Members, entries_of
 from trainmover_executor.program.values.kinds.derived import base_of
 from trainmover_executor.program.values.kinds.named import CODE, is_named, name_of
 from trainmover_executor.program.values.lasting import LastingValues
-from trainmover_executor.program.values.plain import CONTAINERS, is_generator, is_plain
+from trainmover_executor.program.values.plain import (
+    CONTAINERS,
+    is_changeable,
+    is_generator,
+    is_plain,
+)
 from trainmover_executor.state.training import Stateful
 
 __all__ = ["Finder", "Root", "Variable"]
@@ -56,6 +61,8 @@ _STEP_IN_LIBRARIES: Final = 3
 """Objects of installed packages, a framework's trainer say, are large, and mostly no state."""
 _MOST_OBJECTS: Final = 4096
 """So many objects, so deep, are looked into at each look."""
+_UNCHANGEABLE: Final = (int, float, str, bytes, tuple)
+"""What a class of the program's own may be derived from, and be more than its attributes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +197,7 @@ class Finder:
         holds = kind in CONTAINERS or (base_of(kind) is not None and parts is not None)
         if holds and len(value) <= MOST_MEMBERS:
             yield from self._visit_items(value, path, put, seen, depth)
-        elif holds or parts is None:
+        elif holds or parts is None or isinstance(value, _UNCHANGEABLE):
             self._pass_over(path, value)
         if parts is None:
             return
@@ -260,7 +267,7 @@ class Finder:
             yield Variable(f"{path}{Members.MARK}", Members(value), put)
         for key, member in entries_of(value):
             if isinstance(value, tuple):
-                if is_plain(member):
+                if is_plain(member) and not is_changeable(type(member)):
                     continue  # a tuple cannot be written
                 write: Callable[[Any], None] = nowhere
             else:

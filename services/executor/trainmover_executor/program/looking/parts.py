@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import functools
 import inspect
@@ -20,7 +21,12 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from trainmover_executor.program.frames import is_program
-from trainmover_executor.program.values.plain import CONTAINERS, is_generator, is_plain
+from trainmover_executor.program.values.plain import (
+    CONTAINERS,
+    is_changeable,
+    is_generator,
+    is_plain,
+)
 
 __all__ = [
     "BAGS",
@@ -44,6 +50,10 @@ __all__ = [
 ]
 
 BAGS: Final = (types.SimpleNamespace, argparse.Namespace)
+_WRAPPERS: Final = frozenset(
+    {collections.UserDict, collections.UserList, collections.UserString, collections.ChainMap}
+)
+"""Classes of Python that hold a container in an attribute."""
 SCALARS: Final = frozenset({type(None), bool, int, float, complex})
 _NOT_LOOKED_AT: Final = (
     torch.Tensor,
@@ -73,7 +83,7 @@ _KEPT_BY_TORCH: Final = "torch.distributed.algorithms."
 @lru_cache(maxsize=4096)
 def is_own(kind: type[Any]) -> bool:
     """Whether a class is the program's own, or a bag of values."""
-    if issubclass(kind, BAGS) or kind.__module__.startswith(_KEPT_BY_TORCH):
+    if issubclass(kind, BAGS) or kind in _WRAPPERS or kind.__module__.startswith(_KEPT_BY_TORCH):
         return True
     module = inspect.getmodule(kind)
     return is_program(kind.__module__, getattr(module, "__file__", None) or "<frozen")
@@ -187,18 +197,31 @@ def set_attribute(holder: Any, name: str, value: Any) -> None:
 
 def is_mere_code(value: Any) -> bool:
     """Whether ``value`` is a function that holds nothing, as most functions and methods are."""
-    return type(value) is types.FunctionType and not (value.__closure__ or value.__dict__)
+    if type(value) is not types.FunctionType or value.__closure__ or value.__dict__:
+        return False
+    return not (
+        value.__defaults__ and any(is_changeable(type(each)) for each in value.__defaults__)
+    )
 
 
 def _parts_of_partial(value: functools.partial[Any]) -> list[Part]:
     given = [*value.args, *value.keywords.values()]
-    parts = [(f"args[{at}]", each, nowhere) for at, each in enumerate(given) if not is_plain(each)]
-    return [("func", value.func, nowhere), *parts]
+    return [("func", value.func, nowhere), *_changeable("args", given)]
+
+
+def _changeable(name: str, given: Iterable[Any]) -> list[Part]:
+    """Of what a function was given, all that is not as it is for good."""
+    return [
+        (f"{name}[{at}]", each, nowhere)
+        for at, each in enumerate(given)
+        if is_changeable(type(each)) or not is_plain(each)
+    ]
 
 
 def _parts_of_function(function: types.FunctionType) -> Iterator[Part]:
-    """Attributes of a function, and the variables of functions around it that it uses."""
+    """Attributes of a function, lists for its defaults, variables around it that it uses."""
     yield from members_of(function)
+    yield from _changeable("defaults", function.__defaults__ or ())
     for name, cell in cells_of(function).items():
         yield name, cell.cell_contents, partial(setattr, cell, "cell_contents")
 

@@ -30,6 +30,7 @@ __all__ = [
     "Positioned",
     "Shared",
     "in_two_places",
+    "is_changeable",
     "is_generator",
     "is_nameable",
     "is_plain",
@@ -67,6 +68,10 @@ CONTAINERS: Final = frozenset(
 )
 MUTABLE: Final = frozenset({torch.Tensor, np.ndarray, *CONTAINERS} - {tuple, frozenset})
 """What has an identity: two names of one of these are not two of them."""
+_GENERATORS: Final = (
+    *(torch.Generator, random.Random, np.random.Generator, np.random.RandomState),
+    Positioned,
+)
 _NUMBERS: Final = PLAIN - {str, bytes}
 _LIMIT_BYTES: Final = 16 * 1024
 _LIMIT_ITEMS: Final = 1024
@@ -111,6 +116,11 @@ def _is_plain_container(value: Any, depth: int) -> bool:
         return True
     # A generator cannot be made anew, only set: it is looked at as a variable of its own.
     return all(is_plain(each, depth=depth - 1) and not is_generator(each) for each in items)
+
+
+def is_changeable(kind: type[Any]) -> bool:
+    """Whether what is of a class may be overwritten in place: containers, tensors, generators."""
+    return kind in MUTABLE or base_of(kind) is not None or issubclass(kind, _GENERATORS)
 
 
 def _is_plain_derived(value: Any, depth: int) -> bool:
@@ -198,17 +208,14 @@ def _is_small_array(value: Any) -> bool:
         is_small = value.numel() * value.element_size() <= _LIMIT_BYTES
         return is_small and is_tensor_of_program(value)
     if isinstance(value, np.ndarray):
-        return value.nbytes <= _LIMIT_BYTES and value.dtype.kind in "biufc"
+        is_small = value.nbytes <= _LIMIT_BYTES and value.dtype.kind in "biufc"
+        return is_small and type(value) is np.ndarray  # a masked one is not what it holds
     return isinstance(value, np.generic) and value.dtype.kind in "biufc"
 
 
 def is_generator(value: Any) -> bool:
     """Whether it cannot be made anew, only set."""
-    kinds = (
-        *(torch.Generator, random.Random, np.random.Generator, np.random.RandomState),
-        Positioned,
-    )
-    return isinstance(value, kinds) and not isinstance(value, random.SystemRandom)
+    return isinstance(value, _GENERATORS) and not isinstance(value, random.SystemRandom)
 
 
 def size_of(value: Any) -> int:

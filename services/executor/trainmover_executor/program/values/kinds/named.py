@@ -38,7 +38,8 @@ def tree_of_name(value: Any) -> str | None:
     """The name of ``value``; None for what has none."""
     if isinstance(value, enum.Enum):
         owner = _name_of_code(type(value))
-        return owner and value.name and f"member {owner} {value.name}"
+        name = value.name if value.name in type(value).__members__ else _combined(value)
+        return owner and name and f"member {owner} {name}"
     if isinstance(value, CODE):
         name = _name_of_code(value)
         return name and f"code {name}"
@@ -69,7 +70,7 @@ def of_name(name: str) -> Any:
         owner, _, member = rest.rpartition(" ")
         found = _code_of(owner)
         if isinstance(found, type) and issubclass(found, enum.Enum):
-            return found[member]
+            return found(int(member)) if member.isdecimal() else _member_of(found, member)
     elif kind == "code":
         return _code_of(rest)
     elif kind == "dtype" and isinstance(dtype := getattr(torch, rest, None), torch.dtype):
@@ -81,6 +82,17 @@ def of_name(name: str) -> Any:
     elif standard.is_kind(kind):
         return standard.read(kind, rest)
     raise ValueError(f"this program has nothing of the name {name!r}")
+
+
+def _combined(value: enum.Enum) -> str | None:
+    """Of several flags, the number that they make."""
+    return str(value.value) if isinstance(value, enum.Flag) and value.value >= 0 else None
+
+
+def _member_of(kind: type[enum.Enum], name: str) -> enum.Enum:
+    if name not in kind.__members__:
+        raise ValueError(f"{kind.__qualname__} has no {name!r} here")
+    return kind[name]
 
 
 def _code_of(name: str) -> Any:
