@@ -180,7 +180,7 @@ def test_two_names_of_one_are_two_names_of_one() -> None:
     assert state == {"n": 3}
 
 
-@pytest.mark.parametrize("most", [500, 5000])
+@pytest.mark.parametrize("most", [500, 16_000, 17_000])
 def test_a_long_list_of_numbers_comes(most: int) -> None:
     def run(load: dict[str, Any] | None) -> Any:
         history = History(1)
@@ -193,7 +193,7 @@ def test_a_long_list_of_numbers_comes(most: int) -> None:
             variables.load(load, sys._getframe())
         return load, history
 
-    assert len(run(run(None)[0])[1]) == (most if most <= 1024 else 0)
+    assert len(run(run(None)[0])[1]) == (most if most <= 16 * 1024 else 0)
 
 
 def test_one_of_a_class_without_a_name_is_filled_where_it_is() -> None:

@@ -262,13 +262,13 @@ class TestLeftBehind:
         ("make", "change", "holds"),
         [
             (lambda: np.zeros(9000), lambda own: own.it.__iadd__(1), "a ndarray of 9000 items"),
-            (lambda: [0.0] * 2000, lambda own: own.it.append(1.0), "a list of 2001 items"),
+            (lambda: [0.0] * 20000, lambda own: own.it.append(1.0), "a list of 20001 items"),
             (
-                lambda: dict.fromkeys(range(2000)),
+                lambda: dict.fromkeys(range(20000)),
                 lambda own: own.it.popitem(),
-                "a dict of 1999 items",
+                "a dict of 19999 items",
             ),
-            (lambda: None, lambda own: setattr(own, "it", [0.0] * 2000), "a list of 2000 items"),
+            (lambda: None, lambda own: setattr(own, "it", [0.0] * 20000), "a list of 20000 items"),
             (
                 nn.MSELoss,
                 lambda own: setattr(own, "it", nn.L1Loss() if own.it else None),
@@ -342,7 +342,7 @@ class TestLeftBehind:
             own.row = Row(own.row.sum + 1, 0)
             own.history.append(own.count)
 
-        held = {"table": torch.zeros(9000), "names": ["a"] * 2000}
+        held = {"table": torch.zeros(9000), "names": ["a"] * 20000}
         assert self.said(body, count=0, history=[], meter=Meter(), row=Row(0, 0), **held) == []
 
     def test_weights_that_are_kept_in_the_middle_are_said_at_once(self) -> None:
@@ -360,6 +360,6 @@ class TestLeftBehind:
     def test_a_list_that_outgrows_what_is_carried_is_said_then(self) -> None:
         training = Training()
         with structlog.testing.capture_logs() as logs:
-            training.run(lambda own: own.it.append(0.5), it=[0.5] * 1000, steps=150)
+            training.run(lambda own: own.it.append(0.5), it=[0.5] * 16_320, steps=150)
         [line] = logs
-        assert line["holds"] == "a list of 1064 items"
+        assert line["holds"] == "a list of 16448 items"

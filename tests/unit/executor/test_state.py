@@ -108,6 +108,24 @@ class TestCodec:
         assert back["feed"] == content["feed"]
 
 
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [math.inf, -0.0, 0.1, math.nan] * 40,
+        [*range(-100, 100), 2**63 - 1, -(2**63)],
+        [*range(100), 2**63],
+        [1] * 99 + [1.0],
+        [True] * 99 + [1],
+    ],
+)
+def test_long_lists_of_numbers_come_back_as_they_were(numbers: list[float]) -> None:
+    skeleton, tensors = encode({"losses": numbers})
+    back = decode(json.loads(json.dumps(skeleton)), [tensor for _, tensor in tensors])["losses"]
+    assert [(type(each), repr(each)) for each in back] == [
+        (type(each), repr(each)) for each in numbers
+    ]
+
+
 def test_random_generators_are_put_back_exactly():
     random.seed(1), np.random.seed(2), torch.manual_seed(3)
     random.gauss(0, 1), np.random.standard_normal()  # both keep a spare value

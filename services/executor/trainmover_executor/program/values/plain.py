@@ -75,6 +75,8 @@ _GENERATORS: Final = (
 _NUMBERS: Final = PLAIN - {str, bytes}
 _LIMIT_BYTES: Final = 16 * 1024
 _LIMIT_ITEMS: Final = 1024
+_LIMIT_NUMBERS: Final = 16 * 1024
+"""In a list, such as the losses of all steps."""
 _DEPTH: Final = 8
 BUILTINS: Final = {each.__name__: each for each in (int, float, str, bool, list, dict, set)}
 """What defaultdicts make entries of that can be named; see also ``named``."""
@@ -102,7 +104,7 @@ def is_plain(value: Any, *, depth: int = _DEPTH) -> bool:
 
 
 def _is_plain_container(value: Any, depth: int) -> bool:
-    if depth == 0 or len(value) > _LIMIT_ITEMS:
+    if depth == 0 or len(value) > (_LIMIT_ITEMS if isinstance(value, dict) else _LIMIT_NUMBERS):
         return False
     items = list_of(value)
     if isinstance(value, dict):
@@ -115,7 +117,9 @@ def _is_plain_container(value: Any, depth: int) -> bool:
     if _NUMBERS.issuperset(map(type, items)):
         return True
     # A generator cannot be made anew, only set: it is looked at as a variable of its own.
-    return all(is_plain(each, depth=depth - 1) and not is_generator(each) for each in items)
+    return len(items) <= _LIMIT_ITEMS and all(
+        is_plain(each, depth=depth - 1) and not is_generator(each) for each in items
+    )
 
 
 def is_changeable(kind: type[Any]) -> bool:
@@ -124,7 +128,7 @@ def is_changeable(kind: type[Any]) -> bool:
 
 
 def _is_plain_derived(value: Any, depth: int) -> bool:
-    if depth == 0 or len(value) > _LIMIT_ITEMS or name_of(type(value)) is None:
+    if depth == 0 or len(value) > _LIMIT_NUMBERS or name_of(type(value)) is None:
         return False
     attributes = attributes_of(value)
     return _is_plain_container(content_of(value), depth) and (
