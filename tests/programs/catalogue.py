@@ -85,6 +85,8 @@ CATALOGUE = {
     "keeps_newest": Program(90, ends=(15, 30)),
     "engine": Program(120, ends=(30, 60)),
     "own_containers": Program(90, ends=(30, 60)),
+    "metrics": Program(46, between=True),
+    "collectives": Program(90, between=True),
     "bars": Program(120, ends=(30, 60, 90), usual=False),
     "pinn": Program(90, usual=False),
     "reference": Program(120, ends=(30, 60), between=True),

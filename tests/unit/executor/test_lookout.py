@@ -261,7 +261,7 @@ class TestLeftBehind:
     @pytest.mark.parametrize(
         ("make", "change", "holds"),
         [
-            (lambda: np.zeros(9000), lambda own: own.it.__iadd__(1), "a ndarray of 9000 items"),
+            (lambda: np.zeros(90000), lambda own: own.it.__iadd__(1), "a ndarray of 90000 items"),
             (lambda: [0.0] * 20000, lambda own: own.it.append(1.0), "a list of 20001 items"),
             (
                 lambda: dict.fromkeys(range(20000)),

@@ -36,6 +36,9 @@ __all__ = ["COLLECTIVES", "GroupEngine", "Operation"]
 COLLECTIVES: Final = "collectives"
 """SlotChannel on which all collectives of a group run."""
 
+_AGAIN: Final = frozenset({"allreduce", "broadcast", "reduce", "all_gather", "barrier"})
+"""Collectives of which all ranks call one of the same size, and whose result may be told."""
+
 Operation = Callable[[Communicator], None]
 
 
@@ -125,6 +128,35 @@ class GroupEngine:
                 looked at, since afterwards nobody knows where a NaN came from.
             timeout: How long the program waits for it; zero for as long as it takes.
         """
+        latch = self._latch
+        if latch.between is not None and not latch.protected and op in _AGAIN:
+
+            def again() -> None:
+                self._issue(op, operation, result, reduces=reduces, timeout=timeout).wait()
+
+            if latch.between(self._ranks, result, again):
+                work = OperationWork(op, result)
+                work.finish()
+                return work
+        return self._issue(
+            *(op, operation, result),
+            queue_key=queue_key,
+            peer=peer,
+            reduces=reduces,
+            timeout=timeout,
+        )
+
+    def _issue(
+        self,
+        op: str,
+        operation: Operation,
+        result: list[torch.Tensor],
+        *,
+        queue_key: Hashable = COLLECTIVES,
+        peer: int | None = None,
+        reduces: Sequence[torch.Tensor],
+        timeout: timedelta,
+    ) -> OperationWork:
         operation = _in_mode_of(result, operation)
         source = peer if op == "recv" and peer is not None else -1
         work = OperationWork(op, result, source=source, timeout=timeout)

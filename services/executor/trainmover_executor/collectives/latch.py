@@ -8,13 +8,18 @@ completes at once with a stand-in, the step runs through to the vote, and the st
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
 
 from trainmover_executor.decisions.effects import Broke
 from trainmover_executor.decisions.shell import RankDecisions
 from trainmover_executor.links.link import LinkBrokenError
 
-__all__ = ["Latch"]
+__all__ = ["DoesBetween", "Latch"]
+
+DoesBetween = Callable[[Sequence[int], list[torch.Tensor], Callable[[], object]], bool]
+"""Given global ranks, the tensors written to, and how to do it: whether it was done."""
 
 
 class Latch:
@@ -27,6 +32,8 @@ class Latch:
         surfaced: Whether its reason was raised into the program.
         protected: True in the body of a step and in work between steps, which are done again.
             Outside of them an error is the user's to see.
+        between: Does a collective that the program calls between two steps, so that it is done
+            again if it breaks. There is none before there is a session.
         issued: Collectives and messages of the program so far.
         stand_ins: How many of them completed with stand-ins.
     """
@@ -35,6 +42,7 @@ class Latch:
         self._decisions = decisions
         self.protected = False
         self.surfaced = False
+        self.between: DoesBetween | None = None
         self.issued = 0
         self.stand_ins = 0
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import trainmover_executor
 
 __all__ = [
+    "calls_collective",
     "is_called_by_program",
     "is_called_by_script",
     "is_program",
@@ -34,6 +35,11 @@ _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 _OWN: Final = str(Path(trainmover_executor.__file__).parent) + "/"
 _LIBRARIES: Final = frozenset({"torch", "numpy", "tqdm", "rich", "lightning", "trainmover"})
 """Installed packages that a loop may run through, and whose variables are their own."""
+_OF_COLLECTIVES: Final = (
+    *("torch.distributed.distributed_c10d", "torch.distributed.c10d_logger", "torch._dynamo."),
+    *("trainmover_executor.collectives.", "trainmover_executor.training."),
+)
+"""Modules between a program and its process group."""
 
 
 @lru_cache(maxsize=4096)
@@ -59,6 +65,17 @@ def is_called_by_script(frame: FrameType | None) -> bool:
     caller = _caller(frame)
     installed = caller is not None and _is_installed(caller.f_code.co_filename)
     return caller is not None and _is_of_program(caller) and not installed
+
+
+def calls_collective(frame: FrameType | None) -> FrameType | None:
+    """The frame of the script that called a collective of torch's; None where a library did.
+
+    Args:
+        frame: Carries the collective out.
+    """
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_OF_COLLECTIVES):
+        frame = frame.f_back
+    return frame if is_called_by_script(frame) else None
 
 
 def _is_of_program(frame: FrameType) -> bool:

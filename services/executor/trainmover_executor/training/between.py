@@ -1,13 +1,21 @@
-"""Work between two steps: an evaluation, a sharded checkpoint. All ranks do it, or all again."""
+"""Work between two steps: an evaluation, a sharded checkpoint. All ranks do it, or all again.
+
+A collective that the program calls there by itself, to average a metric or as a barrier, is such
+work, too: of a crash between a step's vote and that collective the others learn in it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
+import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from trainmover.errors import StaleEpochError
@@ -17,13 +25,106 @@ from trainmover_executor.moves.course_packing import told_of
 from trainmover_executor.moves.handover import Handover
 from trainmover_executor.position.position import Position, WorkDone
 from trainmover_executor.position.results import Returned
+from trainmover_executor.program.frames import calls_collective
 from trainmover_executor.program.variables import LoopVariables
+from trainmover_executor.state.packing.shards import local_of
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import restore_rng
 from trainmover_executor.state.training import TrainingState
+from trainmover_executor.training.step import Step
 from trainmover_executor.worker.runtime import Runtime
 
-__all__ = ["BetweenSteps"]
+__all__ = ["BetweenSteps", "Collectives"]
+
+_MOST_BYTES: Final = 1024 * 1024
+"""Of a collective's result that is told: what is larger is no metric."""
+_EVERY: Final = 64
+"""Steps after which it is looked again where parameters are: a model may have thousands."""
+
+
+class Collectives:
+    """Which collectives of the program are work between steps.
+
+    Args:
+        state: All mutable training state: what is written to it by itself is no such work.
+        world_size: Ranks of the job; all of them have to take part.
+        step: The step that was given to the program last.
+        between: See ``TrainingLoop.between``.
+    """
+
+    def __init__(
+        self,
+        state: TrainingState,
+        *,
+        world_size: int,
+        step: Callable[[], Step | None],
+        between: Callable[[Callable[[], list[torch.Tensor]], FrameType], Any],
+    ) -> None:
+        self._state = state
+        self._world_size = world_size
+        self._step = step
+        self._between = between
+        self._thread = threading.get_ident()
+        self._memory: set[int] = set()
+        self._look_at = 0
+        self._inside = False
+
+    def do(
+        self, ranks: Sequence[int], result: list[torch.Tensor], again: Callable[[], object]
+    ) -> bool:
+        """Do a collective as work between steps; False where it is none.
+
+        Args:
+            ranks: Global ranks of its group.
+            result: What it writes to.
+            again: Does it; may be called more than once.
+        """
+        step = self._step()
+        if step is None or step.running or self._inside or not self._is_apart(ranks, result, step):
+            return False
+        frame = calls_collective(sys._getframe(1))  # noqa: SLF001 - the documented way
+        if frame is None:
+            return False
+        given = [tensor.detach().clone() for tensor in result]
+        done = False
+
+        def work() -> list[torch.Tensor]:
+            nonlocal done
+            _write(result, given)
+            again()
+            done = True
+            return [tensor.detach().cpu().clone() for tensor in result]
+
+        self._inside = True
+        try:
+            told = self._between(work, frame)
+        finally:
+            self._inside = False
+        if told is not None:
+            _write(result, told)
+        elif not done:
+            again()  # a standby that cannot know yet what the job's returned
+        return True
+
+    def _is_apart(self, ranks: Sequence[int], result: list[torch.Tensor], step: Step) -> bool:
+        if len(ranks) != self._world_size or threading.get_ident() != self._thread:
+            return False
+        if any(tensor.layout is not torch.strided for tensor in result):
+            return False
+        if sum(tensor.nbytes for tensor in result) > _MOST_BYTES:
+            return False
+        if step.index >= self._look_at:
+            self._look_at = step.index + _EVERY
+            state = [*self._state.parameters(), *self._state.buffers()]
+            self._memory = {local_of(each).untyped_storage().data_ptr() for each in state}
+        return all(tensor.untyped_storage().data_ptr() not in self._memory for tensor in result)
+
+
+def _write(result: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    inference = any(tensor.is_inference() for tensor in result)
+    with torch.inference_mode() if inference else contextlib.nullcontext():
+        for tensor, value in zip(result, values, strict=True):
+            tensor.detach().copy_(value)
 
 
 class BetweenSteps:
@@ -53,17 +154,17 @@ class BetweenSteps:
         self,
         work: Callable[[], Any],
         frame: FrameType,
+        here: Callable[[], Position],
         *,
         accumulates: bool,
-        here: Callable[[], Position],
     ) -> tuple[WorkDone | None, Any]:
         """Do it once; where it broke, all is as it was when it began.
 
         Args:
             work: What the program passed.
             frame: The program's frame that asks.
-            accumulates: Gradients are part of the state: earlier bodies accumulated them.
             here: Where this rank is, once the work is done.
+            accumulates: Gradients are part of the state: earlier bodies accumulated them.
 
         Returns:
             What others are told of it, and what ``work`` returned; the former is None where some
@@ -73,15 +174,9 @@ class BetweenSteps:
         start.capture(self._handover.committed, accumulates=accumulates)
         modes = self._state.modes()
         self._variables.keep(frame)
-        latch = self._runtime.latch
-        result = None
         try:
-            with latch.protecting(), self._runtime.saves.allowing():
-                self._runtime.reach("between.begin")
-                result = work()
-        except (Exception, CheckpointException):  # torch derives the latter from BaseException
-            if not latch.is_set:
-                raise
+            with self._runtime.saves.allowing():
+                result = self._do(work)
         finally:
             restore_rng(start.rng)
         if (done := self._agreed(result, here)) is not None:
@@ -92,6 +187,25 @@ class BetweenSteps:
         self._state.load_modes(modes)
         self._variables.put_back(frame)
         return None, None
+
+    def collective(
+        self, work: Callable[[], Any], *, here: Callable[[], Position]
+    ) -> tuple[WorkDone | None, Any]:
+        """The same for work that changes nothing but its result, and takes that back by itself."""
+        result = self._do(work)
+        done = self._agreed(result, here)
+        return done, None if done is None else result
+
+    def _do(self, work: Callable[[], Any]) -> Any:
+        latch = self._runtime.latch
+        try:
+            with latch.protecting():
+                self._runtime.reach("between.begin")
+                return work()
+        except (Exception, CheckpointException):  # torch derives the latter from BaseException
+            if not latch.is_set:
+                raise
+        return None
 
     def pass_over(self, done: WorkDone, frame: FrameType) -> None:
         """Be where the rank that this one replaces was behind work between steps.

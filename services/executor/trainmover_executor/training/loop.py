@@ -453,13 +453,23 @@ class TrainingLoop:
 
     # -- work between steps ----------------------------------------------------------------------
 
-    def between(self, work: Callable[[], _Result], frame: FrameType) -> _Result | None:
-        """See ``Session.between_steps``."""
+    def between(
+        self, work: Callable[[], _Result], frame: FrameType, *, is_collective: bool = False
+    ) -> _Result | None:
+        """See ``Session.between_steps``.
+
+        Args:
+            work: What the program asks for.
+            frame: The program's frame that asks.
+            is_collective: It changes nothing but its result, and takes that back by itself. Where
+                the program stands is looked at once it broke only: it stands there still. Nobody
+                moves in it: a joiner's program would have called it with variables of its own.
+        """
         self._runtime.raise_fatal()
         if self.calls.step is not None and self.calls.step.running:
             raise ConfigError("session.between_steps() was called inside 'with step'")
         if self._runtime.sandboxed:
-            result = self._shadow.between(work, frame)
+            result = self._shadow.between(work, frame, is_collective=is_collective)
             if self._runtime.sandboxed:
                 return result  # type: ignore[no-any-return]
         if self._passed:
@@ -467,15 +477,16 @@ class TrainingLoop:
             self._between.pass_over(done, frame)
             self._note_passed(done)
             return result_of(done.returned)  # type: ignore[no-any-return]
+        here = lambda: replace(self.here(frame), open=self.calls.course.open)  # noqa: E731
+        accumulates = self.attempt.accumulates
         while True:
-            self._look(frame, between=True)
-            self._settle()
-            complete, result = self._between.attempt(
-                work,
-                frame,
-                accumulates=self.attempt.accumulates,
-                here=lambda: replace(self.here(frame), open=self.calls.course.open),
-            )
+            if not is_collective or self._runtime.latch.is_set:
+                self._look(frame, between=True)
+                self._settle()
+            if is_collective:
+                complete, result = self._between.collective(work, here=here)
+            else:
+                complete, result = self._between.attempt(work, frame, here, accumulates=accumulates)
             if complete is not None:
                 self._following.worked()
                 self._forget_drawn()

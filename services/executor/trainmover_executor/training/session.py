@@ -32,6 +32,7 @@ from trainmover_executor.state.buckets import settle_buckets
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import Stateful, TrainingState
+from trainmover_executor.training.between import Collectives
 from trainmover_executor.training.calls import Call, StepIterator
 from trainmover_executor.training.loop import SHADOW_ITERATIONS, TrainingLoop
 from trainmover_executor.training.shadow import Shadow
@@ -163,6 +164,13 @@ class Session:
             variables=self._variables,
             at_end=self._vote == "end",
         )
+        collectives = Collectives(
+            state,
+            world_size=layout.world_size,
+            step=lambda: loop.calls.step,
+            between=partial(loop.between, is_collective=True),
+        )
+        runtime.latch.between = collectives.do
         for index, each in enumerate(state.optimizers):
             each.register_step_pre_hook(
                 partial(voting.before_optimizer, index, loop.before_optimizer)

@@ -312,7 +312,7 @@ class Shadow:
 
     # -- work between steps ------------------------------------------------------------------------
 
-    def between(self, work: Callable[[], Any], frame: FrameType) -> Any:
+    def between(self, work: Callable[[], Any], frame: FrameType, *, is_collective: bool) -> Any:
         """Work between steps in the sandbox, or what it returned in the job."""
         course = self._loop.calls.course
         if not self._is_warm:
@@ -325,6 +325,8 @@ class Shadow:
         way, moment = self._way(between=True)
         if isinstance(way, TakeOver):
             assert moment is not None  # noqa: S101 - it comes with it
+            if is_collective:
+                self._joiner.has_inputs()
             self._take_over(moment, frame, None)
             return None
         returned = way.returned if isinstance(way, Stay) else None

@@ -152,6 +152,19 @@ class Joiner:
         """Whether the program's variables come from the vote of the rank that is replaced."""
         return self._coming is not None and self._coming.ran_the_rest
 
+    def has_inputs(self) -> None:
+        """It takes over in a collective, which the program has called with what it computed.
+
+        Raises:
+            ProtocolError: It was on its way there before the rank died, with variables of its own.
+        """
+        if self._coming is not None and self._coming.is_beyond:
+            self._refuse(
+                self._coming,
+                "the job waits in a collective between two steps, and this standby's program had "
+                "called it before: put it into session.between_steps()",
+            )
+
     def way(
         self, course: Course, *, between: bool, data: Data, ready: Callable[[], None]
     ) -> tuple[Way, Moment | None]:

@@ -76,7 +76,10 @@ _NUMBERS: Final = PLAIN - {str, bytes}
 _LIMIT_BYTES: Final = 16 * 1024
 _LIMIT_ITEMS: Final = 1024
 _LIMIT_NUMBERS: Final = 16 * 1024
-"""In a list, such as the losses of all steps."""
+"""In a list that is a variable, as the losses of all steps; or words of 8 bytes in an array.
+
+One inside of another container may have fewer: that may be the whole of a data set.
+"""
 _DEPTH: Final = 8
 BUILTINS: Final = {each.__name__: each for each in (int, float, str, bool, list, dict, set)}
 """What defaultdicts make entries of that can be named; see also ``named``."""
@@ -93,7 +96,7 @@ def is_plain(value: Any, *, depth: int = _DEPTH) -> bool:
         return kind not in {str, bytes} or len(value) <= _LIMIT_BYTES
     if kind in CONTAINERS:
         return _is_plain_container(value, depth)
-    if _is_small_array(value) or is_generator(value):
+    if _is_small_array(value, is_variable=depth == _DEPTH) or is_generator(value):
         return True
     if base_of(kind) is not None:
         return _is_plain_derived(value, depth)
@@ -104,7 +107,8 @@ def is_plain(value: Any, *, depth: int = _DEPTH) -> bool:
 
 
 def _is_plain_container(value: Any, depth: int) -> bool:
-    if depth == 0 or len(value) > (_LIMIT_ITEMS if isinstance(value, dict) else _LIMIT_NUMBERS):
+    is_long = depth == _DEPTH and not isinstance(value, dict)
+    if depth == 0 or len(value) > (_LIMIT_NUMBERS if is_long else _LIMIT_ITEMS):
         return False
     items = list_of(value)
     if isinstance(value, dict):
@@ -207,12 +211,13 @@ def is_tensor_of_program(value: torch.Tensor) -> bool:
     )
 
 
-def _is_small_array(value: Any) -> bool:
+def _is_small_array(value: Any, *, is_variable: bool) -> bool:
     if isinstance(value, torch.Tensor):
         is_small = value.numel() * value.element_size() <= _LIMIT_BYTES
         return is_small and is_tensor_of_program(value)
     if isinstance(value, np.ndarray):
-        is_small = value.nbytes <= _LIMIT_BYTES and value.dtype.kind in "biufc"
+        limit = 8 * _LIMIT_NUMBERS if is_variable else _LIMIT_BYTES
+        is_small = value.nbytes <= limit and value.dtype.kind in "biufc"
         return is_small and type(value) is np.ndarray  # a masked one is not what it holds
     return isinstance(value, np.generic) and value.dtype.kind in "biufc"
 
