@@ -280,3 +280,28 @@ def test_what_holds_large_tensors_stays_behind_until_they_come(make: Any) -> Non
     told, _ = run(None)
     best, kept = run(unpack_tree(pack_tree(told)))
     assert (best, kept) == (None, [])
+
+
+HELD: list[Any] = []
+
+
+def test_what_is_in_a_container_does_not_become_a_name() -> None:
+    def run(load: dict[str, Any] | None) -> dict[str, Any]:
+        variables = LoopVariables([])
+        variables.changed(sys._getframe())
+        if load is None:
+            HELD[:] = [Record("first"), {"a": [Record("second")]}]
+            return unpack_tree(pack_tree(variables.changed(sys._getframe())))
+        HELD.clear()
+        load = {path: each for path, each in load.items() if not path.endswith("HELD[]")}
+        variables.load(load, sys._getframe())
+        return {}
+
+    names = set(globals())
+    try:
+        run(run(None))
+        assert set(globals()) == names
+    finally:
+        HELD.clear()
+        for name in set(globals()) - names:
+            del globals()[name]

@@ -237,8 +237,8 @@ class LoopVariables:
             elif like is not one.value:
                 one.put(like)
         for root, _, put in self._finder.roots(frame, live=False):
-            for path in [path for path in missing if path.rpartition(".")[0] == root]:
-                put(path.rpartition(".")[2], restored(missing.pop(path), held.get(path), shared))
+            for path in [path for path in missing if _name_in(root, path)]:
+                put(_name_in(root, path), restored(missing.pop(path), held.get(path), shared))
         return sorted({*missing, *not_here})
 
     def _put_shapes(
@@ -255,8 +255,8 @@ class LoopVariables:
         """
         for root, names, put in self._finder.roots(frame, live=False):
             for path in missing:
-                holder, _, name = bare(path).rpartition(".")
-                if path != bare(path) and holder == root and name not in names:
+                name = _name_in(root, bare(path))
+                if path != bare(path) and name and name not in names:
                     put(name, None)  # it stands for nothing here yet
         paths, left = Paths(missing), -1
         while left != (left := len(missing)):
@@ -305,3 +305,9 @@ class LoopVariables:
         self.newcomers.meet(value)
         if self._passed_over is not None:
             self._passed_over.append((path, value))
+
+
+def _name_in(root: str, path: str) -> str:
+    """The name by which a variable is held in ``root`` itself; empty for what is in another one."""
+    holder, _, name = path.rpartition(".")
+    return name if holder == root and name.isidentifier() else ""
