@@ -21,7 +21,7 @@ def test_a_program_that_fails_is_heard_to_the_end(nursery: Nursery, tmp_path: Pa
     with RanksJob(nursery, [PROGRAM], slots=2, folder=tmp_path) as job:
         for rank in job.ranks:
             for step in range(100):
-                assert rank.expect(StepProgress, timeout_s=20).step == step
+                assert rank.expect(StepProgress).step == step
             assert rank.process.wait(timeout_s=10).exit_code == 3
 
 

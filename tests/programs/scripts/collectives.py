@@ -1,4 +1,4 @@
-"""Collectives of all kinds between steps: in front of a body, asynchronous, of objects, of weights."""
+"""Collectives between steps: in front of a body, asynchronous, of objects, of weights."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Metrics are averaged behind each step, as timm and torchvision do, with barriers behind epochs."""
+"""Metrics are averaged behind each step, as timm and torchvision do; barriers end epochs."""
 
 import sys
 

@@ -276,13 +276,27 @@ async def test_ends_although_the_bus_swallows_that_it_was_cancelled(
     assert one.nothing_left()
 
 
+def end_of(pid: int) -> asyncio.Event:
+    """Set once a process, of whomever, has ended."""
+    ended, loop, handle = asyncio.Event(), asyncio.get_running_loop(), os.pidfd_open(pid)
+
+    def over() -> None:
+        loop.remove_reader(handle)
+        os.close(handle)
+        ended.set()
+
+    loop.add_reader(handle, over)
+    return ended
+
+
 async def test_kills_every_process_of_a_machine(spec: FakeSpec) -> None:
     async def script(one: Play) -> None:
         pids = await one.up()
         child = int((spec.folder / "node-1.child").read_text())
+        ended = end_of(child)
         assert set(one.cluster.kill_machine("node-1")) == {pids["node-1"], child}
         await one.until(lambda: one.notices)
-        await one.until(lambda: not is_alive(child))  # it may die later than its parent
+        await ended.wait()  # it may die later than its parent
         assert one.cluster.pid_of("node-1") is None
         one.cluster.stop("enough")
 

@@ -96,7 +96,8 @@ class Latch:
         if not self.protected:
             self.surfaced = True
             raise LinkBrokenError(
-                f"communication broke outside of 'with step': {self.reason}. Only the bodies of "
-                "steps and session.between_steps() are done again: run collectives there."
+                f"communication broke outside of 'with step': {self.reason}. Bodies of steps and "
+                "session.between_steps() are done again, and small collectives of all ranks: run "
+                "this one in one of these."
             )
         self.stand_ins += 1

@@ -31,7 +31,7 @@ from trainmover_executor.state.packing.shards import local_of
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import restore_rng
 from trainmover_executor.state.training import TrainingState
-from trainmover_executor.training.step import Step
+from trainmover_executor.training.calls import OpenCalls
 from trainmover_executor.worker.runtime import Runtime
 
 __all__ = ["BetweenSteps", "Collectives"]
@@ -39,7 +39,7 @@ __all__ = ["BetweenSteps", "Collectives"]
 _MOST_BYTES: Final = 1024 * 1024
 """Of a collective's result that is told: what is larger is no metric."""
 _EVERY: Final = 64
-"""Steps after which it is looked again where parameters are: a model may have thousands."""
+"""Collectives after which it is looked again where parameters are: there may be thousands."""
 
 
 class Collectives:
@@ -48,7 +48,7 @@ class Collectives:
     Args:
         state: All mutable training state: what is written to it by itself is no such work.
         world_size: Ranks of the job; all of them have to take part.
-        step: The step that was given to the program last.
+        calls: The program's calls of ``session.steps``.
         between: See ``TrainingLoop.between``.
     """
 
@@ -57,16 +57,16 @@ class Collectives:
         state: TrainingState,
         *,
         world_size: int,
-        step: Callable[[], Step | None],
+        calls: OpenCalls,
         between: Callable[[Callable[[], list[torch.Tensor]], FrameType], Any],
     ) -> None:
         self._state = state
         self._world_size = world_size
-        self._step = step
+        self._calls = calls
         self._between = between
         self._thread = threading.get_ident()
         self._memory: set[int] = set()
-        self._look_at = 0
+        self._done = 0
         self._inside = False
 
     def do(
@@ -79,8 +79,8 @@ class Collectives:
             result: What it writes to.
             again: Does it; may be called more than once.
         """
-        step = self._step()
-        if step is None or step.running or self._inside or not self._is_apart(ranks, result, step):
+        calls = self._calls
+        if self._inside or calls.in_body or not (calls.began and self._is_apart(ranks, result)):
             return False
         frame = calls_collective(sys._getframe(1))  # noqa: SLF001 - the documented way
         if frame is None:
@@ -106,15 +106,15 @@ class Collectives:
             again()  # a standby that cannot know yet what the job's returned
         return True
 
-    def _is_apart(self, ranks: Sequence[int], result: list[torch.Tensor], step: Step) -> bool:
+    def _is_apart(self, ranks: Sequence[int], result: list[torch.Tensor]) -> bool:
         if len(ranks) != self._world_size or threading.get_ident() != self._thread:
             return False
         if any(tensor.layout is not torch.strided for tensor in result):
             return False
         if sum(tensor.nbytes for tensor in result) > _MOST_BYTES:
             return False
-        if step.index >= self._look_at:
-            self._look_at = step.index + _EVERY
+        self._done += 1
+        if self._done % _EVERY == 1:
             state = [*self._state.parameters(), *self._state.buffers()]
             self._memory = {local_of(each).untyped_storage().data_ptr() for each in state}
         return all(tensor.untyped_storage().data_ptr() not in self._memory for tensor in result)

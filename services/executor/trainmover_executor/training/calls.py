@@ -86,6 +86,17 @@ class OpenCalls:
         return None if self._owner is None else self._owner.max_steps
 
     @property
+    def began(self) -> bool:
+        """Whether there was a call."""
+        levels = self.course.levels
+        return len(levels) > 1 or bool(levels[0].ended)
+
+    @property
+    def in_body(self) -> bool:
+        """Whether a body is under way."""
+        return self.step is not None and self.step.running
+
+    @property
     def holds_a_step(self) -> bool:
         """Whether the program was given a step whose body has not begun."""
         step = self.step

@@ -466,7 +466,7 @@ class TrainingLoop:
                 moves in it: a joiner's program would have called it with variables of its own.
         """
         self._runtime.raise_fatal()
-        if self.calls.step is not None and self.calls.step.running:
+        if self.calls.in_body:
             raise ConfigError("session.between_steps() was called inside 'with step'")
         if self._runtime.sandboxed:
             result = self._shadow.between(work, frame, is_collective=is_collective)

@@ -167,7 +167,7 @@ class Session:
         collectives = Collectives(
             state,
             world_size=layout.world_size,
-            step=lambda: loop.calls.step,
+            calls=loop.calls,
             between=partial(loop.between, is_collective=True),
         )
         runtime.latch.between = collectives.do
