@@ -48,14 +48,14 @@ class Program:
 
     def all_points(self) -> tuple[str, ...]:
         """All fail-points that it passes."""
-        return (*self.points, "between.begin") if self.between else self.points
+        return (*self.points, "between.begin", "between.cast") if self.between else self.points
 
     def spot(self, point: str, *, seed: str, rank: int | None = None) -> Spot:
         """Some step of the beginning, some rank."""
         chance = random.Random(f"{point} {seed}")
         step = chance.randrange(8, 20)
         who = chance.randrange(WORLD) if rank is None else rank
-        if point == "between.begin" and self.ends:
+        if point.startswith("between.") and self.ends:
             step = self.ends[0]
         return Spot(point, step, who, steps=_WINDOW)
 
@@ -86,7 +86,8 @@ CATALOGUE = {
     "engine": Program(120, ends=(30, 60)),
     "own_containers": Program(90, ends=(30, 60)),
     "metrics": Program(46, between=True),
-    "collectives": Program(90, between=True),
+    "collectives": Program(90, between=True, usual=False),
+    "sharded_metrics": Program(90, ends=(30, 60), between=True),
     "bars": Program(120, ends=(30, 60, 90), usual=False),
     "pinn": Program(90, usual=False),
     "reference": Program(120, ends=(30, 60), between=True),

@@ -480,7 +480,7 @@ class TrainingLoop:
         here = lambda: replace(self.here(frame), open=self.calls.course.open)  # noqa: E731
         accumulates = self.attempt.accumulates
         while True:
-            if not is_collective or self._runtime.latch.is_set:
+            if not is_collective or self._runtime.latch.uses_stand_ins:
                 self._look(frame, between=True)
                 self._settle()
             if is_collective:
