@@ -107,3 +107,45 @@ def test_a_packed_list_is_a_list(count: int) -> None:
     ]
     assert len(packed_list.groups) <= 14 + count // 256
     assert len(packed_list.recent) < 4
+
+
+def test_metrics_behind_each_step_are_forgotten_but_for_those_of_the_last() -> None:
+    course = Course(PACKING)
+    level = course.begin()
+    for step in range(2000):
+        course.draw(level)
+        for each in range(3):
+            course.work(Returned(3 * step + each + 1, told_of([torch.rand(2)])))
+    place = course.place(committed=2000, between=False)
+    there = Place.from_tree(unpack_tree(pack_tree(place.to_tree())))
+    groups = there.returned.small.groups
+    assert len(groups) < 20
+    assert sum(group.blob.nbytes for group in groups if group.blob is not None) < 8 * 1024
+    for ordinal in range(5995, 6001):
+        returned = there.returned.of(ordinal, packing=PACKING)
+        assert returned is not None
+        assert torch.equal(
+            result_of(returned)[0], course.returned.of(ordinal, packing=PACKING).value[0]
+        )
+    course.end(level, committed=2000, variables={})
+    late = joiner(0, 0)
+    mine = late.begin()
+    mine.drawn = 2000
+    way = way_to(course.place(committed=2000, between=False), late, between=True)
+    assert isinstance(way, Stay)
+    assert way.returned is not None
+    assert way.returned.ordinal == 5998
+
+
+def test_a_packed_list_holds_all_that_is_not_forgotten() -> None:
+    held = PackedList()
+    for at in range(1500):
+        held.append([at], packing=PACKING)
+        if at >= 10 and (at % 3 or 300 < at < 900):
+            held.forget(at - 10, packing=PACKING)
+    forgotten = {at - 10 for at in range(10, 1500) if at % 3 or 300 < at < 900}
+    assert len(held) == 1500
+    for at in range(1500):
+        assert held.nth(at, packing=PACKING) in ([[at], []] if at in forgotten else [[at]])
+    assert sum(bool(held.nth(at, packing=PACKING)) for at in forgotten) < 64
+    assert next(group.count for group in held.groups if group.blob is None) >= 500

@@ -40,12 +40,14 @@ class Level:
         drawn: Steps it has given to the program.
         ended: Calls that ended inside of its last step, or in the program.
         results: Work between steps since its last step, before any of these; by ordinal.
+        before: Likewise, of the step before that.
     """
 
     ordinal: int
     drawn: int = 0
     ended: EndedCalls = field(default_factory=EndedCalls)
     results: list[int] = field(default_factory=list)
+    before: list[int] = field(default_factory=list)
 
 
 class Course:
@@ -69,10 +71,15 @@ class Course:
         return level
 
     def draw(self, level: Level) -> None:
-        """A call gives a step to the program."""
+        """A call gives a step to the program.
+
+        Nobody passes work behind a step that is not the last one of its call, except a joiner that
+        takes the place of a rank that died there.
+        """
+        self.returned.forget(level.before, packing=self.packing)
         level.drawn += 1
         level.ended = EndedCalls()
-        level.results = []
+        level.before, level.results = level.results, []
 
     def end(
         self,

@@ -6,7 +6,7 @@ So the old part is packed once, into blobs that a listener needs to be sent once
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -18,6 +18,8 @@ _GROUPS: Final = 8
 """and so many groups of one size a larger one,"""
 _LARGEST_GROUP: Final = 256
 """but none larger than this: whoever needs a tree unpacks its group."""
+_FORGOTTEN: Final = 64
+"""So many are forgotten together: their groups are packed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,20 @@ class Group:
 
     Attributes:
         count: How many.
-        blob: A list of them.
+        blob: A list of them; None where each of them is empty.
     """
 
     count: int
-    blob: Blob
+    blob: Blob | None
+
+    @staticmethod
+    def of(trees: Sequence[Any], packing: Packing) -> Group:
+        """Pack ``trees``."""
+        return Group(len(trees), packing.pack(list(trees)) if any(trees) else None)
+
+    def trees(self, packing: Packing) -> list[Any]:
+        """Them; nobody changes these."""
+        return [[]] * self.count if self.blob is None else packing.unpack(self.blob)
 
 
 @dataclass(slots=True)
@@ -82,10 +93,12 @@ class PackedList:
     Attributes:
         groups: The old ones.
         recent: Those behind them.
+        forgotten: Of these nothing is to be held.
     """
 
     groups: list[Group] = field(default_factory=list)
     recent: list[Any] = field(default_factory=list)
+    forgotten: set[int] = field(default_factory=set)
 
     def __len__(self) -> int:
         return sum(group.count for group in self.groups) + len(self.recent)
@@ -94,7 +107,7 @@ class PackedList:
         """Tree ``index``, from 0."""
         for group in self.groups:
             if index < group.count:
-                return packing.unpack(group.blob)[index]
+                return group.trees(packing)[index]
             index -= group.count
         return self.recent[index]
 
@@ -102,9 +115,38 @@ class PackedList:
         """Add ``tree`` at the end."""
         self.recent.append(tree)
         if len(self.recent) == _GROUP:
-            self.groups.append(Group(_GROUP, packing.pack(self.recent)))
+            self.groups.append(Group.of(self.recent, packing))
             self.recent.clear()
             self._gather(packing)
+
+    def forget(self, index: int, *, packing: Packing) -> None:
+        """Nobody needs tree ``index`` any more: an empty list stands for it, sooner or later."""
+        self.forgotten.add(index)
+        if len(self.forgotten) == _FORGOTTEN:
+            self._drop(packing)
+            self.forgotten.clear()
+
+    def _drop(self, packing: Packing) -> None:
+        """Hold nothing of what is forgotten; groups of nothing become one."""
+        first, kept = min(self.forgotten), list[Group]()
+        start = len(self) - len(self.recent)
+        for at in range(len(self.recent)):
+            if start + at in self.forgotten:
+                self.recent[at] = []
+        while self.groups and start > first:
+            group = self.groups.pop()
+            start -= group.count
+            gone = [start + at in self.forgotten for at in range(group.count)]
+            if any(gone) and group.blob is not None:
+                trees = zip(gone, group.trees(packing), strict=True)
+                group = Group.of([[] if over else tree for over, tree in trees], packing)
+            kept.append(group)
+        for group in reversed(kept):
+            last = self.groups[-1] if self.groups else None
+            if last is not None and last.blob is None and group.blob is None:
+                self.groups[-1] = Group(last.count + group.count, None)
+            else:
+                self.groups.append(group)
 
     def _gather(self, packing: Packing) -> None:
         """Make the last groups a larger one, as long as they are many of one size."""
@@ -113,8 +155,8 @@ class PackedList:
             total = last[0].count * _GROUPS
             if total > _LARGEST_GROUP or sum(group.count for group in last) != total:
                 return
-            trees = [tree for group in last for tree in packing.unpack(group.blob)]
-            self.groups[-_GROUPS:] = [Group(total, packing.pack(trees))]
+            trees = [tree for group in last for tree in group.trees(packing)]
+            self.groups[-_GROUPS:] = [Group.of(trees, packing)]
 
     def replaced(self, others: Mapping[int, Any], *, packing: Packing) -> PackedList:
         """The same with ``others`` at their indices."""
@@ -122,20 +164,20 @@ class PackedList:
         for group in self.groups:
             indices = range(start, start := start + group.count)
             if any(index in others for index in indices):
-                trees = zip(indices, packing.unpack(group.blob), strict=True)
+                trees = zip(indices, group.trees(packing), strict=True)
                 changed = [others.get(index, tree) for index, tree in trees]
-                group = Group(group.count, packing.pack(changed))  # noqa: PLW2901 - another one
+                group = Group.of(changed, packing)  # noqa: PLW2901 - another one
             groups.append(group)
         recent = [others.get(index, tree) for index, tree in enumerate(self.recent, start)]
         return PackedList(groups, recent)
 
     def copy(self) -> PackedList:
         """One that does not grow with this one."""
-        return PackedList(list(self.groups), list(self.recent))
+        return PackedList(list(self.groups), list(self.recent), set(self.forgotten))
 
     def to_tree(self, blobs: Blobs) -> list[Any]:
         """As a portable tree that refers to ``blobs``, which come to hold its own."""
-        groups = [[group.count, group.blob.to_tree(blobs)] for group in self.groups]
+        groups = [[group.count, group.blob and group.blob.to_tree(blobs)] for group in self.groups]
         return [groups, list(self.recent)]
 
     @staticmethod
@@ -143,5 +185,5 @@ class PackedList:
         """From a portable tree and the blobs that it refers to."""
         groups, recent = tree
         return PackedList(
-            [Group(count, Blob.from_tree(digest, blobs)) for count, digest in groups], recent
+            [Group(n, digest and Blob.from_tree(digest, blobs)) for n, digest in groups], recent
         )

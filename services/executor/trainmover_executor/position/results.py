@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -69,6 +69,11 @@ class Results:
                 if nbytes <= _MOST_BYTES:
                     break
                 nbytes -= self.large.pop(oldest).nbytes
+
+    def forget(self, ordinals: Iterable[int], *, packing: Packing) -> None:
+        """Nobody will ask what these returned; those that are large are few anyway."""
+        for ordinal in ordinals:
+            self.small.forget(ordinal - 1, packing=packing)
 
     def of(self, ordinal: int, *, packing: Packing) -> Returned | None:
         """What work ``ordinal`` returned, if that is here."""
