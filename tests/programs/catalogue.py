@@ -86,7 +86,7 @@ CATALOGUE = {
     "engine": Program(120, ends=(30, 60)),
     "own_containers": Program(90, ends=(30, 60)),
     "metrics": Program(46, between=True),
-    "collectives": Program(90, between=True, usual=False),
+    "collectives": Program(92, between=True, usual=False),
     "sharded_metrics": Program(90, ends=(30, 60), between=True),
     "bars": Program(120, ends=(30, 60, 90), usual=False),
     "pinn": Program(90, usual=False),

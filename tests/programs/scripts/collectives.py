@@ -43,18 +43,34 @@ def scaled():
         yield step, factor[0].item()
 
 
-evaluation = Evaluation()
-for step, factor in scaled():
+def average(value):
+    mean = torch.tensor([value, 1.0])
+    dist.all_reduce(mean)
+    return (mean[0] / mean[1]).item()
+
+
+def train(step, factor=1.0):
     with step as (x, y):
         optimizer.zero_grad()
         loss = (model(x) - y).pow(2).mean()
         (loss * (0.5 + factor)).backward()
         optimizer.step()
         session.log(loss=loss)
-    total = torch.tensor([loss.item(), rank, 1.0], dtype=torch.float64)
-    dist.reduce(total, dst=0)
+    return loss
+
+
+for step in session.steps(loader, max_steps=2):
+    first = train(step)
+mean = session.between_steps(lambda: average(first.item()))
+dist.barrier()
+total = average(first.item() + rank)
+evaluation = Evaluation()
+for step, factor in scaled():
+    loss = train(step, factor)
+    sums = torch.tensor([loss.item(), rank, 1.0], dtype=torch.float64)
+    dist.reduce(sums, dst=0)
     if rank == 0:
-        seen.append(total[0].item())
+        seen.append(sums[0].item())
     if step.index % 7 == 0:
         chosen = [{"from": rank, "seen": len(seen)}]
         dist.broadcast_object_list(chosen, src=step.index % world)
@@ -66,4 +82,5 @@ for step, factor in scaled():
         for parameter in model.parameters():
             dist.all_reduce(parameter.data)
             parameter.data /= world
-finish(rank, model, seen=seen[-5:], results=evaluation.results, lr=optimizer.param_groups[0]["lr"])
+rate = optimizer.param_groups[0]["lr"]
+finish(rank, model, seen=seen[-5:], results=evaluation.results, rate=rate, first=[mean, total])

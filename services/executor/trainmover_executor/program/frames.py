@@ -38,6 +38,7 @@ _LIBRARIES: Final = frozenset({"torch", "numpy", "tqdm", "rich", "lightning", "t
 _OF_COLLECTIVES: Final = (
     *("torch.distributed.distributed_c10d", "torch.distributed.c10d_logger", "torch._dynamo."),
     *("trainmover_executor.collectives.", "trainmover_executor.training."),
+    "trainmover_executor.worker.adapters.",
 )
 """Modules between a program and its process group."""
 

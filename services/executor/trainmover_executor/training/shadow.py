@@ -318,7 +318,8 @@ class Shadow:
         if not self._is_warm:
             rng = capture_rng()
             try:
-                return work()
+                with self._runtime.latch.protecting():
+                    return work()  # its collectives are no work of their own, as in the job
             finally:
                 restore_rng(rng)  # as in the job
                 course.results.append(0)

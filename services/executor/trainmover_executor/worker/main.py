@@ -21,6 +21,7 @@ from trainmover_executor.messages.worker import Broke, WorkerSpec
 from trainmover_executor.worker.adapters.checkpoints import adapt_checkpoints
 from trainmover_executor.worker.adapters.files import WithheldWrites, flush_files
 from trainmover_executor.worker.adapters.names import OwnPaths, WithheldNames
+from trainmover_executor.worker.adapters.objects import keep_own_objects
 from trainmover_executor.worker.adapters.refused import refuse_backends, refuse_join
 from trainmover_executor.worker.adapters.withhold import withhold_saves
 from trainmover_executor.worker.blame import error_line, place_of
@@ -47,6 +48,7 @@ def main(spec: WorkerSpec) -> NoReturn:
     if spec.role == "standby":
         runtime.on_promotion(_silence(spec))
         runtime.on_promotion(withhold_saves())
+        runtime.on_promotion(keep_own_objects())
         own = OwnPaths()
         for withheld in (WithheldWrites(own), WithheldNames(own)):
             runtime.on_shadow_iterations(withheld.begin_iterations)
