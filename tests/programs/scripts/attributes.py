@@ -1,4 +1,4 @@
-"""A model that keeps numbers of its own in forward: a temperature, counts, a running average."""
+"""A model that keeps state of its own: a temperature, counts, an average, a meter, its noise."""
 
 import torch
 import torch.distributed as dist
@@ -10,6 +10,15 @@ from torch.utils.data import DataLoader, DistributedSampler
 from trainmover import Session
 
 
+class Meter:
+    def __init__(self):
+        self.sum, self.count = 0.0, 0
+
+    def update(self, value):
+        self.sum += value
+        self.count += 1
+
+
 class Experts(nn.Module):
     def __init__(self):
         super().__init__()
@@ -18,9 +27,13 @@ class Experts(nn.Module):
         self.temperature = 1.0
         self.load = [0, 0, 0]
         self.usage = torch.ones(3) / 3
+        self.meter = Meter()
+        self.noise = torch.Generator().manual_seed(5)
 
     def forward(self, x):
-        weights = torch.softmax(self.gate(x) / self.temperature, dim=1)
+        noise = 0.1 * torch.randn(len(x), 3, generator=self.noise)
+        weights = torch.softmax((self.gate(x) + noise) / self.temperature, dim=1)
+        self.meter.update(weights.std().item())
         if self.training:
             chosen = weights.argmax(1).bincount(minlength=3)
             self.load = [ours + new for ours, new in zip(self.load, chosen.tolist())]
@@ -46,4 +59,11 @@ for step in session.steps(loader, max_steps=90):
         optimizer.step()
         session.log(loss=loss)
 net = model.module
-finish(rank, model, load=net.load, temperature=net.temperature, usage=net.usage.tolist())
+finish(
+    rank,
+    model,
+    load=net.load,
+    temperature=net.temperature,
+    usage=net.usage.tolist(),
+    meter=[net.meter.sum, net.meter.count],
+)

@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainmover_executor.program.frames import is_program, place_in
+from trainmover_executor.program.looking.modules import names_of
 from trainmover_executor.program.values.kinds.derived import base_of
 from trainmover_executor.program.values.plain import CONTAINERS, PLAIN
 
@@ -110,13 +111,19 @@ class LeftBehind:
 
 
 def attributes_of(models: Iterable[nn.Module]) -> Iterator[tuple[str, Any]]:
-    """(path, value) of the plain values that modules of the program's own keep as attributes."""
+    """(path, value) of the plain values that modules of the program's own keep as attributes.
+
+    Those that their own code changes are variables, which are carried.
+    """
     for model in models:
+        looked_at = names_of(model)
         for name, module in model.named_modules():
             kind = type(module)
             if not _is_of_program(kind):
                 continue
             for key, value in vars(module).items():
+                if (id(module), key) in looked_at:
+                    continue
                 if key != "training" and not key.startswith("_"):
                     if type(value) in PLAIN:
                         yield f"{_MODEL}{name}.{key}".replace("..", "."), _Value(value)

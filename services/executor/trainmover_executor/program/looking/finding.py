@@ -13,12 +13,12 @@ from functools import partial
 from types import FrameType, ModuleType
 from typing import Any, Final
 
+import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Sampler
 
 from trainmover_executor.program.frames import (
-    is_of_script,
     local_setter,
     modules_of_program,
     program_frames,
@@ -26,13 +26,13 @@ from trainmover_executor.program.frames import (
 from trainmover_executor.program.liveness import needed
 from trainmover_executor.program.looking.modules import attributes_of, hooks_of
 from trainmover_executor.program.looking.parts import (
-    BAGS,
     MOST_MEMBERS,
     NO_PATHS,
     SCALARS,
     Paths,
     Seen,
     is_looked_into,
+    is_made_by_script,
     is_mere_code,
     is_passed_over,
     members_of,
@@ -106,6 +106,7 @@ class Finder:
         self._models = models
         self._lasting = lasting
         self._pass_over = pass_over
+        self._in_module = False
         self._besides: Callable[[], Iterable[Root]] = tuple
 
     def ignore(self, data: object) -> None:
@@ -182,7 +183,8 @@ class Finder:
             yield from self._visit_known(value, path, seen)
             return
         over = depth >= _DEPTH or len(seen) > _MOST_OBJECTS or seen.has(value, path)
-        if kind in SCALARS or is_plain(value) or (not over and self._lasting.admits(path, value)):
+        may_last = not (over or self._in_module)
+        if kind in SCALARS or is_plain(value) or (may_last and self._lasting.admits(path, value)):
             yield Variable(path, value, put)
             return
         if not over:
@@ -201,7 +203,7 @@ class Finder:
             self._pass_over(path, value)
         if parts is None:
             return
-        mine = _is_mine(value)
+        mine = is_made_by_script(value if isinstance(value, type) else kind)
         if mine and not isinstance(value, type) and base_of(kind) is None and name_of(kind):
             yield Variable(f"{path}{Kind.MARK}", Kind(value), put)
         deeper = depth + (1 if mine else _STEP_IN_LIBRARIES)
@@ -255,10 +257,22 @@ class Finder:
             return
         seen.add(id(module))
         for name, value, put in attributes_of(module):
-            if is_plain(value):
-                yield Variable(f"{path}.{name}", value, put)
+            yield from self._visit_attribute(value, f"{path}.{name}", put, seen)
         for name, value in hooks_of(module):
             yield from self._visit(value, f"{path}.{name}", nowhere, seen, 0)
+
+    def _visit_attribute(
+        self, value: Any, path: str, put: Callable[[Any], None], seen: Seen
+    ) -> Iterator[Variable]:
+        """Of a module: what is large there is mostly made anew by each step, an activation say."""
+        if isinstance(value, torch.Tensor) and not is_plain(value):
+            self._pass_over(path, value)
+            return
+        outside, self._in_module = self._in_module, True
+        try:
+            yield from self._visit(value, path, put, seen, 1)
+        finally:
+            self._in_module = outside
 
     def _visit_items(
         self, value: Any, path: str, put: Callable[[Any], None], seen: Seen, depth: int
@@ -273,12 +287,6 @@ class Finder:
             else:
                 write = partial((base_of(type(value)) or type(value)).__setitem__, value, key)
             yield from self._visit(member, f"{path}[{key!r}]", write, seen, depth + 1)
-
-
-def _is_mine(value: Any) -> bool:
-    """Whether a class, or that of an object, is of the script's modules."""
-    of = value if isinstance(value, type) else type(value)
-    return type(value) in BAGS or is_of_script(of.__module__)
 
 
 def _is_module(frame: FrameType) -> bool:

@@ -1,7 +1,7 @@
-"""Plain values that the program's own modules keep as attributes, and change while they run.
+"""What the program's own modules keep as attributes, and change while they run.
 
-A layer counts what it routes, or cools a temperature in ``forward``. Such values are no buffers:
-no ``state_dict`` has them, and each rank has its own.
+A layer counts what it routes, or cools a temperature in ``forward``; a model keeps its meters, or a
+random generator. Such values are no buffers: no ``state_dict`` has them, and each rank has its own.
 """
 
 from __future__ import annotations
@@ -17,10 +17,15 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainmover_executor.program.looking.parts import Part, is_own
-from trainmover_executor.program.values.plain import MUTABLE
+from trainmover_executor.program.looking.parts import (
+    Part,
+    is_made_by_script,
+    is_own,
+    is_passed_over,
+)
+from trainmover_executor.program.values.plain import is_changeable
 
-__all__ = ["Newcomers", "attributes_of", "hooks_of"]
+__all__ = ["Newcomers", "attributes_of", "hooks_of", "names_of"]
 
 _INTERNAL: Final = frozenset(vars(nn.Module()))
 _Places = list[tuple[str, ref[nn.Module], str]]
@@ -33,6 +38,11 @@ def attributes_of(module: nn.Module) -> Iterator[Part]:
         holder = place()
         if holder is not None and hasattr(holder, name):
             yield path, getattr(holder, name), partial(setattr, holder, name)
+
+
+def names_of(module: nn.Module) -> frozenset[tuple[int, str]]:
+    """(id of a module, name) of all that ``attributes_of`` looks at."""
+    return frozenset((id(place()), name) for _, place, name in _places(module))
 
 
 def hooks_of(module: nn.Module) -> Iterator[tuple[str, object]]:
@@ -63,8 +73,15 @@ def _find(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
             continue
         stored = _stored(type(each))  # type: ignore[arg-type]
         for name, value in vars(each).items():
-            if name not in _INTERNAL and (name in stored or type(value) in MUTABLE):
+            if name not in _INTERNAL and (name in stored or _holds_state(type(value))):
                 yield f"{path}.{name}".removeprefix("."), each, name
+
+
+def _holds_state(kind: type[object]) -> bool:
+    """Whether what is of a class may change without being assigned anew."""
+    if is_changeable(kind):
+        return True
+    return is_made_by_script(kind) and not is_passed_over(kind)  # type: ignore[arg-type] # as above
 
 
 @lru_cache(maxsize=4096)

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
-from trainmover_executor.program.frames import is_program
+from trainmover_executor.program.frames import is_of_script, is_program
 from trainmover_executor.program.values.plain import (
     CONTAINERS,
     is_changeable,
@@ -38,6 +38,7 @@ __all__ = [
     "Seen",
     "cells_of",
     "is_looked_into",
+    "is_made_by_script",
     "is_mere_code",
     "is_own",
     "is_passed_over",
@@ -87,6 +88,11 @@ def is_own(kind: type[Any]) -> bool:
         return True
     module = inspect.getmodule(kind)
     return is_program(kind.__module__, getattr(module, "__file__", None) or "<frozen")
+
+
+def is_made_by_script(kind: type[Any]) -> bool:
+    """Whether a class is of the script's modules, or a bag of values."""
+    return kind in BAGS or is_of_script(kind.__module__)
 
 
 def parts_of(value: Any, *, is_loader: bool = False) -> Iterable[Part] | None:
