@@ -1,4 +1,4 @@
-"""What the session adds to every step: the exchange of private state and the vote.
+"""What the session adds to every step, for the vote, and to an average of a metric behind it.
 
     python -m benchmarks.vote --json
 
@@ -25,6 +25,10 @@ def main() -> None:
         "ranks": options.ranks,
         "private_state_bytes": times["private_state_bytes"],
         "vote_ms": spread([1000 * value for value in times["added_s"]], digits=3),
+        "all_reduce_bare_ms": spread([1000 * value for value in times["bare_s"]], digits=3),
+        "all_reduce_between_steps_ms": spread(
+            [1000 * value for value in times["again_s"]], digits=3
+        ),
         "step_ms": spread([1000 * value for value in times["steps_s"]], digits=1),
         "share_of_step": round(
             statistics.median(times["added_s"]) / statistics.median(times["steps_s"]), 4

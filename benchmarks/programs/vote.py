@@ -1,9 +1,13 @@
-"""Times what the session adds to every step: the exchange of private state and the vote."""
+"""Times what the session adds: to every step the exchange of private state and the vote.
+
+And to a collective that the program calls between two steps what has it done again if it breaks.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -15,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trainmover import Session
 from trainmover_executor.programs.gpt import VOCABULARY, Gpt, SourceText
 from trainmover_executor.state.packing.portable import pack_tree
+from trainmover_executor.worker.runtime import current_runtime
 
 
 def main() -> None:
@@ -29,7 +34,9 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     session = Session(model=model, optimizer=optimizer)
     data = SourceText(rank=dist.get_rank(), batch=4, context=64, seed=0)
-    steps_s, added_s = [], []
+    steps_s, added_s, bare_s, again_s = [], [], [], []
+    latch = current_runtime().latch
+    does_again = latch.between
     started = time.perf_counter()
     for step in session.steps(data, max_steps=options.steps):
         with step as (tokens, targets):
@@ -42,13 +49,24 @@ def main() -> None:
             added_s.append(time.perf_counter() - before)
             optimizer.step()
             optimizer.zero_grad()
+        metric = torch.zeros(2)
+        for does, took_s in ((None, bare_s), (does_again, again_s)):
+            latch.between = None
+            dist.barrier()
+            latch.between = does
+            before = time.perf_counter()
+            dist.all_reduce(metric)
+            took_s.append(time.perf_counter() - before)
         steps_s.append(time.perf_counter() - started)
         started = time.perf_counter()
     if dist.get_rank() == 0:
-        private_state = pack_tree({"step": 0, "content": session._loop.here().to_tree()})
+        here = session._loop.here(sys._getframe())
+        private_state = pack_tree({"step": 0, "content": here.to_tree()})
         result = {
             "steps_s": steps_s[3:],
             "added_s": added_s[3:],
+            "bare_s": bare_s[3:],
+            "again_s": again_s[3:],
             "private_state_bytes": len(private_state),
         }
         options.out.write_text(json.dumps(result))
