@@ -191,7 +191,7 @@ def test_a_generator_goes_on_with_the_same_numbers(kind):
     [
         object(),
         "a" * 20_000,
-        list(range(2_000)),
+        list(range(20_000)),
         torch.zeros(10_000),
         torch.zeros(2, requires_grad=True),
         np.array(["a"]),
