@@ -128,35 +128,10 @@ class GroupEngine:
                 looked at, since afterwards nobody knows where a NaN came from.
             timeout: How long the program waits for it; zero for as long as it takes.
         """
-        latch = self._latch
-        if latch.between is not None and not latch.protected and op in _AGAIN:
-
-            def again() -> None:
-                self._issue(op, operation, result, reduces=reduces, timeout=timeout).wait()
-
-            if latch.between(self._ranks, result, again):
-                work = OperationWork(op, result)
-                work.finish()
-                return work
-        return self._issue(
-            *(op, operation, result),
-            queue_key=queue_key,
-            peer=peer,
-            reduces=reduces,
-            timeout=timeout,
-        )
-
-    def _issue(
-        self,
-        op: str,
-        operation: Operation,
-        result: list[torch.Tensor],
-        *,
-        queue_key: Hashable = COLLECTIVES,
-        peer: int | None = None,
-        reduces: Sequence[torch.Tensor],
-        timeout: timedelta,
-    ) -> OperationWork:
+        if op in _AGAIN and not self._latch.protected:
+            again = partial(self.run, op, operation, result, reduces=reduces, timeout=timeout)
+            if (done := self._done_between(op, result, again)) is not None:
+                return done
         operation = _in_mode_of(result, operation)
         source = peer if op == "recv" and peer is not None else -1
         work = OperationWork(op, result, source=source, timeout=timeout)
@@ -201,6 +176,16 @@ class GroupEngine:
             work.finish(failed)
 
         self._queue(queue_key).submit(task)
+        return work
+
+    def _done_between(
+        self, op: str, result: list[torch.Tensor], again: Callable[[], OperationWork]
+    ) -> OperationWork | None:
+        between = self._latch.between
+        if between is None or not between(self._ranks, result, lambda: again().wait()):
+            return None
+        work = OperationWork(op, result)
+        work.finish()
         return work
 
     def _refuse_in_callback(self, op: str) -> None:

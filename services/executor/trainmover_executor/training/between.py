@@ -98,12 +98,12 @@ class Collectives:
         self._inside = True
         try:
             told = self._between(work, frame)
+            if told is None and not done:
+                again()  # a standby that cannot know yet what the job's returned
         finally:
             self._inside = False
         if told is not None:
             _write(result, told)
-        elif not done:
-            again()  # a standby that cannot know yet what the job's returned
         return True
 
     def _is_apart(self, ranks: Sequence[int], result: list[torch.Tensor]) -> bool:

@@ -327,7 +327,7 @@ class Shadow:
         if isinstance(way, TakeOver):
             assert moment is not None  # noqa: S101 - it comes with it
             if is_collective:
-                self._joiner.has_inputs()
+                self._joiner.check_inputs()
             self._take_over(moment, frame, None)
             return None
         returned = way.returned if isinstance(way, Stay) else None

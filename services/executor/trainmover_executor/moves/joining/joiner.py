@@ -152,7 +152,7 @@ class Joiner:
         """Whether the program's variables come from the vote of the rank that is replaced."""
         return self._coming is not None and self._coming.ran_the_rest
 
-    def has_inputs(self) -> None:
+    def check_inputs(self) -> None:
         """It takes over in a collective, which the program has called with what it computed.
 
         Raises:
