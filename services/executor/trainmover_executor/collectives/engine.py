@@ -128,10 +128,9 @@ class GroupEngine:
                 looked at, since afterwards nobody knows where a NaN came from.
             timeout: How long the program waits for it; zero for as long as it takes.
         """
-        if op in _AGAIN and not self._latch.protected:
-            again = partial(self.run, op, operation, result, reduces=reduces, timeout=timeout)
-            if (done := self._done_between(op, result, again)) is not None:
-                return done
+        done = self._done_between(op, operation, result, reduces=reduces, timeout=timeout)
+        if done is not None:
+            return done
         operation = _in_mode_of(result, operation)
         source = peer if op == "recv" and peer is not None else -1
         work = OperationWork(op, result, source=source, timeout=timeout)
@@ -179,10 +178,23 @@ class GroupEngine:
         return work
 
     def _done_between(
-        self, op: str, result: list[torch.Tensor], again: Callable[[], OperationWork]
+        self,
+        op: str,
+        operation: Operation,
+        result: list[torch.Tensor],
+        *,
+        reduces: Sequence[torch.Tensor],
+        timeout: timedelta,
     ) -> OperationWork | None:
+        """The work of a collective between two steps, which is done; None for any other."""
         between = self._latch.between
-        if between is None or not between(self._ranks, result, lambda: again().wait()):
+        if between is None or self._latch.protected or op not in _AGAIN:
+            return None
+
+        def again() -> None:
+            self.run(op, operation, result, reduces=reduces, timeout=timeout).wait()
+
+        if not between(self._ranks, result, again):
             return None
         work = OperationWork(op, result)
         work.finish()
