@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,13 +45,19 @@ def recovered(view: JobView, machine: str, *, known: int) -> bool:
 
 
 def lose(stack: Stack, machine: str, *command: str) -> tuple[JobView, MigrationView]:
+    """Run a command that costs a machine its slot; the view afterwards and what was done."""
+    return lose_by(stack, machine, lambda: stack.run(*command))
+
+
+def lose_by(stack: Stack, machine: str, act: Callable[[], object]) -> tuple[JobView, MigrationView]:
     """Do something to a machine that costs it its slot; the view afterwards and what was done."""
     before = stack.until_warm(1)
     assert before.machines[machine].role == "active"
     known = len(before.migrations)
-    stack.run(*command)
+    act()
     view = stack.until(
-        lambda now: recovered(now, machine, known=known), what=f"recovered from {command}"
+        lambda now: recovered(now, machine, known=known),
+        what=f"recovered from the loss of {machine}",
     )
     assert len(view.migrations) == known + 1
     one = last(view)
@@ -204,7 +210,7 @@ def test_replicas_take_over_from_a_planner_and_a_detector_that_die(stack: Stack)
 
 def test_a_frozen_machine_is_replaced_and_stays_out(stack: Stack) -> None:
     stack.revive(standbys=2)
-    view, one = lose(stack, "node-1", "docker", "compose", "pause", "node-1")
+    view, one = lose_by(stack, "node-1", lambda: stack.pause("node-1"))
     assert one.pause_s is not None
     assert one.pause_s <= LEASE_S + MOST_LATE_S, one.as_data()
     step_on(stack, view)

@@ -139,6 +139,16 @@ class Stack:
         command = ("docker", "compose", *self.files, *arguments)
         return self.run(*command, timeout_s=timeout_s, check=check)
 
+    def pause(self, service: str, *, tries: int = 10) -> None:
+        """``docker compose pause``, again where the kernel did not freeze all processes in time.
+
+        On a busy host the runtime gives up ("unable to freeze") and lets the container go on.
+        """
+        for attempt in range(1, tries + 1):
+            self.compose("pause", service, check=attempt == tries)
+            if self.compose("ps", "-q", "--status", "paused", service).strip():
+                return
+
     def up(self, *, standbys: int) -> None:
         """Start what does not run; change nothing that does."""
         self.compose("up", "-d", "--no-recreate", "--scale", f"standby={standbys}", timeout_s=180)
