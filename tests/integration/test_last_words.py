@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 from tests.support.ranks import Nursery, RanksJob
 
-from trainmover.events.executor import StepProgress
-from trainmover_executor.messages.worker import Broke
+from trainmover.events.executor import PlanCommitted, StepProgress
+from trainmover_executor.messages.worker import Broke, Warmed
 
 pytestmark = pytest.mark.job
 
 PROGRAM = str(Path(__file__).parents[1] / "jobs" / "last_words.py")
 YIELDS = str(Path(__file__).parents[1] / "programs" / "yields_from_inside.py")
+ENDS_LATE = str(Path(__file__).parents[1] / "jobs" / "ends_late.py")
+SAVES = str(Path(__file__).parents[1] / "jobs" / "saves_in_threads.py")
 LEAVES = str(Path(__file__).parents[1] / "programs" / "leaves_early.py")
 
 
@@ -23,6 +26,35 @@ def test_a_program_that_fails_is_heard_to_the_end(nursery: Nursery, tmp_path: Pa
             for step in range(100):
                 assert rank.expect(StepProgress).step == step
             assert rank.process.wait(timeout_s=10).exit_code == 3
+
+
+@pytest.mark.parametrize(("how", "exit_code"), [("return", 0), ("exit", 7), ("raise", 1)])
+def test_what_a_program_leaves_to_the_interpreters_end_is_done(
+    how: str, exit_code: int, nursery: Nursery, tmp_path: Path
+) -> None:
+    """Threads that still write, exit handlers, logging that holds back."""
+    with RanksJob(nursery, [ENDS_LATE, str(tmp_path), how], slots=1, folder=tmp_path) as job:
+        assert job.ranks[0].process.wait(timeout_s=30).exit_code == exit_code
+    for name in ("handler", "thread", "pool", "log"):
+        assert (tmp_path / name).read_text().strip() == "whole", name
+
+
+def test_a_leaver_that_is_released_ends_once_its_threads_have(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    with RanksJob(nursery, [SAVES, str(saved)], slots=2, folder=tmp_path) as job:
+        standby, joiner = job.standby("spare", 1)
+        standby.expect(Warmed)
+        leaver = job.ranks[1].process
+        job.move(1, standby, joiner)
+        standby.expect(PlanCommitted)
+        leaver.kill(signal.SIGTERM)  # as an agent does that was told to release the slot
+        assert leaver.wait(timeout_s=30).exit_code == 0
+        files = [*saved.glob(f"{leaver.pid}-*.pt")]
+        assert files
+        assert {file.read_text() for file in files} == {"half whole"}
 
 
 @pytest.mark.parametrize(

@@ -498,6 +498,16 @@ def test_a_leaver_that_exits_by_itself_after_the_switch_is_not_reported() -> Non
     assert world.state.generation == 1
 
 
+def test_a_leaver_that_is_released_has_time_for_its_threads() -> None:
+    world = active()
+    world.command(Prepare(plan=leaving_plan(world)))
+    (key,) = world.keys()
+    switched = PlanSwitched(migration="m1", machine=ME, rank=1, epoch=2, step=4, phases_s={})
+    world.feed(effects.Reported(key, switched))
+    actions = world.command(Release(generation=0, epoch=2, then="standby"))
+    assert of(effects.End, actions) == [effects.End((key,), 60.0)]
+
+
 @pytest.mark.parametrize(
     "command", [Stop(reason="over"), Release(generation=0, epoch=1, then="stop")]
 )

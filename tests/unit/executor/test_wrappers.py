@@ -145,3 +145,29 @@ def test_what_has_a_place_of_its_own_is_refused(wrap):
 def test_islice_cannot_be_taken_back():
     with pytest.raises(ConfigError, match=r"islice\(\)"):
         list(islice(Steps(at=1, by=-1), 5))
+
+
+class Bar:
+    """Counts as tqdm does, in a local variable."""
+
+    __module__ = "tqdm.std"
+
+    def __init__(self, iterable):
+        self.iterable, self.n = iterable, 0
+
+    def __iter__(self):
+        n = self.n
+        for each in self.iterable:
+            yield each
+            n += 1
+        self.n = n
+
+
+@pytest.mark.parametrize("by", [-1, 3])
+@pytest.mark.parametrize("outside", [True, False])
+def test_a_bar_counts_on(*, by, outside):
+    steps = Steps(at=2, by=by)
+    bar = Bar(enumerate(steps)) if outside else Bar(steps)
+    counted = [index for index, _ in (bar if outside else enumerate(bar))]
+    assert counted == [0, 1, *range(2 + by, 6 + by)]
+    assert bar.n == 6 + by

@@ -17,6 +17,7 @@ from trainmover_executor.position.moment import Moment
 from trainmover_executor.state.handing_over.lead import StateLead
 from trainmover_executor.state.handing_over.transfer import StateCorruptError
 from trainmover_executor.state.training import TrainingState
+from trainmover_executor.worker.adapters.ending import ends_when_released
 from trainmover_executor.worker.adapters.files import flush_files
 from trainmover_executor.worker.prepare_links import STATE_GROUP
 from trainmover_executor.worker.runtime import Runtime
@@ -192,17 +193,19 @@ class Leaver:
         # The joiner waits for the proof, and writes on behind what is in our files. Once the switch
         # is reported, this process may be ended.
         flush_files()
-        self._reports.switched(
-            plan,
-            {"state": state_s},
-            step=step,
-            nbytes=lead.nbytes + sent.nbytes,
-            copied=lead.obstacle,
-        )
-        log.info("handed over", migration=plan.id, joiner=plan.membership.machine_of(runtime.rank))
-        runtime.decisions.take(Left(plan))
-        # Our agent ends this process once the switch is committed.
-        runtime.decisions.wait_until(lambda state: state.next_recovery is not None)
+        with ends_when_released():
+            self._reports.switched(
+                plan,
+                {"state": state_s},
+                step=step,
+                nbytes=lead.nbytes + sent.nbytes,
+                copied=lead.obstacle,
+            )
+            joiner = plan.membership.machine_of(runtime.rank)
+            log.info("handed over", migration=plan.id, joiner=joiner)
+            runtime.decisions.take(Left(plan))
+            # Our agent ends this process once the switch is committed.
+            runtime.decisions.wait_until(lambda state: state.next_recovery is not None)
         self.end()
         runtime.latch.trip("the slot was given back")
 

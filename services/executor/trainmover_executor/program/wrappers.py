@@ -21,6 +21,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 from trainmover.errors import ConfigError
+from trainmover_executor.program.frames import write_locals
 
 __all__ = ["bring_along", "generators_around"]
 
@@ -53,6 +54,8 @@ def bring_along(
     """
     if not by:
         return
+    for each, name in _bars(frame, around):
+        write_locals(each, {name: each.f_locals[name] + by})
     wrappers = _Wrappers()
     direct = wrappers.counting(steps)
     farther = [
@@ -72,6 +75,17 @@ def generators_around(frame: FrameType | None) -> frozenset[CodeType]:
             found.add(frame.f_code)
         frame = frame.f_back
     return frozenset(found)
+
+
+def _bars(frame: FrameType | None, around: Collection[CodeType]) -> Iterator[tuple[FrameType, str]]:
+    """Progress bars of tqdm around the steps, and the local variable in which each counts."""
+    while frame is not None and frame.f_code not in around:
+        if frame.f_code.co_flags & inspect.CO_GENERATOR and frame.f_code.co_name == "__iter__":
+            kinds = type(frame.f_locals.get("self")).__mro__
+            counts = isinstance(frame.f_locals.get("n"), int)  # not where the bar is disabled
+            if counts and any(kind.__module__ == "tqdm.std" for kind in kinds):
+                yield frame, "n"
+        frame = frame.f_back
 
 
 class _Wrappers:

@@ -111,6 +111,9 @@ class ControlThread:
             job=spec.job, rank=spec.rank, membership=spec.membership, dial=self._dial_soon
         )
         self._loop = asyncio.new_event_loop()
+        # Named as ours: what a program left running is waited for when it ends.
+        names = concurrent.futures.ThreadPoolExecutor(thread_name_prefix="tm-names")
+        self._loop.set_default_executor(names)
         self._agent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
         self._tasks: asyncio.TaskGroup

@@ -19,6 +19,7 @@ from torch.distributed import distributed_c10d
 from trainmover.tracing import observe
 from trainmover_executor.messages.worker import Broke, WorkerSpec
 from trainmover_executor.worker.adapters.checkpoints import adapt_checkpoints
+from trainmover_executor.worker.adapters.ending import end_program
 from trainmover_executor.worker.adapters.files import WithheldWrites, flush_files
 from trainmover_executor.worker.adapters.names import OwnPaths, WithheldNames
 from trainmover_executor.worker.adapters.objects import keep_own_objects
@@ -58,13 +59,13 @@ def main(spec: WorkerSpec) -> NoReturn:
     refuse_join()
     store = _private_store()
     status = _run_program(spec)
-    if runtime.sandboxed:
-        runtime.flush()  # why it ended was reported
-    elif status == 0:
+    if not runtime.sandboxed:
+        end_program()
+    if runtime.sandboxed or status != 0:
+        runtime.flush()  # why it ended, or why a plan failed, was noted just before
+    else:
         runtime.saves.wait()
         runtime.finish(step=runtime.progress.step if runtime.progress else 0)
-    else:
-        runtime.flush()  # why a plan failed, say: it was noted just before the error was raised
     _flush()
     flush_files()
     # Interpreter shutdown would join daemon threads that wait for peers and agents.

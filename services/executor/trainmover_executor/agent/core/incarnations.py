@@ -39,6 +39,8 @@ __all__ = [
 ]
 
 GRACE_S: Final = 2.0
+LEAVERS_GRACE_S: Final = 60.0
+"""For processes that handed their slot over, which end once the program's threads have."""
 _FIRST_BACKOFF_S: Final = 1.0
 _LONGEST_BACKOFF_S: Final = 30.0
 
@@ -245,7 +247,9 @@ def on_release(transition: Transition, command: Release) -> None:
         transition.ignore("release", "its processes are ended already")
     else:
         reason = f"released at epoch {command.epoch}"
-        begin_ending(transition, Ending(then=command.then, reason=reason), grace_s=GRACE_S)
+        have_left = all(worker.left_at is not None for worker in state.live)
+        grace_s = LEAVERS_GRACE_S if have_left else GRACE_S
+        begin_ending(transition, Ending(then=command.then, reason=reason), grace_s=grace_s)
 
 
 def _stops(transition: Transition) -> bool:
