@@ -116,14 +116,12 @@ def test_mlflow_has_one_run_with_each_step_once(how: str, drive: Drive, tmp_path
 
 
 def values_of_tensorboard(home: Path) -> list[tuple[int, float]]:
-    """(step, value) of all files, in the order in which they were begun."""
+    """(step, value) of all files, in the order in which they were written."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    events = [
-        event
-        for path in sorted(home.glob("runs/job/events*"))
-        for event in EventFileLoader(str(path)).Load()
-    ]
+    files = home.glob("runs/job/events*")
+    events = [event for path in files for event in EventFileLoader(str(path)).Load()]
+    events.sort(key=lambda event: event.wall_time)
     return [(each.step, one.tensor.float_val[0]) for each in events for one in each.summary.value]
 
 
