@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from tests.docs.pages import ROOT, fences
-from tests.programs.drive import Drive, Left, Spot
+from tests.programs.drive import SCRIPTS, Drive, Left, Spot
 
 pytestmark = pytest.mark.job
 
 STEPS = 80
-WHOLE, TENSORBOARD, WANDB, BAR = (
+WHOLE, TENSORBOARD, WANDB, BAR, OF_TRAINER, OF_LIGHTNING = (
     text for language, text in fences(ROOT / "docs/howto/trackers.md") if language == "python"
 )
 RESULT = """
@@ -36,11 +36,11 @@ needs_mlflow, needs_tensorboard, needs_wandb, needs_tqdm = (
 )
 
 
-def written(text: str, home: Path) -> str:
+def written(text: str, home: Path, *, result: str = RESULT) -> str:
     """The program of the page, as ``Drive`` wants it; ``home`` is where it logs."""
     home.mkdir(parents=True)
     prelude = f"import os\nos.environ['TRAINMOVER_JOB'] = 'job'\nos.chdir({str(home)!r})\n"
-    (home / "train.py").write_text(prelude + text + RESULT)
+    (home / "train.py").write_text(prelude + text + result)
     return str(home / "train")
 
 
@@ -210,3 +210,45 @@ def test_a_bar_goes_on_at_a_joiner(*, around: bool, drive: Drive, tmp_path: Path
     program += f"assert shown == ({STEPS} if dist.get_rank() == 0 else 0), shown\n"
     drive.moved(written(program, tmp_path / "home"), slot=0, at=30)
     drive.killed(written(program, tmp_path / "again"), spots=[Spot("step.begin", 30, 0)])
+
+
+FRAMEWORKS = {
+    "trained": (OF_TRAINER, "callbacks=[", "callbacks=[Tracker(), ", 50),
+    "lightened_tiny": (
+        OF_LIGHTNING.replace("Callback", "L.Callback"),
+        "logger=logger,",
+        "logger=logger, callbacks=[Tracker()],",
+        30,
+    ),
+}
+
+
+@needs_mlflow
+@pytest.mark.soak
+@pytest.mark.parametrize("how", ["moved", "killed"])
+@pytest.mark.parametrize(
+    ("script", "package"), [("trained", "transformers"), ("lightened_tiny", "lightning")]
+)
+def test_a_callback_logs_each_step_once(
+    script: str, package: str, how: str, drive: Drive, tmp_path: Path
+) -> None:
+    pytest.importorskip(package)
+    callback, old, new, at = FRAMEWORKS[script]
+    text = (SCRIPTS / f"{script}.py").read_text()
+    function = WHOLE[WHOLE.index("import os") : WHOLE.index("Session.init()")]
+    before, _, behind = replaced(text, (old, new)).partition("\nclass ")
+    text = f"{before}{function}\n{callback}\n\n\nclass {behind}"
+    text = f"import sys\nsys.path.append({str(SCRIPTS)!r})\n{text}"
+    calm, home = tmp_path / "calm", tmp_path / "home"
+    expected = drive.undisturbed(written(text, calm, result=""))
+    whole = values_of_mlflow(calm)
+    assert len(whole) > at // 5
+    program = written(text, home, result="")
+    if how == "moved":
+        left = drive.moved(program, slot=0, at=at)
+    else:
+        left = drive.killed(program, spots=[Spot("step.begin", at, 0)])
+    left.same_as(expected, killed=0 if how == "killed" else None)
+    missing = set(whole) - set(values_of_mlflow(home))
+    assert len(missing) <= (how == "killed")
+    assert values_of_mlflow(home) == [each for each in whole if each not in missing]
