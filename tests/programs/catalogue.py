@@ -169,6 +169,7 @@ CATALOGUE = {
     "perm_epochs": Program(90, ends=(30, 60), usual=False),
     "hard_mining": Program(90, ends=(30, 60), usual=False),
     "staged_sampler": Program(90, ends=(30, 60)),
+    "stateful_sampler": Program(90, ends=(30, 60)),
     "growing": Program(90, ends=(30, 60)),
     "inference": Program(90, ends=(30, 60), between=True, usual=False),
     "kfold": Program(75, ends=(25, 50), between=True),

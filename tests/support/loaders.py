@@ -278,12 +278,26 @@ DRAWN: dict[str, Callable[[], Any]] = {
 STATEFUL: dict[str, Callable[[], Any]] = {
     "torchdata": _with(lambda d: StatefulDataLoader(d, BATCH, shuffle=True)),
     "torchdata, distributed": _with(lambda d: StatefulDataLoader(d, 2, sampler=distributed(d))),
+    "torchdata, weighted": _with(
+        lambda d: StatefulDataLoader(d, BATCH, sampler=WeightedRandomSampler([0.1] * SIZE, 20))
+    ),
+    "torchdata, custom": _with(lambda d: StatefulDataLoader(d, BATCH, sampler=Counting())),
+    "torchdata, batch sampler": _with(lambda d: StatefulDataLoader(d, batch_sampler=Buckets())),
+    "torchdata, single": _with(
+        lambda d: StatefulDataLoader(d, batch_size=None, sampler=SubsetRandomSampler(range(15)))
+    ),
     "torchdata, workers": _with(lambda d: StatefulDataLoader(d, BATCH, shuffle=True, **WORKERS)),
+    "torchdata, workers, random": _with(
+        lambda d: StatefulDataLoader(d, BATCH, sampler=RandomSampler(d), **WORKERS)
+    ),
     "torchdata, init": _with(
         lambda d: StatefulDataLoader(d, BATCH, worker_init_fn=seeding, **WORKERS), Offset
     ),
     "torchdata, persistent": _with(
         lambda d: StatefulDataLoader(d, BATCH, shuffle=True, generator=g(), **LONG)
+    ),
+    "torchdata, persistent, custom": _with(
+        lambda d: StatefulDataLoader(d, BATCH, sampler=Counting(), **LONG)
     ),
     "torchdata, iterable": lambda: StatefulDataLoader(Shard(), 2),
     "torchdata, iterable, workers": lambda: StatefulDataLoader(Shard(), 2, **WORKERS),

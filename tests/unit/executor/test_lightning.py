@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from trainmover.errors import ConfigError
 from trainmover.job.topology import Layout
@@ -112,6 +113,14 @@ def test_a_loader_that_cannot_be_gone_to_is_refused() -> None:
         movable_loader(CombinedLoader(DataLoader(Stream()), "max_size_cycle"), batches=9.0)
     with pytest.raises(ConfigError, match="one train_dataloader"):
         movable_loader(CombinedLoader([whole, whole], "max_size_cycle"), batches=8.0)
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital':UserWarning")
+def test_a_stateful_loader_is_read_whole() -> None:
+    loader = StatefulDataLoader(list(range(40)), batch_size=4)
+    assert movable_loader(CombinedLoader(loader, "max_size_cycle"), batches=10.0) is loader
+    with pytest.raises(ConfigError, match="leave out limit_train_batches"):
+        movable_loader(CombinedLoader(loader, "max_size_cycle"), batches=3.0)
 
 
 def test_a_tree_comes_back_from_text_to_the_bit() -> None:

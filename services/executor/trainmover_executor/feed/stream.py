@@ -39,6 +39,7 @@ class Stream:
         self._first = advance
         self._python = random.Random(seeds[0]).getstate()  # noqa: S311 - for data
         self._numpy = np.random.MT19937(seeds[1])
+        self._gauss: float | None = None
         self._torch = torch.Generator().manual_seed(seeds[2]).get_state()
 
     @classmethod
@@ -59,18 +60,19 @@ class Stream:
     def run(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
         """What ``work(*arguments)`` returns, with the generators of the stream."""
         python, torchs = random.getstate(), torch.get_rng_state()
-        numpys = np.random.get_bit_generator()  # type: ignore[attr-defined]
+        numpys, gauss = np.random.get_bit_generator(), _gauss_left()  # type: ignore[attr-defined]
         before = self._python, self._torch, self._numpy.state if self._first else None
         random.setstate(self._python)
         torch.set_rng_state(self._torch)
-        np.random.set_bit_generator(self._numpy)  # type: ignore[attr-defined]
+        _use(self._numpy, self._gauss)
         try:
             return work(*arguments)
         finally:
             self._python, self._torch = random.getstate(), torch.get_rng_state()
+            self._gauss = _gauss_left()
             random.setstate(python)
             torch.set_rng_state(torchs)
-            np.random.set_bit_generator(numpys)  # type: ignore[attr-defined]
+            _use(numpys, gauss)
             if self._first:
                 self._first = False
                 self._move_on(*before)
@@ -93,3 +95,17 @@ class Stream:
             torch.empty((), dtype=torch.int64).random_()
         if repr(numpys) != repr(self._numpy.state):
             np.random.random()
+
+
+def _gauss_left() -> float | None:
+    """The second of two normal numbers, which numpy makes at once; None where there is none."""
+    state = np.random.get_state(legacy=False)
+    return float(state["gauss"]) if state["has_gauss"] else None
+
+
+def _use(generator: Any, gauss: float | None) -> None:
+    """Have numpy draw from ``generator``; it forgets that second number by itself."""
+    np.random.set_bit_generator(generator)  # type: ignore[attr-defined]
+    if gauss is not None:
+        state = np.random.get_state(legacy=False)
+        np.random.set_state({**state, "has_gauss": 1, "gauss": gauss})

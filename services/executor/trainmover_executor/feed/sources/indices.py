@@ -41,19 +41,22 @@ class Indices:
 
     Args:
         loader: A map-style torch DataLoader.
+        skipped_late: Whether a loader reads them that drops what is before its place by itself, at
+            any time: they carry no seeds then, and never draw what training would.
 
     Attributes:
         following: The pass that the next iterator of the loader takes, instead of a new one.
         passes: Passes begun, in this process or the one that a position came from.
     """
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
+    def __init__(self, loader: DataLoader[Any], *, skipped_late: bool = False) -> None:
         self._sampler: Any = loader._index_sampler  # noqa: SLF001 - the loader's own choice of the two
         self._chain = list(_chain_of(self._sampler))
         self._attributes = attributes_of_chain(self._chain)
         self._roots = {"generator": loader.generator, "sampler": self._sampler}
         self._apart = (loader.dataset,)
-        self._seeded = loader.num_workers > 0
+        self._seeded = loader.num_workers > 0 and not skipped_late
+        self._skipped_late = skipped_late
         self.following: IndexPass | None = None
         self.passes = 0
 
@@ -95,8 +98,15 @@ class Indices:
         return self._sampler
 
     @property
+    def chain(self) -> list[Any]:
+        """That sampler, the one that it wraps, and so on."""
+        return self._chain
+
+    @property
     def isolated(self) -> bool:
         """Whether it may draw from process-wide generators at any time."""
+        if self._skipped_late:
+            return True
         *batching, last = self._chain
         known = type(last) in _KNOWN and all(type(each) is BatchSampler for each in batching)
         return not known

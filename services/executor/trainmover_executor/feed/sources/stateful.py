@@ -14,6 +14,7 @@ from torch.utils.data.dataloader import _DatasetKind
 from trainmover.errors import ConfigError
 from trainmover_executor.feed import owned
 from trainmover_executor.feed.seeds import mix, torch_state
+from trainmover_executor.feed.sources.indices import IndexPass, Indices
 from trainmover_executor.feed.sources.source import How
 from trainmover_executor.feed.workers import (
     Collating,
@@ -63,6 +64,8 @@ class StatefulSource:
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         self._generator = getattr(loader, "generator", None)
+        self._indices = _indices_of(loader)
+        self._pass: IndexPass | None = None
         self._seed = pass_seed_of(loader)
         self._seeds_items = _seeds_items(loader)
         self._prefetched = prefetched(loader) if isinstance(loader, DataLoader) else 0.0
@@ -100,6 +103,7 @@ class StatefulSource:
             self._first = self._beginning()
         self._seed.passes += 1
         self._id = self._seed.value = mix(torch_state(), self._seed.passes)
+        self._pass = None if self._indices is None else self._indices.fresh()
         self._open()
         self._mark = None
 
@@ -114,19 +118,20 @@ class StatefulSource:
     def _open(self) -> None:
         loader = self._loader
         self._owned = self._find()
-        if not self._seeds_items:
-            self._iterator = iter(loader)
-            return
-        running = getattr(loader, "_iterator", None)
-        if not isinstance(getattr(running, "_dataset", None), SeededItems):
-            end_workers(running)
-            loader._iterator = None  # noqa: SLF001 - there is no other way to them
-        with replaced(
-            loader,
-            dataset=SeededItems(loader.dataset, self._seed),
-            worker_init_fn=WorkerInit(loader.worker_init_fn, self._seed.value),
-            collate_fn=Collating(loader.collate_fn),
-        ):
+        changes: dict[str, Any] = {}
+        if self._indices is not None:
+            self._indices.following = self._pass
+            name = "sampler" if loader.batch_sampler is None else "batch_sampler"
+            changes[name] = self._indices
+        if self._seeds_items:
+            running = getattr(loader, "_iterator", None)
+            if not isinstance(getattr(running, "_dataset", None), SeededItems):
+                end_workers(running)
+                loader._iterator = None  # noqa: SLF001 - there is no other way to them
+            changes["dataset"] = SeededItems(loader.dataset, self._seed)
+            changes["worker_init_fn"] = WorkerInit(loader.worker_init_fn, self._seed.value)
+            changes["collate_fn"] = Collating(loader.collate_fn)
+        with replaced(loader, **changes) if changes else contextlib.nullcontext():
             self._iterator = iter(loader)
 
     def begin_at(self, batches: int) -> None:
@@ -169,6 +174,8 @@ class StatefulSource:
             now = owned.capture(self._owned)
             self._mark = {"id": self._id, "passes": self._seed.passes, "now": now}
             self._mark["loader"] = self._state()
+            if self._pass is not None:
+                self._mark["pass"] = self._pass.mark
         return self._mark
 
     def _state(self) -> Any:
@@ -191,12 +198,16 @@ class StatefulSource:
     def rest_mark(self) -> dict[str, Any]:
         """See ``Source``."""
         mark = {"passes": self._seed.passes, "now": owned.capture(self._find())}
+        if self._indices is not None:
+            mark["indices"] = self._indices.state()
         # Before its first pass a loader might start its workers to say where it is.
         return mark if self._first is None else {**mark, "loader": self._state()}
 
     def rest(self, mark: dict[str, Any]) -> None:
         """See ``Source``."""
         self._seed.passes = mark["passes"]
+        if self._indices is not None:
+            self._indices.load_state(mark["indices"])
         owned.restore(self._find(), mark["now"])
         if "loader" in mark:
             self._load(mark["loader"])
@@ -249,6 +260,11 @@ class StatefulSource:
         self.unloaded = 0
         self._id = self._seed.value = mark["id"]
         self._seed.passes = mark["passes"]
+        if self._indices is not None:
+            self._pass = self._indices.repeated(mark["pass"])
+            if not self.loads_ahead:  # the loader would drop them late, when it is asked for more
+                self._pass.skips = mark["loader"]["_sampler_iter_yielded"]
+                self._pass.skip_to(self._pass.skips)
         with contextlib.ExitStack() as quiet:
             if isinstance(self._loader, DataLoader):  # a number is drawn, and then not used
                 quiet.enter_context(replaced(self._loader, generator=torch.Generator()))
@@ -261,6 +277,20 @@ class StatefulSource:
     def arrive(self, mark: dict[str, Any]) -> None:
         """See ``Source``."""
         owned.restore(self._owned, mark["now"])
+
+
+def _indices_of(loader: Any) -> Indices | None:
+    """What makes the passes of a sampler without a state again; None where it has one.
+
+    The loader itself draws and drops the indices before its place, from a sampler that may have
+    another epoch or random numbers by then.
+    """
+    if not isinstance(loader, DataLoader) or not _is_map_style(loader):
+        return None
+    indices = Indices(loader, skipped_late=True)
+    own = any(isinstance(each, Stateful) for each in indices.chain)
+    torchdatas = type(indices.last).__module__.startswith("torchdata.")  # its iterator has one
+    return None if own or torchdatas else indices
 
 
 def _seeds_items(loader: Any) -> bool:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from trainmover.errors import ConfigError
 from trainmover_executor.feed.sources.map_style import is_map_style
+from trainmover_executor.feed.sources.stateful import resumes_itself
 
 __all__ = ["movable_loader"]
 
@@ -30,19 +31,30 @@ def movable_loader(combined: Any, *, batches: float) -> DataLoader[Any]:
             "a fit reads one train_dataloader here, and got a collection of them: make one "
             "DataLoader over one data set (torch.utils.data.StackDataset zips several)"
         )
-    if not is_map_style(loader):
+    resumes = isinstance(loader, DataLoader) and resumes_itself(loader) and _has_length(loader)
+    if not (resumes or is_map_style(loader)):
         raise ConfigError(
             f"the train_dataloader is a {type(loader).__name__} that cannot be gone to by index "
             "(an iterable data set, or a class with a way of its own to draw batches), and the "
             "last batch of an epoch is not known before it comes. Pass a torch DataLoader over a "
-            "data set with __len__ and __getitem__."
+            "data set with __len__ and __getitem__, or torchdata's StatefulDataLoader over one."
         )
     held = vars(loader)
+    if resumes and len(loader) > batches:
+        raise ConfigError(
+            f"an epoch takes {batches:.0f} of the {len(loader)} batches of a "
+            f"{type(loader).__name__}, whose state counts all: leave out limit_train_batches, or "
+            "pass a torch DataLoader"
+        )
     if len(loader) > batches:
         name = "sampler" if loader.batch_sampler is None else "batch_sampler"
         held[name] = _First(held[name], int(batches))
     whole: DataLoader[Any] = loader
     return whole
+
+
+def _has_length(loader: DataLoader[Any]) -> bool:
+    return not isinstance(loader.dataset, IterableDataset)
 
 
 class _First:
