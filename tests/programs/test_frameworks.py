@@ -22,6 +22,7 @@ Undisturbed = Callable[..., Left]
 PROGRAMS = {
     "accelerated": Program(90, ends=(30, 60), between=True),
     "accelerated_scaler": Program(80, ends=(40,)),
+    "accelerated_stateful": Program(80, ends=(40,), between=True),
 }
 ACCUMULATING = 14
 """Steps after which gradients of two batches are held."""

@@ -23,6 +23,7 @@ PROGRAMS = {
     "lightened": Program(90, ends=(30, 60), between=True),
     "lightened_early": Program(72, ends=(12, 24), between=True),
     "lightened_gan": Program(100, ends=(25, 50), between=True),
+    "lightened_stateful": Program(90, ends=(30, 60), between=True),
     "lightened_tiny": Program(81, ends=(6, 12), between=True),
 }
 VALIDATION, EPOCH = 15, 30

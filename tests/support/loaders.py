@@ -275,6 +275,13 @@ DRAWN: dict[str, Callable[[], Any]] = {
     "torchdata, no state, workers": lambda: StatefulDataLoader(Stream(), 2, **WORKERS),
 }
 
+
+def asked(loader: StatefulDataLoader) -> StatefulDataLoader:
+    """It was asked for its state before its first pass, as Accelerate does."""
+    loader.state_dict()
+    return loader
+
+
 STATEFUL: dict[str, Callable[[], Any]] = {
     "torchdata": _with(lambda d: StatefulDataLoader(d, BATCH, shuffle=True)),
     "torchdata, distributed": _with(lambda d: StatefulDataLoader(d, 2, sampler=distributed(d))),
@@ -282,6 +289,12 @@ STATEFUL: dict[str, Callable[[], Any]] = {
         lambda d: StatefulDataLoader(d, BATCH, sampler=WeightedRandomSampler([0.1] * SIZE, 20))
     ),
     "torchdata, custom": _with(lambda d: StatefulDataLoader(d, BATCH, sampler=Counting())),
+    "torchdata, asked": _with(
+        lambda d: asked(StatefulDataLoader(d, BATCH, sampler=SubsetRandomSampler(range(15))))
+    ),
+    "torchdata, workers, asked": _with(
+        lambda d: asked(StatefulDataLoader(d, 2, sampler=distributed(d), **WORKERS))
+    ),
     "torchdata, batch sampler": _with(lambda d: StatefulDataLoader(d, batch_sampler=Buckets())),
     "torchdata, single": _with(
         lambda d: StatefulDataLoader(d, batch_size=None, sampler=SubsetRandomSampler(range(15)))

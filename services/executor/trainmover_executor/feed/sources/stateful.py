@@ -131,6 +131,8 @@ class StatefulSource:
             changes["dataset"] = SeededItems(loader.dataset, self._seed)
             changes["worker_init_fn"] = WorkerInit(loader.worker_init_fn, self._seed.value)
             changes["collate_fn"] = Collating(loader.collate_fn)
+        if self._was_asked and self._indices is not None:  # its iterator knows nothing of ours
+            self._load(loader.state_dict())
         with replaced(loader, **changes) if changes else contextlib.nullcontext():
             self._iterator = iter(loader)
 
@@ -199,7 +201,7 @@ class StatefulSource:
         """See ``Source``."""
         mark = {"passes": self._seed.passes, "now": owned.capture(self._find())}
         if self._indices is not None:
-            mark["indices"] = self._indices.state()
+            mark |= {"indices": self._indices.state(), "asked": self._was_asked}
         # Before its first pass a loader might start its workers to say where it is.
         return mark if self._first is None else {**mark, "loader": self._state()}
 
@@ -213,6 +215,14 @@ class StatefulSource:
             self._load(mark["loader"])
         elif self._first is not None:
             self._load_beginning()
+            if mark.get("asked"):
+                with replaced(self._loader, generator=torch.Generator()):
+                    self._loader.state_dict()
+
+    @property
+    def _was_asked(self) -> bool:
+        """Whether its state was asked for before a pass, for which it has made an iterator."""
+        return bool(getattr(self._loader, "_initial_iter_for_state_dict", False))
 
     def _load_beginning(self) -> None:
         if not isinstance(self._loader, DataLoader):
