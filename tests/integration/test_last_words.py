@@ -54,6 +54,7 @@ def test_a_leaver_that_is_released_ends_once_its_threads_have(
         assert leaver.wait(timeout_s=30).exit_code == 0
         files = [*saved.glob(f"{leaver.pid}-*.pt")]
         assert files
+        assert saved / f"{leaver.pid}--1.pt" not in files
         assert {file.read_text() for file in files} == {"half whole"}
 
 

@@ -37,18 +37,18 @@ def end_program() -> None:
 def ends_when_released() -> Iterator[None]:
     """SIGTERM lets this process end once the program's threads have, for as long as this lasts.
 
-    For a leaver, whose slot is in other hands: its exit handlers would close what the joiner goes
-    on with (a tracker's run). A program that handles SIGTERM itself is left alone.
+    For a leaver, whose slot is in other hands: its exit handlers, and what the program does at
+    SIGTERM, would close or overwrite what the joiner goes on with (a tracker's run, a checkpoint).
     """
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield  # nobody but the main thread may set a handler, and one that is native stays
         return
     signal.signal(signal.SIGTERM, _end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _end(_signum: int, _frame: object) -> None:
