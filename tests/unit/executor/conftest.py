@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from trainmover.job.topology import Frozen
 from trainmover_executor.messages.worker import pack
+from trainmover_executor.program import frames
 
 HERE = Path(__file__).parent
 ENTRY = "puppet_worker:main"
@@ -71,6 +73,19 @@ class Director:
             if puppet is not None:
                 puppet.gone.set()
             writer.close()
+
+
+@pytest.fixture(autouse=True)
+def _one_program(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules of other tests are none of the program that a test looks at: there are hundreds."""
+    names_of_modules = frames._names_of_modules.__wrapped__
+    others = {*names_of_modules(0)} - {request.module.__name__}
+
+    @lru_cache(maxsize=1)
+    def names(count: int) -> list[str]:
+        return [name for name in names_of_modules(count) if name not in others]
+
+    monkeypatch.setattr(frames, "_names_of_modules", names)
 
 
 @pytest.fixture
