@@ -22,10 +22,12 @@ import torch
 from torch import nn
 
 from trainmover.errors import ProtocolError
+from trainmover_executor.program.frames import modules_of_program
 from trainmover_executor.program.looking.finding import Finder, Root, Variable
 from trainmover_executor.program.looking.modules import Newcomers
 from trainmover_executor.program.looking.parts import Paths
 from trainmover_executor.program.looking.shapes import SHAPES, Members, Shape, bare
+from trainmover_executor.program.looking.still import StillModule
 from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.large import is_whole
 from trainmover_executor.program.values.lasting import LastingValues
@@ -74,11 +76,17 @@ class LoopVariables:
         self.contents: dict[str, torch.Tensor] = {}
         self._passed_over: list[tuple[str, Any]] | None = None
         self._outgrown: set[str] = set()
+        self._settles = False
+        self._still: list[StillModule] = []
         self.newcomers = Newcomers()
 
     def ignore(self, data: object) -> None:
         """Steps are made of ``data``: what is large in it is no result of theirs."""
         self._finder.ignore(data)
+
+    def settle(self) -> None:
+        """Modules that have not changed by the next ``changed`` are compared only from then on."""
+        self._settles = True
 
     def look_besides(self, roots: Callable[[], Iterable[Root]], *, known: Iterable[object]) -> None:
         """Look at what an adapter of a framework holds, too, which no frame of the program shows.
@@ -119,6 +127,7 @@ class LoopVariables:
             asks: The program asks for a step.
             votes: The program is in a body, in front of what cannot be taken back.
         """
+        met = [(id(each), StillModule(each)) for each in modules_of_program() if self._settles]
         now, _ = self._told(frame, asks=asks)
         if votes:
             self.lasting.note_changes(self._kept)
@@ -129,10 +138,17 @@ class LoopVariables:
             if path not in self._changing and (first is _UNSEEN or not equal(first, value)):
                 self._changing.add(path)
                 self._first[path] = None  # it may be large, and was all that it was kept for
+        if met:
+            self._settles = False
+            self._finder.leave_out(each for each in met if self._is_settled(each[1]))
         if not votes:
             self.contents = self.lasting.contents(self._changing)
         exported = self.lasting.exported
         return {path: exported(path, now[path]) for path in now if path in self._changing}
+
+    def _is_settled(self, module: StillModule) -> bool:
+        within = f"{module.name}."
+        return module.is_simple and not any(path.startswith(within) for path in self._changing)
 
     def roots(self, frame: FrameType | None) -> frozenset[str]:
         """How the paths begin of all variables that can be seen from ``frame``."""
@@ -166,6 +182,7 @@ class LoopVariables:
             whole: Copy all that is large; else what bodies were seen to change in place.
         """
         self._kept, self._holders = self._told(frame, everything=whole)
+        self._still = [*self._finder.left_out]
         self.lasting.keep(self._kept, whole=whole)
 
     def note_changes(self) -> None:
@@ -176,7 +193,7 @@ class LoopVariables:
         self, frame: FrameType | None, *, asks: bool = False, everything: bool = False
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """All variables as portable trees, and as they are, by path."""
-        found = self._finder.all(frame, everything=asks or everything)
+        found = self._finder.all(frame, everything=asks or everything, but_still=True)
         held = {one.path: one.value for one in found}
         self.lasting.end(asks=asks)
         shared = in_two_places(held.items())
@@ -193,6 +210,8 @@ class LoopVariables:
 
         In the same objects: a name may stand for another one by now, the batch of the step.
         """
+        for module in self._still:
+            module.put_back()
         self._put(self._kept, frame, holders=self._holders)
 
     def put(self, values: Mapping[str, Any], frame: FrameType | None) -> None:

@@ -118,11 +118,7 @@ class TrainingLoop:
         self._given: dict[str, Any] = {}
         self._passed: list[WorkDone] = []
         self._moment: Moment | None = None
-        self.attempt = Attempt(
-            runtime,
-            state,
-            placement=Placement(settled=at_end),
-        )
+        self.attempt = Attempt(runtime, state, placement=Placement(settled=at_end))
         # Several optimizers are taken to alternate, until some steps were seen.
         runtime.decisions.take(FirstVote(at_end or len(state.optimizers) > 1))
         self._shadow: Shadow
@@ -270,6 +266,7 @@ class TrainingLoop:
     def start(self) -> None:
         """This rank takes part in training from now on."""
         self._started = True
+        self.variables.settle()
         self._state.forget_passes()
         self._following.protect()
         self._journal.begin()

@@ -40,6 +40,7 @@ from trainmover_executor.program.looking.parts import (
     parts_of,
 )
 from trainmover_executor.program.looking.shapes import Kind, Members, entries_of
+from trainmover_executor.program.looking.still import StillModule
 from trainmover_executor.program.values.kinds.derived import base_of
 from trainmover_executor.program.values.kinds.named import CODE, is_named, name_of
 from trainmover_executor.program.values.lasting import LastingValues
@@ -89,6 +90,9 @@ class Finder:
         models: The session's.
         lasting: Says which large values are variables, too.
         pass_over: Told (path, value) of what cannot be carried as a value.
+
+    Attributes:
+        left_out: Modules that the last ``all`` that was asked for it has left out.
     """
 
     def __init__(
@@ -108,6 +112,12 @@ class Finder:
         self._pass_over = pass_over
         self._in_module = False
         self._besides: Callable[[], Iterable[Root]] = tuple
+        self._still: dict[int, StillModule] = {}
+        self.left_out: list[StillModule] = []
+
+    def leave_out(self, still: Iterable[tuple[int, StillModule]]) -> None:
+        """Modules that ``all`` need not go through, as long as they hold what they hold now."""
+        self._still.update(still)
 
     def ignore(self, data: object) -> None:
         """Steps are made of ``data``: what is large in it is no result of theirs."""
@@ -127,6 +137,7 @@ class Finder:
         live: bool = True,
         everything: bool = False,
         paths: Paths = NO_PATHS,
+        but_still: bool = False,
     ) -> Iterator[Variable]:
         """Every variable that holds a plain value.
 
@@ -135,10 +146,13 @@ class Finder:
             live: Only those still needed.
             everything: What is large, too.
             paths: By these all are found, whatever other names an object has.
+            but_still: But those of modules that hold what they held at first.
         """
         self._lasting.begin(everything=everything)
         seen = Seen(self._known, paths=paths)
-        for root, holder, put in self.roots(frame, live=live):
+        if but_still:
+            self.left_out.clear()
+        for root, holder, put in self.roots(frame, live=live, seen=seen if but_still else None):
             for name, value in holder.copy().items():
                 if not name.startswith("__"):
                     yield from self._visit(value, f"{root}.{name}", partial(put, name), seen, 0)
@@ -149,8 +163,16 @@ class Finder:
             if is_plain(state):
                 yield Variable(f"session.{name}", state, extra.load_state_dict)
 
-    def roots(self, frame: FrameType | None, *, live: bool) -> Iterator[Root]:
-        """Where variables live: (path, names and values, how to set one)."""
+    def roots(
+        self, frame: FrameType | None, *, live: bool, seen: Seen | None = None
+    ) -> Iterator[Root]:
+        """Where variables live: (path, names and values, how to set one).
+
+        Args:
+            frame: The innermost frame.
+            live: Only those still needed.
+            seen: Where given, modules that hold what they held at first count as seen.
+        """
         yield from self._besides()
         modules: set[int] = set()
         frames = program_frames(frame)
@@ -163,13 +185,24 @@ class Finder:
                 wanted = names if script is None else needed(names, script, live=live)
                 yield names.get("__name__", "?").strip("_"), wanted, names.__setitem__
         for names in modules_of_program():
-            if id(names) not in modules:
+            if id(names) not in modules and not (seen is not None and self._is_still(names, seen)):
                 modules.add(id(names))
                 yield names["__name__"], _own_of(names), names.__setitem__
         for depth, each in enumerate(frames):
             if not _is_module(each):
                 root = f"{each.f_code.co_qualname}@{depth}".replace(".", ":")
                 yield root, needed(each.f_locals, each, live=live), local_setter(each)
+
+    def _is_still(self, names: dict[str, Any], seen: Seen) -> bool:
+        still = self._still.get(id(names))
+        if still is None:
+            return False
+        if not still.is_still:
+            del self._still[id(names)]
+            return False
+        seen.update(still.holders)
+        self.left_out.append(still)
+        return True
 
     def _visit(
         self, value: Any, path: str, put: Callable[[Any], None], seen: Seen, depth: int
