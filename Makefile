@@ -58,7 +58,7 @@ walk: install ## Carry out every command of the documentation (a quarter of an h
 	$(BIN)/python -m pytest -m walk $(ARGS)
 
 bench: install ## Run the benchmarks; each prints one JSON object
-	@set -e; for name in overhead collectives pause rebuild redundancy vote; do echo "== python -m benchmarks.$$name"; \
+	@set -e; for name in overhead collectives pause rebuild redundancy vote looks; do echo "== python -m benchmarks.$$name"; \
 		$(BIN)/python -m benchmarks.$$name $(ARGS); \
 	done
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import operator
 import types
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -49,6 +50,7 @@ class StillModule:
     Attributes:
         is_simple: Whether all of it can be compared: constants, functions, classes, containers and
             objects made of them.
+        holders: Ids of all that holds its variables.
     """
 
     def __init__(self, names: dict[str, Any]) -> None:
@@ -57,21 +59,20 @@ class StillModule:
         self._names = names
         self._held: dict[int, tuple[Any, dict[Any, Any] | tuple[Any, ...]]] = {}
         self._objects: set[int] = set()
-        self._compared: list[tuple[Collection[Any], tuple[Any, ...]]] = []
+        self._views: list[Collection[Any]] = []
         self._enter(names)
-
-    @property
-    def holders(self) -> Iterable[int]:
-        """Ids of all that holds its variables."""
-        return self._held.keys() | self._objects
+        self._lengths = [*map(len, self._views)]
+        self._items = [*chain.from_iterable(self._views)]
+        self.holders = frozenset(self._held.keys() | self._objects)
 
     @property
     def is_still(self) -> bool:
         """Whether it holds the same objects as when it was met."""
         try:
-            return self.is_simple and all(
-                len(now) == len(then) and all(map(operator.is_, now, then))
-                for now, then in self._compared
+            return (
+                self.is_simple
+                and [*map(len, self._views)] == self._lengths
+                and all(map(operator.is_, chain.from_iterable(self._views), self._items))
             )
         except RuntimeError:  # a thread of the program is changing it
             return False
@@ -102,13 +103,16 @@ class StillModule:
         if len(self._held) >= _MOST_HOLDERS or len(live) > _MOST_ITEMS:
             self.is_simple = False
             return
+        is_space = holder is self._names or isinstance(holder, type)
         if isinstance(live, list | set):
             self._held[id(holder)] = holder, tuple(live)
-            self._compared.append((live, tuple(live)))
+            self._views.append(live)
         else:
             self._held[id(holder)] = holder, dict(live)
-            self._compared += [(view, tuple(view)) for view in (live.keys(), live.values())]
-        for value in _looked_at(live, hides=holder is self._names or isinstance(holder, type)):
+            self._views.append(live.values())
+            if not is_space:  # where nobody gives a value another name
+                self._views.append(live.keys())
+        for value in _looked_at(live, hides=is_space):
             self._look(value)
 
     def _look(self, value: Any) -> None:

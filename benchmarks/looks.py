@@ -1,0 +1,78 @@
+"""How long it takes to look at the variables of a program that brings many modules along.
+
+    python -m benchmarks.looks --json --modules 300
+
+Each module has constants, tables, twenty functions and five classes, as those of a repository do.
+``first_ms``: all of them are gone through. ``still_ms``: they are compared with what they held when
+the rank began to train; a step takes three such looks. Medians of ``--times`` looks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from trainmover_executor.program.variables import LoopVariables
+
+_CLASS = """
+class C{at}:
+    scale = {at}
+    table = {{"a": {at}}}
+
+    def __init__(self):
+        self.x = 1
+"""
+
+
+def source(module: int) -> str:
+    constants = [f"CONST_{at} = {at * 1.5}" for at in range(10)]
+    functions = [f"def f{at}(x, y={at}):\n    return x + y + CONST_3" for at in range(20)]
+    classes = [_CLASS.format(at=at) for at in range(5)]
+    tables = [f"NAME = 'module {module}'", "DEFAULTS = {'a': 1, 'b': [1, 2], 'c': {'d': 4}}"]
+    return "\n".join(["import math", *tables, *constants, *functions, *classes])
+
+
+def median_ms(work: Callable[[], object], *, times: int) -> float:
+    taken = []
+    for _ in range(times):
+        started = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - started)
+    return round(statistics.median(taken) * 1e3, 2)
+
+
+def measure(modules: int, *, times: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as name:
+        sys.path.insert(0, name)
+        for module in range(modules):
+            (Path(name) / f"repository_{module}.py").write_text(source(module))
+            importlib.import_module(f"repository_{module}")
+        variables = LoopVariables([])
+        variables.changed(None)
+        first = median_ms(lambda: variables.changed(None), times=times)
+        variables.settle()
+        variables.changed(None)
+        still = median_ms(lambda: variables.changed(None), times=times)
+        sys.path.remove(name)
+    return {"modules": modules, "first_ms": first, "still_ms": still}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--modules", type=int, default=300)
+    parser.add_argument("--times", type=int, default=50)
+    parser.add_argument("--json", action="store_true", help="one line instead of a readable form")
+    options = parser.parse_args()
+    found = measure(options.modules, times=options.times)
+    print(json.dumps(found, indent=None if options.json else 2))
+
+
+if __name__ == "__main__":
+    main()
