@@ -148,12 +148,15 @@ def test_what_had_changed_before_is_told_each_time(module: types.ModuleType) -> 
 def test_what_another_module_shares_is_not_told_by_its_name(module: types.ModuleType) -> None:
     other = types.ModuleType(f"{module.__name__}_other")
     other.__file__ = f"{module.__file__}_other"
+    exec("class Base:\n  folder = 'a'\nclass Hidden(Base):\n  home = 'b'", vars(other))
     other.generator = torch.Generator()  # type: ignore[attr-defined]
     other.options = module.OPTIONS  # type: ignore[attr-defined]
+    module.REGISTRY = {"one": other.Hidden}  # type: ignore[attr-defined]
     sys.modules[other.__name__] = other
     try:
         told = settled(module).changed(None)
-        assert not [path for path in told if "options" in path], told
+        hosts = [path for path in told if "options" in path or "folder" in path or "home" in path]
+        assert not hosts, told
     finally:
         del sys.modules[other.__name__]
 

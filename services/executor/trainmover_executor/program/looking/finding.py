@@ -200,7 +200,7 @@ class Finder:
         if not still.is_still:
             del self._still[id(names)]
             return False
-        seen.update(still.holders)
+        seen.leave_out(still.holders)
         self.left_out.append(still)
         return True
 

@@ -284,7 +284,13 @@ class Seen(set[int]):
     def __init__(self, known: Iterable[int], *, paths: Paths) -> None:
         super().__init__(known)
         self._paths = paths
+        self._left_out: set[int] = set()
+
+    def leave_out(self, ids: Iterable[int]) -> None:
+        """Objects that need not be looked into; they do not count as looked into, either."""
+        self._left_out.update(ids)
 
     def has(self, value: object, path: str) -> bool:
-        """Whether ``value``, found by ``path``, has been looked into."""
-        return id(value) in self and not self._paths.lead_through(path)
+        """Whether ``value``, found by ``path``, has been looked into, or need not be."""
+        known = id(value) in self or id(value) in self._left_out
+        return known and not self._paths.lead_through(path)

@@ -113,16 +113,21 @@ class StillModule:
             if not is_space:  # where nobody gives a value another name
                 self._views.append(live.keys())
         for value in _looked_at(live, hides=is_space):
-            self._look(value)
+            if holder is not self._names or not self._is_imported(value):
+                self._look(value)
+
+    def _is_imported(self, value: Any) -> bool:
+        return isinstance(value, CODE) and value.__module__ != self.name
 
     def _look(self, value: Any) -> None:
         kind = type(value)
         if kind in _NEVER_CHANGES or is_mere_code(value):
             return
-        if isinstance(value, CODE):
-            if value.__module__ != self.name:
-                return  # imported: what it holds is another module's
+        if isinstance(value, type):
             self._enter_class(value)
+        elif isinstance(value, CODE):
+            # A function with variables of its own; builtin ones have none.
+            self.is_simple = self.is_simple and not isinstance(value, types.FunctionType)
         elif isinstance(value, tuple | frozenset):
             for each in value:
                 self._look(each)
@@ -136,10 +141,11 @@ class StillModule:
             self.is_simple = self.is_simple and _is_immutable(value)
 
     def _enter_class(self, value: Any) -> None:
-        if isinstance(value, type):
+        """Of the program's, and those that it is derived from."""
+        if is_own(value):
             self._enter(value)
-        else:
-            self.is_simple = False  # a function with variables of its own
+            for base in value.__bases__:
+                self._enter_class(base)
 
     def _enter_object(self, value: Any) -> None:
         kind: Any = type(value)
@@ -148,6 +154,7 @@ class StillModule:
         else:
             self._objects.add(id(value))
             self._enter(vars(value))
+            self._enter_class(kind)
 
 
 def _looked_at(live: Any, *, hides: bool) -> list[Any]:
