@@ -23,6 +23,7 @@ PROGRAMS = {
     "lightened": Program(90, ends=(30, 60), between=True),
     "lightened_early": Program(72, ends=(12, 24), between=True),
     "lightened_gan": Program(100, ends=(25, 50), between=True),
+    "lightened_board": Program(90, ends=(30, 60), between=True),
     "lightened_stateful": Program(90, ends=(30, 60), between=True),
     "lightened_tiny": Program(81, ends=(6, 12), between=True),
 }
@@ -70,6 +71,16 @@ def test_a_crash_changes_no_bit(
     spot = PROGRAMS[script].spot(point, seed=script, rank=rank)
     left = drive.killed(script, spots=[spot])
     left.same_as(undisturbed(script), killed=rank)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("rank", [0, 1])
+def test_values_of_tensorboard_are_written_once(
+    rank: int, drive: Drive, undisturbed: Undisturbed
+) -> None:
+    spot = Spot("program.validating", VALIDATION, rank, steps=12)
+    left = drive.killed("lightened_board", spots=[spot], then_moves=(rank, 44))
+    left.same_as(undisturbed("lightened_board"), killed=rank)
 
 
 @pytest.mark.soak

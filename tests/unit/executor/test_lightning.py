@@ -22,7 +22,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
     Timer,
 )
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import CombinedLoader
 
 from trainmover_executor.frameworks.lightning.carried.text import (
@@ -89,11 +89,13 @@ def test_usual_callbacks_are_not_refused() -> None:
 
 
 def test_a_logger_that_is_not_carried_is_refused() -> None:
-    refuse_loggers([CSVLogger("logs")])
+    refuse_loggers([CSVLogger("logs"), TensorBoardLogger("logs")])
     with pytest.raises(ConfigError, match="CSVLogger"):
         refuse_loggers([object()])
     with pytest.raises(ConfigError, match="share"):
         refuse_loggers([CSVLogger("memory://logs")])
+    with pytest.raises(ConfigError, match="TensorBoardLogger"):
+        refuse_loggers([TensorBoardLogger("memory://logs")])
 
 
 def test_an_epoch_is_cut_to_its_limit_each_time() -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch import callbacks as lightnings
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.plugins import Precision
 
@@ -154,12 +154,13 @@ def refuse_loggers(loggers: Iterable[Any]) -> None:
     for each in loggers:
         if isinstance(each, DummyLogger):  # of fast_dev_run
             continue
-        if type(each) is not CSVLogger or "://" in str(each.save_dir):
+        carried = type(each) in {CSVLogger, TensorBoardLogger}
+        if not carried or "://" in str(each.save_dir):
             raise ConfigError(
                 f"the logger {type(each).__name__} is not carried: whoever takes the place of the "
                 "main process would begin a second run, or lose lines. Pass "
-                "Trainer(logger=CSVLogger('logs')) with a folder that all machines share, or "
-                "logger=False and trainmover run --metrics FOLDER"
+                "Trainer(logger=CSVLogger('logs')) or a TensorBoardLogger, with a folder that all "
+                "machines share, or logger=False and trainmover run --metrics FOLDER"
             )
 
 

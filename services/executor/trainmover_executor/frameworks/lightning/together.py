@@ -41,6 +41,11 @@ class Together:
         self.session: Session | None = None
         self.state: FitState | None = None
 
+    @property
+    def inside(self) -> bool:
+        """Whether the process is in a body, or in work of all ranks: it may be done again."""
+        return self._inside
+
     def begin_body(self) -> None:
         """A step's body begins, for the first time or again: it communicates by itself."""
         self._inside = True

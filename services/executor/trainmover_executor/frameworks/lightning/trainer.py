@@ -7,11 +7,13 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.trainer.states import TrainerFn
 from torchmetrics import Metric
 
 from trainmover.errors import ConfigError
 from trainmover_executor.frameworks.lightning.carried.rows import Rows
+from trainmover_executor.frameworks.lightning.carried.scalars import Scalars
 from trainmover_executor.frameworks.lightning.carried.state import FitState
 from trainmover_executor.frameworks.lightning.loops import MovableEpochLoop, MovableFitLoop
 from trainmover_executor.frameworks.lightning.refusals import (
@@ -125,11 +127,7 @@ class TrainMoverTrainer(Trainer):  # type: ignore[misc] # Lightning's types are 
         return super()._run_stage()
 
     def _begin_session(self) -> None:
-        rows = [
-            Rows(each, runtime=self._runtime, version=self.strategy.broadcast(each.version))
-            for each in self.loggers
-            if isinstance(each, CSVLogger)
-        ]
+        rows = [self._carried(each) for each in self.loggers if not isinstance(each, DummyLogger)]
         for each in self.lightning_module.modules():
             if isinstance(each, Metric) and each.dist_sync_fn is None:
                 each.dist_sync_fn = self.strategy.gather_metric
@@ -143,6 +141,18 @@ class TrainMoverTrainer(Trainer):  # type: ignore[misc] # Lightning's types are 
             **{f"scheduler{at}": each.scheduler for at, each in configs},
         )
         self.together.state, self.together.session = state, session
+
+    def _carried(self, logger: Any) -> Rows | Scalars:
+        """What sees to it that each value of ``logger`` is written once."""
+        version = self.strategy.broadcast(logger.version)
+        if isinstance(logger, CSVLogger):
+            return Rows(logger, runtime=self._runtime, version=version)
+        return Scalars(
+            logger,
+            runtime=self._runtime,
+            version=version,
+            may_be_redone=lambda: self.together.inside,
+        )
 
     def _run_sanity_check(self) -> None:
         self.together.do(super()._run_sanity_check)

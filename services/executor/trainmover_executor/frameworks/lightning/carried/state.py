@@ -9,6 +9,7 @@ from lightning.pytorch.trainer.states import RunningStage
 from trainmover_executor.frameworks.lightning.carried.holdings import Holdings
 from trainmover_executor.frameworks.lightning.carried.results import load_results, results_tree
 from trainmover_executor.frameworks.lightning.carried.rows import Rows
+from trainmover_executor.frameworks.lightning.carried.scalars import Scalars
 from trainmover_executor.frameworks.lightning.carried.text import from_text, to_text
 from trainmover_executor.program.values.plain import PLAIN, is_plain
 from trainmover_executor.program.values.restored import restored
@@ -31,13 +32,13 @@ class FitState:
 
     Args:
         trainer: Whose; its fit has begun.
-        rows: Its loggers' rows.
+        rows: What its loggers write.
 
     Attributes:
         output: What ``training_step`` returned in the running body.
     """
 
-    def __init__(self, trainer: TrainMoverTrainer, rows: list[Rows]) -> None:
+    def __init__(self, trainer: TrainMoverTrainer, rows: list[Rows | Scalars]) -> None:
         self._trainer = trainer
         self._rows = rows
         self._module = trainer.lightning_module
