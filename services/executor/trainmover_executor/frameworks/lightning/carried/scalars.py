@@ -17,7 +17,8 @@ class Scalars:
     """Holds back what is logged in work that may be done again; a joiner writes on.
 
     All ranks note the values, and the main process hands them to the logger. One that comes after
-    it writes into a file of its own in the same folder, which TensorBoard shows as one run.
+    it writes into a file of its own in the same folder, which TensorBoard shows as one run. After a
+    crash it writes once more what the dead one may have written since its last vote.
 
     Args:
         logger: Which. Its ``log_metrics``, ``save`` and ``finalize`` are replaced.
