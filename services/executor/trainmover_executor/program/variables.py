@@ -127,7 +127,8 @@ class LoopVariables:
             asks: The program asks for a step.
             votes: The program is in a body, in front of what cannot be taken back.
         """
-        met = [(id(each), StillModule(each)) for each in modules_of_program() if self._settles]
+        modules = modules_of_program() if self._settles else []
+        met = [(id(each), StillModule(each)) for each in modules]
         now, _ = self._told(frame, asks=asks)
         if votes:
             self.lasting.note_changes(self._kept)

@@ -81,7 +81,8 @@ class StillModule:
         """Have it hold what it held when it was met."""
         if not self.is_still:
             for holder, then in self._held.values():
-                self._fill(holder, then)
+                if not _holds(holder, then):  # a thread may be reading the others
+                    self._fill(holder, then)
 
     def _fill(self, holder: Any, then: Any) -> None:
         if isinstance(holder, type):
@@ -155,6 +156,14 @@ class StillModule:
             self._objects.add(id(value))
             self._enter(vars(value))
             self._enter_class(kind)
+
+
+def _holds(holder: Any, then: Any) -> bool:
+    live = vars(holder) if isinstance(holder, type) else holder
+    if isinstance(live, list | set):
+        return len(live) == len(then) and all(map(operator.is_, live, then))
+    pairs = (chain(each.keys(), each.values()) for each in (live, then))
+    return len(live) == len(then) and all(map(operator.is_, *pairs))
 
 
 def _looked_at(live: Any, *, hides: bool) -> list[Any]:

@@ -13,7 +13,7 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
 from trainmover_executor.worker.runtime import Runtime
 
-__all__ = ["Rows"]
+__all__ = ["Rows", "number_of"]
 
 
 class Rows:
@@ -88,7 +88,7 @@ class Rows:
     def _log(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         prefix, join = self._logger._prefix, self._logger.LOGGER_JOIN_CHAR  # noqa: SLF001 - as above
         row = {
-            f"{prefix}{join}{key}" if prefix else key: _number(value)
+            f"{prefix}{join}{key}" if prefix else key: number_of(value)
             for key, value in metrics.items()
         }
         row["step"] = self._written + len(self._pending) if step is None else step
@@ -124,5 +124,6 @@ class _Experiment(ExperimentWriter):  # type: ignore[misc] # Lightning's types a
         pass
 
 
-def _number(value: Any) -> Any:
+def number_of(value: Any) -> Any:
+    """A logged value as a logger writes it."""
     return value.item() if isinstance(value, torch.Tensor) else value

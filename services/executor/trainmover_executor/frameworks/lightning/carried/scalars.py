@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from lightning.pytorch.loggers import TensorBoardLogger
 
+from trainmover_executor.frameworks.lightning.carried.rows import number_of
 from trainmover_executor.worker.runtime import Runtime
 
 __all__ = ["Scalars"]
@@ -73,14 +73,10 @@ class Scalars:
             save()
 
     def _log(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        values = {name: _number(value) for name, value in metrics.items()}
+        values = {name: number_of(value) for name, value in metrics.items()}
         self._pending.append((values, step))
 
     def _finalize(self, status: str) -> None:
         self.save()
         if self._runtime.rank == 0 and not self._runtime.sandboxed:
             self._own[2](status)
-
-
-def _number(value: Any) -> Any:
-    return value.item() if isinstance(value, torch.Tensor) else value
