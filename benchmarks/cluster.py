@@ -193,6 +193,10 @@ class Cluster:
         os.kill(await self._agent(self.holder(slot)), signal.SIGKILL)
         return await self._next_committed(before)
 
+    async def finished(self, *, limit_s: float = 600) -> int:
+        """Wait until the job ends by itself; its exit code."""
+        return await asyncio.to_thread(self._process.wait, limit_s)
+
     async def add(self) -> str:
         """Start one more machine, which becomes a standby; its name."""
         name = f"added-{len(self._added)}"

@@ -30,6 +30,6 @@ def finish(rank, *models, **variables):
         for name, value in sorted(model.state_dict().items()):
             digest.update(name.encode())
             local = value.to_local() if isinstance(value, DTensor) else value
-            digest.update(local.detach().contiguous().numpy().tobytes())
+            digest.update(local.detach().cpu().contiguous().numpy().tobytes())
     result = {"models": digest.hexdigest(), **{k: repr(v) for k, v in variables.items()}}
     (OUT / f"result-{rank}.json").write_text(json.dumps(result))

@@ -20,6 +20,7 @@ from trainmover.errors import ConfigError, ProtocolError
 from trainmover_executor.links.link import Link, LinkBrokenError
 from trainmover_executor.links.shared_memory.slots import SlotRing
 from trainmover_executor.moves.private_state import open_private_state
+from trainmover_executor.state.handing_over import transfer
 from trainmover_executor.state.handing_over.transfer import (
     StateCorruptError,
     live_tensors,
@@ -495,3 +496,70 @@ class TestGradientsThatLast:
         assert not bias.grad.any()
         state.drop_gradients(but=None)
         assert weight.grad is bias.grad is None
+
+
+class TestLending:
+    """Memory of a GPU that the receiver reads by itself; host memory stands for it here."""
+
+    @staticmethod
+    def lent(monkeypatch, *, refused=()):
+        """Have large host tensors be lent, but those whose size is in ``refused``."""
+        lenders, sent = {}, []
+
+        def lend(tensor):
+            lenders[tensor.data_ptr()] = tensor
+            return {"handle": "", "offset": tensor.data_ptr()}
+
+        def take(loans):
+            done = []
+            for loan, target in loans:
+                source = lenders[loan["offset"]]
+                done.append(target.nbytes not in refused)
+                if done[-1]:
+                    target.copy_(source)
+                    sent.append(source.nbytes)
+            return done
+
+        def tiny(tensor):
+            return tensor.nbytes <= 64 * 1024
+
+        for name, replacement in (("lend", lend), ("take", take), ("on_host", tiny)):
+            monkeypatch.setattr(transfer, name, replacement)
+        return sent
+
+    def test_what_is_taken_does_not_go_over_the_link(self, monkeypatch):
+        giver, taker = large(seed=1), large(seed=2)
+        sent = self.lent(monkeypatch)
+        said, received = hand_over(giver, taker, pair=shared_pair)
+        assert taker.digest() == giver.digest()
+        assert said.checksum == received.checksum
+        assert sum(sent) > 0.9 * said.nbytes
+
+    def test_what_cannot_be_mapped_goes_over_the_link(self, monkeypatch):
+        giver, taker = large(seed=1), large(seed=2)
+        sent = self.lent(monkeypatch, refused={1031 * 1279 * 4})
+        said, received = hand_over(giver, taker, pair=shared_pair)
+        assert taker.digest() == giver.digest()
+        assert said.checksum == received.checksum
+        assert 0 < sum(sent) < 0.5 * said.nbytes
+
+    def test_a_copy_that_differs_is_noticed(self, monkeypatch):
+        giver, taker = large(seed=1), large(seed=2)
+        self.lent(monkeypatch)
+        honest = transfer.take
+
+        def damaging(loans):
+            done = honest(loans)
+            loans[0][1].view(-1)[7] += 1
+            return done
+
+        monkeypatch.setattr(transfer, "take", damaging)
+        outcomes = hand_over(giver, taker, pair=shared_pair)
+        assert any(isinstance(each, StateCorruptError) for each in outcomes)
+
+    def test_nothing_is_lent_to_another_host(self, monkeypatch):
+        giver, taker = large(seed=1), large(seed=2)
+        sent = self.lent(monkeypatch)
+        hand_over(giver, taker)
+        assert taker.digest() == giver.digest()
+        assert not sent

@@ -112,6 +112,7 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--pace", type=float, default=0.0, help="shortest time of a step, seconds")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda (ranks may share a GPU)")
+    parser.add_argument("--dtype", default="float32", help="of parameters: float32, bfloat16")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.device != "cpu":
@@ -128,7 +129,7 @@ def main() -> None:
             heads=4,
             context=options.context,
             dropout=options.dropout,
-        ).to(options.device)
+        ).to(options.device, getattr(torch, options.dtype))
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.steps)

@@ -338,9 +338,10 @@ class TrainingState:
 
 
 def _scalers_in(other: Stateful) -> list[torch.amp.GradScaler]:
-    """It, or those that it keeps: programs wrap one in an object of their own."""
+    """Enabled ones, it or those that it keeps: programs wrap one in an object of their own."""
     held = [other, *getattr(other, "__dict__", {}).values()]
-    return [each for each in held if isinstance(each, torch.amp.GradScaler)]
+    scalers = [each for each in held if isinstance(each, torch.amp.GradScaler)]
+    return [each for each in scalers if each.is_enabled()]  # others have nothing
 
 
 def _modules_in(models: Iterable[nn.Module]) -> list[nn.Module]:

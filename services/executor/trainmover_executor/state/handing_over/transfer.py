@@ -5,12 +5,16 @@ together, each large one by itself and straight from its live storage. The recei
 ones into its own live tensors where path, dtype and shape agree, and answers whether the checksum
 held. Both sides take the checksum of each piece just after it has moved: both cores are busy at the
 same time, and no byte is fetched from memory twice.
+
+Large tensors in the memory of a GPU are lent where both ranks are on one host (see ``lent``): the
+receiver copies them into live tensors on its GPU, and only what it could not take goes over the
+link.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,8 +23,10 @@ import torch
 from trainmover.errors import ProtocolError
 from trainmover_executor.links.exchange import Watch, exchange
 from trainmover_executor.links.link import Link
+from trainmover_executor.state.handing_over.lent import Loan, lend, settle, take
 from trainmover_executor.state.packing.checksum import Checksum, checksum_of
 from trainmover_executor.state.packing.codec import TensorSpec, decode, encode
+from trainmover_executor.state.packing.fingerprint import words_of
 from trainmover_executor.state.packing.memory import bytes_of, flat_of, on_host
 
 __all__ = [
@@ -39,7 +45,7 @@ _HEAD_LIMIT_BYTES: Final = 256 * 1024 * 1024
 _SMALL_BYTES: Final = 64 * 1024
 """Up to here a message of its own costs a tensor more than a copy of it."""
 _BUNDLE_BYTES: Final = 1024 * 1024
-_TAG_SIZE, _TAG_HEAD, _TAG_TENSOR, _TAG_CHECK, _TAG_CHECKED = range(900, 905)
+_TAG_SIZE, _TAG_HEAD, _TAG_TENSOR, _TAG_CHECK, _TAG_CHECKED, _TAG_TAKEN = range(900, 906)
 
 
 class StateCorruptError(ProtocolError):
@@ -98,9 +104,13 @@ class _Channel:
     def send_ints(self, tag: int, *values: int) -> None:
         self.send(tag, memoryview(b"".join(value.to_bytes(8, "little") for value in values)))
 
-    def receive_ints(self, tag: int, count: int, *, timeout_s: float | None = None) -> list[int]:
-        data = bytearray(8 * count)
+    def receive_bytes(self, tag: int, count: int, *, timeout_s: float | None = None) -> bytearray:
+        data = bytearray(count)
         self.receive(tag, memoryview(data), timeout_s=timeout_s)
+        return data
+
+    def receive_ints(self, tag: int, count: int, *, timeout_s: float | None = None) -> list[int]:
+        data = self.receive_bytes(tag, 8 * count, timeout_s=timeout_s)
         return [int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8)]
 
 
@@ -131,6 +141,12 @@ class _Bytes:
         for view in views:
             view[:], data = data[: len(view)], data[len(view) :]
 
+    def lent(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Take in tensors that did not go over the link."""
+        for tensor in tensors:
+            if self._checked:
+                self._checksum.add(words_of(tensor))
+
     def _watching(self, data: memoryview) -> Watch | None:
         if not self._checked:
             return None
@@ -138,8 +154,15 @@ class _Bytes:
         return self._checksum.reached
 
 
-def _messages(specs: Sequence[TensorSpec]) -> Iterator[list[int]]:
-    """Which tensors go in one message: bundles of small ones first, then each large one."""
+def _messages(
+    specs: Sequence[TensorSpec], *, taken: Collection[int] = ()
+) -> Iterator[list[int]]:
+    """Which tensors go in one message: bundles of small ones first, then each large one.
+
+    Args:
+        specs: All of the tree.
+        taken: Large ones that went another way.
+    """
     bundle: list[int] = []
     size = 0
     for index, spec in enumerate(specs):
@@ -152,7 +175,8 @@ def _messages(specs: Sequence[TensorSpec]) -> Iterator[list[int]]:
             bundle, size = [], 0
     if bundle:
         yield bundle
-    yield from ([index] for index, spec in enumerate(specs) if spec.nbytes > _SMALL_BYTES)
+    large = (index for index, spec in enumerate(specs) if spec.nbytes > _SMALL_BYTES)
+    yield from ([index] for index in large if index not in taken)
 
 
 def live_tensors(tree: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -185,12 +209,19 @@ def send_tree(
     skeleton, tensors = encode(dict(tree))
     specs = [spec for spec, _ in tensors]
     described = [spec.to_json() for spec in specs]
-    head = json.dumps({"tree": skeleton, "tensors": described, "checked": checked})
-    data = memoryview(head.encode())
+    settle(tensor for _, tensor in tensors)
+    loans = _loans(tensors) if link.shared is not None else {}
+    about = {"tree": skeleton, "tensors": described, "checked": checked, "lent": loans}
+    data = memoryview(json.dumps(about).encode())
     channel.send_ints(_TAG_SIZE, len(data), checksum_of(data))
     channel.send(_TAG_HEAD, data)
     content = _Bytes(channel, checked=checked)
-    for indices in _messages(specs):
+    taken: list[int] = []
+    if loans:
+        answers = channel.receive_bytes(_TAG_TAKEN, len(loans))
+        taken = [index for index, answer in zip(loans, answers, strict=True) if answer]
+        content.lent(tensors[index][1] for index in taken)
+    for indices in _messages(specs, taken=taken):
         content.send([bytes_of(flat_of(tensors[index][1])) for index in indices])
     channel.send_ints(_TAG_CHECK, content.checksum)
     if channel.receive_ints(_TAG_CHECKED, 1) != [content.checksum]:
@@ -215,11 +246,16 @@ def receive_tree(
         ProtocolError: The sender's description does not parse.
     """
     channel = _Channel(link, epoch=epoch, stall_timeout_s=HAND_OVER_TIMEOUT_S)
-    skeleton, specs, checked = _receive_head(link, channel, first_timeout_s=first_timeout_s)
-    targets = [_target(live.get(spec.path), spec) for spec in specs]
+    head = _receive_head(link, channel, first_timeout_s=first_timeout_s)
+    specs = head.specs
+    content = _Bytes(channel, checked=head.checked)
+    taken = _take_lent(head, channel, content, live=live) if head.lent else {}
+    targets = [
+        (taken[index], True) if index in taken else _target(live.get(spec.path), spec)
+        for index, spec in enumerate(specs)
+    ]
     tensors = [tensor for tensor, _ in targets]
-    content = _Bytes(channel, checked=checked)
-    for indices in _messages(specs):
+    for indices in _messages(specs, taken=taken):
         content.receive([bytes_of(tensors[index].view(-1)) for index in indices])
     (expected,) = channel.receive_ints(_TAG_CHECK, 1)
     channel.send_ints(_TAG_CHECKED, content.checksum)
@@ -230,13 +266,20 @@ def receive_tree(
         checksum=expected,
         in_place=sum(reused for _, reused in targets),
     )
-    return decode(skeleton, tensors), received
+    return decode(head.skeleton, tensors), received
 
 
-def _receive_head(
-    link: Link, channel: _Channel, *, first_timeout_s: float
-) -> tuple[Any, list[TensorSpec], bool]:
-    """Skeleton, tensors, and whether there will be a checksum."""
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What a sender says first: the tree, its tensors, and those that it lends, by index."""
+
+    skeleton: Any
+    specs: list[TensorSpec]
+    checked: bool
+    lent: dict[int, Loan]
+
+
+def _receive_head(link: Link, channel: _Channel, *, first_timeout_s: float) -> _Head:
     size, checksum = channel.receive_ints(_TAG_SIZE, 2, timeout_s=first_timeout_s)
     if size > _HEAD_LIMIT_BYTES:
         raise StateCorruptError(f"rank {link.peer} describes its state in {size} bytes")
@@ -248,18 +291,54 @@ def _receive_head(
     try:
         head = json.loads(data)
         specs = [TensorSpec.from_json(value) for value in head["tensors"]]
-        return head["tree"], specs, bool(head["checked"])
-    except (ValueError, KeyError, TypeError) as error:
+        lent = {int(index): loan for index, loan in head["lent"].items()}
+        if not all(0 <= index < len(specs) for index in lent):
+            raise ValueError(f"it lends tensors {list(lent)} of {len(specs)}")
+        return _Head(head["tree"], specs, bool(head["checked"]), lent)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProtocolError(f"state description of rank {link.peer}: {error}") from error
 
 
+def _loans(tensors: Sequence[tuple[TensorSpec, torch.Tensor]]) -> dict[int, Loan]:
+    """What is lent of ``tensors``, by index."""
+    loans = {}
+    for index, (spec, tensor) in enumerate(tensors):
+        if spec.nbytes > _SMALL_BYTES and (loan := lend(tensor)) is not None:
+            loans[index] = loan
+    return loans
+
+
+def _take_lent(
+    head: _Head, channel: _Channel, content: _Bytes, *, live: Mapping[str, torch.Tensor]
+) -> dict[int, torch.Tensor]:
+    """Copy what the sender lends into live tensors of a GPU, and say which of it was taken.
+
+    Returns:
+        The live tensors, by index.
+    """
+    fitting = {
+        index: target
+        for index in head.lent
+        if (target := live.get(head.specs[index].path)) is not None
+        and not on_host(target)
+        and _fits(target, head.specs[index])
+    }
+    try:
+        done = take([(head.lent[index], target) for index, target in fitting.items()])
+    except ValueError as error:
+        raise ProtocolError(str(error)) from error
+    taken = {index: target for (index, target), ok in zip(fitting.items(), done, strict=True) if ok}
+    channel.send(_TAG_TAKEN, memoryview(bytes(index in taken for index in head.lent)))
+    content.lent(taken.values())
+    return taken
+
+
+def _fits(live: torch.Tensor, spec: TensorSpec) -> bool:
+    alike = live.dtype == spec.dtype and tuple(live.shape) == spec.shape
+    return alike and live.is_contiguous()
+
+
 def _target(live: torch.Tensor | None, spec: TensorSpec) -> tuple[torch.Tensor, bool]:
-    if (
-        live is not None
-        and live.dtype == spec.dtype
-        and tuple(live.shape) == spec.shape
-        and live.is_contiguous()
-        and on_host(live)
-    ):
+    if live is not None and _fits(live, spec) and on_host(live):
         return live, True
     return torch.empty(spec.shape, dtype=spec.dtype), False

@@ -48,9 +48,12 @@ class Checksum:
             end = min(self._done + _BLOCK_BYTES, len(self._data))
             if end > count:
                 return
-            words = sum_of_words(self._data[self._done : end])
-            self.value = (self.value * _FACTOR + words + 1) % _MODULUS
+            self.add(sum_of_words(self._data[self._done : end]))
             self._done = end
+
+    def add(self, words: int) -> None:
+        """Take in the sum of the words of a block."""
+        self.value = (self.value * _FACTOR + words + 1) % _MODULUS
 
 
 def checksum_of(data: memoryview) -> int:

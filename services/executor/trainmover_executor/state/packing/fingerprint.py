@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import torch
 
 from trainmover_executor.state.packing.checksum import sum_of_words
-from trainmover_executor.state.packing.memory import bytes_of, flat_of
+from trainmover_executor.state.packing.memory import bytes_of, flat_of, on_host
 
-__all__ = ["fingerprint_of"]
+__all__ = ["fingerprint_of", "words_of"]
+
+_WORD: Final = 8
 
 
 def fingerprint_of(tensors: Iterable[torch.Tensor]) -> int:
@@ -20,6 +23,19 @@ def fingerprint_of(tensors: Iterable[torch.Tensor]) -> int:
     """
     total = 0
     for position, tensor in enumerate(tensors, start=1):
-        words = sum_of_words(bytes_of(flat_of(tensor)))
-        total = (total * 31 + position * words) % 2**63
+        total = (total * 31 + position * words_of(tensor)) % 2**63
     return total
+
+
+def words_of(tensor: torch.Tensor) -> int:
+    """The sum of the 64-bit words of ``tensor``, modulo 2**64, taken where it lies.
+
+    A GPU adds its own memory up: integers wrap there as they do on the host, in any order.
+    """
+    plain = tensor.detach()
+    if on_host(plain) or not plain.is_contiguous() or plain.nbytes % _WORD:
+        return sum_of_words(bytes_of(flat_of(plain))) % 2**64
+    raw = plain.view(-1).view(torch.uint8)
+    if raw.storage_offset() % _WORD or raw.data_ptr() % _WORD:
+        return sum_of_words(bytes_of(flat_of(plain))) % 2**64
+    return int(raw.view(torch.int64).sum().item()) % 2**64

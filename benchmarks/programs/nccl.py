@@ -1,0 +1,99 @@
+"""What NCCL takes where several ranks share one GPU: pairs, their memory, an abort.
+
+Started by ``benchmarks.gpu`` once for each rank, without TrainMover. With NCCL from 2.30 on and
+``NCCL_MULTI_RANK_GPU_ENABLE=1``, several ranks may share a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._C import _distributed_c10d as c10d
+
+
+def group_of(store: c10d.Store, rank: int, size: int) -> Any:
+    options = c10d.ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=60)
+    group = c10d.ProcessGroupNCCL(store, rank, size, options)
+    token = torch.ones(1, device="cuda")
+    group.allreduce([token], c10d.AllreduceOptions()).wait()
+    torch.cuda.synchronize()
+    assert token.item() == size
+    return group
+
+
+def free() -> int:
+    return torch.cuda.mem_get_info()[0]
+
+
+def abort_after(group: Any, delay_s: float) -> float:
+    """Wait for a rank that is dead, and end that from another thread; seconds from the abort on."""
+    began = [0.0]
+
+    def abort() -> None:
+        time.sleep(delay_s)
+        began[0] = time.perf_counter()
+        group.abort()
+
+    thread = threading.Thread(target=abort)
+    thread.start()
+    try:
+        token = torch.ones(1 << 20, device="cuda")
+        group.allreduce([token], c10d.AllreduceOptions()).wait()
+        torch.cuda.current_stream().synchronize()
+    except RuntimeError as error:
+        print("the operation raised", str(error)[:200], flush=True)
+    took = time.perf_counter() - began[0]
+    thread.join()
+    return max(took, time.perf_counter() - began[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--pairs", type=int, default=4)
+    parser.add_argument("--folder", type=Path, required=True)
+    options = parser.parse_args()
+    rank, ranks, result = options.rank, options.ranks, {}
+    files = c10d.FileStore(str(options.folder / "store"), ranks)
+    torch.cuda.set_device(0)
+    torch.ones(1, device="cuda")
+    result["version"] = list(torch.cuda.nccl.version())
+    before = free()
+    began = time.perf_counter()
+    whole = group_of(c10d.PrefixStore("whole", files), rank, ranks)
+    result["whole_s"] = time.perf_counter() - began
+    result["whole_bytes"] = before - free()
+    if rank < 2:
+        pairs, groups = [], []
+        before = free()
+        for index in range(options.pairs):
+            began = time.perf_counter()
+            groups.append(group_of(c10d.PrefixStore(f"pair{index}", files), rank, 2))
+            pairs.append(time.perf_counter() - began)
+        result["pairs_s"] = pairs
+        result["pair_bytes"] = (before - free()) / options.pairs
+    write = options.folder / f"nccl-{rank}.json"
+    write.write_text(json.dumps(result))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 0:
+        time.sleep(0.5)
+        result["abort_s"] = abort_after(groups[0], 0.5)
+        write.write_text(json.dumps(result))
+    os._exit(0)  # the group of all has a dead member: to end in order would wait for it
+    del whole
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+../../programs/scripts/helper.py
