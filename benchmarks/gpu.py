@@ -34,8 +34,8 @@ from benchmarks.pause import phases_of
 
 SHAPES = {  # millions of parameters: width, layers, steps of the run
     1: (144, 4, 600),
-    100: (1024, 8, 300),
-    1000: (2048, 20, 60),
+    100: (1024, 8, 200),
+    1000: (2048, 20, 40),
 }
 PARTS = ("nccl", "pauses", "steps")
 RANKS = 2
@@ -138,7 +138,9 @@ def nccl(ranks: int, limit_s: float) -> dict[str, Any]:
         command = [sys.executable, "-m", "benchmarks.programs.nccl", "--ranks", str(ranks)]
         started = [
             subprocess.Popen(
-                [*command, "--rank", str(rank), "--folder", name], env=environment, stdout=sys.stderr
+                [*command, "--rank", str(rank), "--folder", name],
+                env=environment,
+                stdout=sys.stderr,
             )
             for rank in range(ranks)
         ]
@@ -173,7 +175,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one line instead of a readable form")
     options = parser.parse_args()
     device = torch.cuda.get_device_name(0) if options.device == "cuda" else "cpu"
-    result: dict[str, Any] = {"device": device, "torch": torch.__version__, "rows": [], "failed": {}}
+    result: dict[str, Any] = {"device": device, "torch": torch.__version__}
+    result |= {"rows": [], "failed": {}}
 
     def part(name: str, measure: Callable[[], Any]) -> Any:
         try:

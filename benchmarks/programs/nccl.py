@@ -7,6 +7,7 @@ Started by ``benchmarks.gpu`` once for each rank, without TrainMover. With NCCL 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import signal
@@ -68,7 +69,9 @@ def main() -> None:
     files = c10d.FileStore(str(options.folder / "store"), ranks)
     torch.cuda.set_device(0)
     torch.ones(1, device="cuda")
-    result["version"] = list(torch.cuda.nccl.version())
+    number = ctypes.c_int()
+    ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))
+    result["version"] = number.value
     before = free()
     began = time.perf_counter()
     whole = group_of(c10d.PrefixStore("whole", files), rank, ranks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,9 +27,7 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> Rules:
     return Rules(tmp_path_factory.mktemp("failpoints") / "rules.json")
 
 
-def nursery_with(
-    rules: Rules, *, preload: tuple[str, ...] = (), **more: str
-) -> Iterator[Nursery]:
+def nursery_with(rules: Rules, *, preload: tuple[str, ...] = (), **more: str) -> Iterator[Nursery]:
     """A fork server with the rules and ``more`` in its environment."""
     environment = {failpoints.VARIABLE: str(rules.path), **DETERMINISTIC, **more}
     nursery = Nursery(environment=environment, preload=preload)
@@ -39,6 +38,13 @@ def nursery_with(
 @pytest.fixture(scope="session")
 def nursery(rules: Rules) -> Iterator[Nursery]:
     yield from nursery_with(rules)
+
+
+def nccl_version() -> tuple[int, int]:
+    """Of the library that is loaded: torch tells of the one that it was built with."""
+    number = ctypes.c_int()
+    ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))
+    return number.value // 10_000, number.value % 10_000 // 100
 
 
 @pytest.fixture(scope="session")

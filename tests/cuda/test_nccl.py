@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.cuda.conftest import needs_a_gpu, nursery_with
+from tests.cuda.conftest import nccl_version, needs_a_gpu, nursery_with
 from tests.programs.drive import Drive, Left, Rules, Spot, remembered
 from tests.support.ranks import Nursery
 
@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.timeout(300),
     needs_a_gpu,
     pytest.mark.skipif(
-        torch.cuda.is_available() and torch.cuda.nccl.version() < (2, 30),
+        torch.cuda.is_available() and nccl_version() < (2, 30),
         reason="this NCCL allows one rank on a GPU",
     ),
 ]

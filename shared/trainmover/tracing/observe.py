@@ -48,7 +48,6 @@ __all__ = [
     "process",
     "publishing",
     "record",
-    "shutdown",
     "span",
     "trace_headers",
 ]
@@ -318,14 +317,33 @@ def new_event(*, job: str, source: str, payload: Frozen, id: str | None = None) 
     )
 
 
-def shutdown() -> None:
-    """Send the spans that are still buffered; gives up after two seconds."""
-    provider = trace.get_tracer_provider()
-    if isinstance(provider, TracerProvider):
-        # The SDK does not keep to the limit it is given while a collector that is down is retried.
-        flush = threading.Thread(target=provider.force_flush, name="tm-flush", daemon=True)
-        flush.start()
-        flush.join(_FLUSH_S)
+class _Flush:
+    """Sends what a provider still holds when the process ends; gives up after two seconds.
+
+    The SDK does not keep to the limit it is given while a collector that is down is retried, so a
+    thread of its own sends. It waits for the end from the beginning: since Python 3.12 an
+    interpreter that ends starts none.
+    """
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+        self._ends, self._thread = self._start()
+
+    def finish(self) -> None:
+        if not self._thread.is_alive():  # a forked process has no threads
+            self._ends, self._thread = self._start()
+        self._ends.set()
+        self._thread.join(_FLUSH_S)
+
+    def _start(self) -> tuple[threading.Event, threading.Thread]:
+        ends = threading.Event()
+        thread = threading.Thread(target=self._run, args=(ends,), name="tm-flush", daemon=True)
+        thread.start()
+        return ends, thread
+
+    def _run(self, ends: threading.Event) -> None:
+        ends.wait()
+        self._provider.force_flush()
 
 
 def _add_trace(
@@ -343,10 +361,10 @@ def _start_tracing(service: str) -> None:
         return  # the process (or a test) has its own already
     resource = Resource.create({"service.name": f"trainmover-{service}"})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    atexit.register(shutdown)
     exporter = _exporter()
     if exporter is not None:
         provider.add_span_processor(BatchSpanProcessor(exporter))
+        atexit.register(_Flush(provider).finish)
     trace.set_tracer_provider(provider)
 
 

@@ -17,7 +17,9 @@ generator = DistributedDataParallel(
     nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 16)).to(device)
 )
 critic = DistributedDataParallel(
-    nn.Sequential(nn.Linear(16, 32), nn.LeakyReLU(0.2), nn.Dropout(0.1), nn.Linear(32, 1)).to(device)
+    nn.Sequential(nn.Linear(16, 32), nn.LeakyReLU(0.2), nn.Dropout(0.1), nn.Linear(32, 1)).to(
+        device
+    )
 )
 generator_optimizer = torch.optim.Adam(generator.parameters(), 2e-3, betas=(0.5, 0.999))
 critic_optimizer = torch.optim.Adam(critic.parameters(), 2e-3, betas=(0.5, 0.999))

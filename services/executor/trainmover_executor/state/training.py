@@ -33,7 +33,7 @@ from trainmover_executor.state.optimizers import (
 )
 from trainmover_executor.state.packing.codec import encode
 from trainmover_executor.state.packing.fingerprint import fingerprint_of
-from trainmover_executor.state.packing.memory import bytes_of, flat_of
+from trainmover_executor.state.packing.memory import bytes_of, flat_of, on_devices_of
 from trainmover_executor.state.packing.shards import assign, like_parameter, local_of
 from trainmover_executor.state.structure import Structure
 
@@ -251,7 +251,7 @@ class TrainingState:
     def load_small(self, state: dict[str, Any]) -> None:
         """Put back what ``small`` returned."""
         for name, other in self.others.items():
-            other.load_state_dict(state[name])
+            other.load_state_dict(on_devices_of(other.state_dict(), state[name]))
             for scaler in _scalers_in(other):
                 # It notes outside of its state_dict that it unscaled an optimizer. In an aborted
                 # step update() does not come to clear that, and unscale_() would refuse the redo.

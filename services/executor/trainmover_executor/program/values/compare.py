@@ -33,6 +33,8 @@ def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, An
 
 def _equal_tensors(one: torch.Tensor, other: torch.Tensor) -> bool:
     same_kind = one.dtype == other.dtype and one.shape == other.shape
+    if same_kind and one.device != other.device:  # one of them has come from another rank
+        one, other = one.cpu(), other.cpu()
     return same_kind and torch.equal(_bits_of(one), _bits_of(other))
 
 

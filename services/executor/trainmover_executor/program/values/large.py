@@ -19,8 +19,8 @@ import torch
 
 from trainmover.errors import ProtocolError
 from trainmover_executor.program.values.plain import PLAIN, is_tensor_of_program, list_of
-from trainmover_executor.program.values.trees import TAG
-from trainmover_executor.state.packing.memory import bytes_of, flat_of
+from trainmover_executor.program.values.trees import TAG, tree_of_tensor
+from trainmover_executor.state.packing.memory import bytes_of, flat_of, on_host
 
 __all__ = [
     "LARGE",
@@ -100,8 +100,9 @@ class Large:
 
     def told(self) -> dict[str, Any]:
         """What other processes are told of it."""
-        shape = list(self.tensor.shape)
-        return {TAG: LARGE, "print": self.print(), "shape": shape, "dtype": str(self.tensor.dtype)}
+        shape, dtype = list(self.tensor.shape), str(self.tensor.dtype)
+        told = {TAG: LARGE, "print": self.print(), "shape": shape, "dtype": dtype}
+        return told if on_host(self.tensor) else {**told, "device": self.tensor.device.type}
 
 
 def print_of(tensor: torch.Tensor) -> str:
@@ -110,14 +111,19 @@ def print_of(tensor: torch.Tensor) -> str:
     The 64-bit words are laid out as a square, of which the sums of rows and columns are hashed: two
     passes at the speed of memory, where a hash of all bytes takes ten times as long.
     """
-    data = bytes_of(flat_of(tensor))
-    whole = len(data) - len(data) % _WORD_BYTES
-    words = np.frombuffer(data[:whole], dtype=np.uint64)
+    flat = tensor.detach().reshape(-1)
+    if on_host(flat) or flat.nbytes % _WORD_BYTES or flat.storage_offset():
+        data = bytes_of(flat_of(flat))
+        whole = len(data) - len(data) % _WORD_BYTES
+        words: Any = np.frombuffer(data[:whole], dtype=np.uint64)
+        rest = data[whole:]
+    else:  # what lies on a device is added up there
+        words, rest = flat.view(torch.int64), memoryview(b"")
     side = math.isqrt(len(words))
     square = words[: side * side].reshape(side, side)
-    digest = hashlib.blake2b(data[whole:], digest_size=16)
-    for part in (square.sum(axis=0), square.sum(axis=1), words[side * side :]):
-        digest.update(part.tobytes())
+    digest = hashlib.blake2b(rest, digest_size=16)
+    for part in (square.sum(0), square.sum(1), words[side * side :]):
+        digest.update(part.tobytes() if isinstance(part, np.ndarray) else bytes_of(flat_of(part)))
     return digest.hexdigest()
 
 
@@ -223,7 +229,7 @@ def exported(tree: Any, *, whole: bool = False) -> Any:
         whole: With copies of all tensors in place of their prints.
     """
     if isinstance(tree, Large):
-        return tree.tensor.detach().clone() if whole else tree.told()
+        return tree_of_tensor(tree.tensor) if whole else tree.told()
     if isinstance(tree, dict):
         return {key: exported(each, whole=whole) for key, each in tree.items()}
     if isinstance(tree, list | tuple):

@@ -24,7 +24,7 @@ from trainmover_executor.program.values.kinds.derived import (
 from trainmover_executor.program.values.kinds.named import of_name, rebuilt
 from trainmover_executor.program.values.large import LARGE, Large
 from trainmover_executor.program.values.plain import BUILTINS, Positioned
-from trainmover_executor.program.values.trees import TAG
+from trainmover_executor.program.values.trees import ON_DEVICE, TAG
 
 __all__ = ["overwrite", "reserve", "restored"]
 
@@ -65,7 +65,8 @@ def overwrite(live: Any, value: Any) -> bool:
 
 
 def _write_tensor(live: torch.Tensor, value: torch.Tensor) -> bool:
-    fits = live.shape == value.shape and live.dtype == value.dtype and not live.requires_grad
+    alike = (live.shape, live.dtype) == (value.shape, value.dtype)
+    fits = alike and live.device.type == value.device.type and not live.requires_grad
     if fits:
         live.detach().copy_(value)
     return fits
@@ -153,7 +154,8 @@ def _shared(tree: dict[str, Any], shared: dict[str, Any]) -> Any:
 
 def _large(tree: dict[str, Any], shared: dict[str, Any]) -> Any:
     """A copy: two tensors may hold the same, and are two."""
-    return shared[tree["print"]].clone()
+    device = torch.device(tree.get("device", "cpu"))
+    return shared[tree["print"]].to(device, copy=True)
 
 
 class _Reserved:
@@ -200,6 +202,7 @@ _MAKERS: Final[Mapping[str, Callable[[dict[str, Any], dict[str, Any]], Any]]] = 
     ),
     "set": lambda tree, shared: {_rebuilt(each, shared) for each in tree["items"]},
     "frozenset": lambda tree, shared: frozenset(_rebuilt(each, shared) for each in tree["items"]),
+    ON_DEVICE: lambda tree, _: tree["value"].to(torch.device(tree["device"])),
     "scalar": lambda tree, _: tree["value"][()],
     "complex": lambda tree, _: complex(*tree["value"]),
     "named": lambda tree, _: of_name(tree["name"]),

@@ -22,10 +22,13 @@ from trainmover_executor.program.values.plain import (
     Shared,
     is_nameable,
 )
+from trainmover_executor.state.packing.memory import on_host
 
-__all__ = ["TAG", "is_tree_of_generator", "portable"]
+__all__ = ["ON_DEVICE", "TAG", "is_tree_of_generator", "portable", "tree_of_tensor"]
 
 TAG: Final = "is"
+ON_DEVICE: Final = "on device"
+"""How a portable tree tags a tensor that is not in the memory of the host."""
 _AS_THEY_ARE: Final = PLAIN - {complex}
 _GENERATORS: Final = frozenset({"torch", "python", "numpy"})
 
@@ -67,10 +70,21 @@ def _tree(value: Any, shared: Shared) -> Any:
     return {TAG: "fields", "name": named, "items": [portable(each, shared) for each in fields]}
 
 
+def tree_of_tensor(value: torch.Tensor) -> Any:
+    """A copy, and of what kind the device is that it is on, where that is not the host.
+
+    Which of several it is differs from rank to rank.
+    """
+    held = value.detach().clone()
+    if on_host(held):
+        return held
+    return {TAG: ON_DEVICE, "device": held.device.type, "value": held}
+
+
 @_tree.register
 def _(value: torch.Tensor, shared: Shared) -> Any:
     del shared
-    return value.detach().clone()
+    return tree_of_tensor(value)
 
 
 @_tree.register

@@ -154,9 +154,7 @@ class _Bytes:
         return self._checksum.reached
 
 
-def _messages(
-    specs: Sequence[TensorSpec], *, taken: Collection[int] = ()
-) -> Iterator[list[int]]:
+def _messages(specs: Sequence[TensorSpec], *, taken: Collection[int] = ()) -> Iterator[list[int]]:
     """Which tensors go in one message: bundles of small ones first, then each large one.
 
     Args:

@@ -7,8 +7,10 @@ which values are added is the one of the CPU path, so the bits are too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +18,41 @@ import torch
 
 from trainmover_executor.links.exchange import PIECE_BYTES
 
-__all__ = ["PieceBuffer", "Scratch", "bytes_of", "fence", "flat_of", "on_host", "write_back"]
+__all__ = [
+    "PieceBuffer",
+    "Scratch",
+    "bytes_of",
+    "fence",
+    "flat_of",
+    "on_devices_of",
+    "on_host",
+    "write_back",
+]
 
 
 def on_host(tensor: torch.Tensor) -> bool:
     """Whether links can read and write the memory of ``tensor``."""
     return tensor.device.type == "cpu"
+
+
+def on_devices_of(like: Any, value: Any) -> Any:
+    """``value``, with tensors on the devices on which those are that ``like`` has in their places.
+
+    What has come from another rank is on the host.
+
+    Args:
+        like: Nested dicts, lists and tuples.
+        value: The same, perhaps with other things in it.
+    """
+    if isinstance(value, torch.Tensor) and isinstance(like, torch.Tensor):
+        return value if on_host(like) else value.to(like.device)
+    if isinstance(value, Mapping) and isinstance(like, Mapping):
+        moved = {key: on_devices_of(like.get(key), each) for key, each in value.items()}
+        return moved if any(moved[key] is not value[key] for key in moved) else value
+    if type(value) in {list, tuple} and type(like) is type(value) and len(like) == len(value):
+        items = list(map(on_devices_of, like, value))
+        return type(value)(items) if any(map(operator.is_not, items, value)) else value
+    return value
 
 
 def fence(tensors: Sequence[torch.Tensor]) -> Callable[[], None] | None:
