@@ -118,7 +118,7 @@ def copy_s(nbytes: int) -> float:
 
 def steps(device: str) -> dict[str, Any]:
     """What a session adds to a step of some tens of milliseconds."""
-    sizes = () if device == "cuda" else ("--width=64", "--layers=2", "--batch=2", "--context=32")
+    sizes = ("--blocks=6",) if device == "cuda" else ("--width=64", "--layers=2", "--batch=2", "--context=32")
     found = {}
     for ranks in (1, RANKS):
         times = run_program("device_step", f"--device={device}", *sizes, ranks=ranks)
@@ -163,6 +163,7 @@ def nccl(ranks: int, limit_s: float) -> dict[str, Any]:
         "pair_s": spread([took for one in found[:2] for took in one["pairs_s"]]),
         "pair_bytes": max(one["pair_bytes"] for one in found[:2]),
         "abort_s": first.get("abort_s"),
+        **{name: value for name, value in first.items() if "message" in name or "eager" in name},
     }
 
 

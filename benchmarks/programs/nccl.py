@@ -32,6 +32,25 @@ def group_of(store: c10d.Store, rank: int, size: int) -> Any:
     return group
 
 
+def eager_pair(store: c10d.Store, rank: int) -> Any:
+    """A pair that connects at once, and sends messages over the same communicator."""
+    options = c10d.ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=60)
+    group = c10d.ProcessGroupNCCL(store, rank, 2, options)
+    device = torch.device("cuda", torch.cuda.current_device())
+    group.bound_device_id = device
+    group.eager_connect_single_device(device)
+    message(group, rank)
+    return group
+
+
+def message(group: Any, rank: int) -> None:
+    token = torch.ones(1, device="cuda")
+    work = group.send([token], 1, 0) if rank == 0 else group.recv([token], 0, 0)
+    work.wait()
+    torch.cuda.synchronize()
+
+
 def free() -> int:
     return torch.cuda.mem_get_info()[0]
 
@@ -86,6 +105,17 @@ def main() -> None:
             pairs.append(time.perf_counter() - began)
         result["pairs_s"] = pairs
         result["pair_bytes"] = (before - free()) / options.pairs
+        before, began = free(), time.perf_counter()
+        message(groups[0], rank)
+        result["first_message_s"] = time.perf_counter() - began
+        result["first_message_bytes"] = before - free()
+        before, began = free(), time.perf_counter()
+        try:
+            groups.append(eager_pair(c10d.PrefixStore("eager", files), rank))
+            result["eager_pair_s"] = time.perf_counter() - began
+            result["eager_pair_bytes"] = before - free()
+        except (RuntimeError, AttributeError, TypeError) as error:
+            result["eager_failed"] = repr(error)[:300]
     write = options.folder / f"nccl-{rank}.json"
     write.write_text(json.dumps(result))
     if rank == 1:

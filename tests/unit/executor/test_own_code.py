@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -62,3 +63,24 @@ def test_a_module_of_another_environment_is_not_one_that_the_script_brought(
     is_of_script.cache_clear()
     assert is_of_script(there.__name__)
     is_of_script.cache_clear()
+
+
+def test_what_pip_put_into_a_folder_of_the_import_path_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``pip install --target``: libraries beside a program's own modules are libraries."""
+    metadata = tmp_path / "wheel_of-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: wheel_of\nVersion: 1.0\n")
+    record = ["wheel_of/__init__.py,,", "alone.py,,", "wheel_of-1.0.dist-info/RECORD,,"]
+    (metadata / "RECORD").write_text("\n".join([*record, "../../bin/of_wheel,,"]))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, file in (("wheel_of.deep", "wheel_of/deep.py"), ("alone", "alone.py")):
+        module = ModuleType(name)
+        module.__file__ = str(tmp_path / file)
+        monkeypatch.setitem(sys.modules, name, module)
+        assert not is_of_script(name)
+    mine = ModuleType("mine")
+    mine.__file__ = str(tmp_path / "mine.py")
+    monkeypatch.setitem(sys.modules, "mine", mine)
+    assert is_of_script("mine")

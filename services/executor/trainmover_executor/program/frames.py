@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
@@ -98,7 +99,32 @@ def _is_standard(file: str) -> bool:
 
 
 def _is_installed(file: str) -> bool:
-    return file.startswith(_SITE) or any(folder in file for folder in _INSTALLED)
+    if file.startswith(_SITE) or any(folder in file for folder in _INSTALLED):
+        return True
+    folders = (entry.rstrip("/") + "/" for entry in sys.path if entry)
+    return any(
+        file.startswith(folder)
+        and file[len(folder) :].partition("/")[0].partition(".")[0] in _installed_in(folder)
+        for folder in folders
+    )
+
+
+@lru_cache(maxsize=4096)
+def _installed_in(folder: str) -> frozenset[str]:
+    """Packages and modules that an installer put into a folder of the import path.
+
+    ``pip install --target`` does, for images and shared file systems: by their records (PEP 376,
+    PEP 627) they are told from what a program has beside them.
+    """
+    if not any(Path(folder).glob("*.dist-info")):
+        return frozenset()
+    files = (
+        file.parts[0].partition(".")[0]
+        for each in importlib.metadata.distributions(path=[folder])
+        for file in each.files or ()
+        if not file.parts[0].endswith((".dist-info", ".pth")) and file.parts[0] != ".."
+    )
+    return frozenset(files)
 
 
 def modules_of_program() -> list[dict[str, Any]]:

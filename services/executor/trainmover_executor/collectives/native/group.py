@@ -39,6 +39,7 @@ class NativeGroup:
         self.size = len(self._members)
         self._building = threading.Lock()
         self._built: Any = None
+        self._store: Any = None
         self._built_at = -1
         rendezvous.table.on_break(self.break_off)
 
@@ -94,6 +95,7 @@ class NativeGroup:
             opened = visiting(self._meeting, first)
         try:
             with opened as store:
+                self._store = store  # libraries ask it later, too, and it must be there then
                 return self.library.build(
                     store, rank=self.rank, size=self.size, timeout_s=self._meeting.timeout_s
                 )

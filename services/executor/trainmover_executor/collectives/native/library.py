@@ -26,8 +26,9 @@ Flats = tuple[list[torch.Tensor], list[torch.Tensor]]
 _GUARDS: Final = (
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "TORCH_NCCL_ENABLE_MONITORING",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT",
 )
-"""Threads of torch that end the process when a peer is gone: here that is survived."""
+"""Threads of torch that end the process, or ask its store, when a peer is gone: it is survived."""
 
 
 class Gloo:

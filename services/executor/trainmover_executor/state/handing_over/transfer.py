@@ -143,9 +143,8 @@ class _Bytes:
 
     def lent(self, tensors: Iterable[torch.Tensor]) -> None:
         """Take in tensors that did not go over the link."""
-        for tensor in tensors:
-            if self._checked:
-                self._checksum.add(words_of(tensor))
+        for words in words_of(tensors) if self._checked else ():
+            self._checksum.add(words)
 
     def _watching(self, data: memoryview) -> Watch | None:
         if not self._checked:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -22,20 +22,30 @@ def fingerprint_of(tensors: Iterable[torch.Tensor]) -> int:
         tensors: Local tensors, in a fixed order.
     """
     total = 0
-    for position, tensor in enumerate(tensors, start=1):
-        total = (total * 31 + position * words_of(tensor)) % 2**63
+    for position, words in enumerate(words_of(tensors), start=1):
+        total = (total * 31 + position * words) % 2**63
     return total
 
 
-def words_of(tensor: torch.Tensor) -> int:
-    """The sum of the 64-bit words of ``tensor``, modulo 2**64, taken where it lies.
+def words_of(tensors: Iterable[torch.Tensor]) -> list[int]:
+    """The sum of the 64-bit words of each of ``tensors``, modulo 2**64, taken where it lies.
 
-    A GPU adds its own memory up: integers wrap there as they do on the host, in any order.
+    A GPU adds its own memory up: integers wrap there as they do on the host, in any order. It is
+    waited for once, not for each tensor.
     """
-    plain = tensor.detach()
+    sums = [_sum_of(tensor.detach()) for tensor in tensors]
+    for device in {each.device for each in sums if isinstance(each, torch.Tensor)}:
+        at = [i for i, each in enumerate(sums) if getattr(each, "device", None) == device]
+        for i, total in zip(at, torch.stack([sums[i] for i in at]).tolist(), strict=True):
+            sums[i] = total
+    return [total % 2**64 for total in sums]
+
+
+def _sum_of(plain: torch.Tensor) -> Any:
+    """A number, or a tensor of one on the device that is to work it out."""
     if on_host(plain) or not plain.is_contiguous() or plain.nbytes % _WORD:
-        return sum_of_words(bytes_of(flat_of(plain))) % 2**64
+        return sum_of_words(bytes_of(flat_of(plain)))
     raw = plain.view(-1).view(torch.uint8)
     if raw.storage_offset() % _WORD or raw.data_ptr() % _WORD:
-        return sum_of_words(bytes_of(flat_of(plain))) % 2**64
-    return int(raw.view(torch.int64).sum().item()) % 2**64
+        return sum_of_words(bytes_of(flat_of(plain)))
+    return raw.view(torch.int64).sum()
