@@ -118,7 +118,9 @@ def copy_s(nbytes: int) -> float:
 
 def steps(device: str) -> dict[str, Any]:
     """What a session adds to a step of some tens of milliseconds."""
-    sizes = ("--blocks=6",) if device == "cuda" else ("--width=64", "--layers=2", "--batch=2", "--context=32")
+    sizes = ["--blocks=6"]
+    if device == "cpu":
+        sizes += ["--width=64", "--layers=2", "--batch=2", "--context=32"]
     found = {}
     for ranks in (1, RANKS):
         times = run_program("device_step", f"--device={device}", *sizes, ranks=ranks)

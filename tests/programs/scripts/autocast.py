@@ -15,15 +15,17 @@ torch.manual_seed(44)
 model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)))
 optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
 loader = DataLoader(Data(), batch_size=8, sampler=DistributedSampler(Data(), seed=31))
-session = Session(model=model, optimizer=optimizer)
+scaler = torch.amp.GradScaler("cpu", enabled=False)  # as programs have it for other types
+session = Session(model=model, optimizer=optimizer, scaler=scaler)
 total = 0.0
 
 for step in session.steps(loader, max_steps=100):
     with torch.autocast("cpu", torch.bfloat16), step as (x, y):
         loss = (model(x).float() - y).pow(2).mean()
         optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
         session.log(loss=loss)
     total += loss.item()
 finish(rank, model, total=total)
