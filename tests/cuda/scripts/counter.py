@@ -1,4 +1,4 @@
-"""On a GPU: counters that every script has: a learning rate and the end of the loop are made from them."""
+"""On a GPU: counters; a learning rate and the end of the loop are made from them."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""On a GPU: the loop everyone writes: epochs, a sampler that is told of them, an evaluation after each."""
+"""On a GPU: epochs, a sampler that is told of them, an evaluation after each."""
 
 import torch
 import torch.distributed as dist

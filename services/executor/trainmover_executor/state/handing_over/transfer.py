@@ -289,11 +289,12 @@ def _receive_head(link: Link, channel: _Channel, *, first_timeout_s: float) -> _
         head = json.loads(data)
         specs = [TensorSpec.from_json(value) for value in head["tensors"]]
         lent = {int(index): loan for index, loan in head["lent"].items()}
-        if not all(0 <= index < len(specs) for index in lent):
-            raise ValueError(f"it lends tensors {list(lent)} of {len(specs)}")
-        return _Head(head["tree"], specs, bool(head["checked"]), lent)
+        described = _Head(head["tree"], specs, bool(head["checked"]), lent)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProtocolError(f"state description of rank {link.peer}: {error}") from error
+    if not all(0 <= index < len(specs) for index in lent):
+        raise ProtocolError(f"rank {link.peer} lends tensors {list(lent)} of {len(specs)}")
+    return described
 
 
 def _loans(tensors: Sequence[tuple[TensorSpec, torch.Tensor]]) -> dict[int, Loan]:
