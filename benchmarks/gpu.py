@@ -30,7 +30,7 @@ import torch
 
 from benchmarks.cluster import Cluster
 from benchmarks.common import run_program, spread
-from benchmarks.pause import phases_of
+from benchmarks.pause import options_of, phases_of
 
 SHAPES = {  # millions of parameters: width, layers, steps of the run
     1: (144, 4, 600),
@@ -43,10 +43,8 @@ RANKS = 2
 
 def program_of(millions: int, device: str, steps: int) -> list[str]:
     width, layers, _ = SHAPES[millions]
-    options = {"width": width, "layers": layers, "steps": steps, "batch": 2, "context": 64}
-    program = ["-m", "trainmover_executor.programs.gpt", "--device", device]
-    program += ["--dtype", "bfloat16"]
-    return program + [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    program = ["-m", "trainmover_executor.programs.gpt", "--device", device, "--dtype", "bfloat16"]
+    return [*program, "--steps", str(steps), *options_of((width, layers, 2, 64))]
 
 
 async def disturbed(
@@ -181,23 +179,21 @@ def main() -> None:
     result: dict[str, Any] = {"device": device, "torch": torch.__version__}
     result |= {"rows": [], "failed": {}}
 
-    def part(name: str, measure: Callable[[], Any]) -> Any:
+    def part(name: str, measure: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return measure()
+            return measure(*arguments)
         except Exception as error:  # noqa: BLE001 - the others are wanted all the same
             print(name, "failed:", repr(error), file=sys.stderr, flush=True)
             result["failed"][name] = repr(error)[:400]
             return None
 
-    for name in (one for one in PARTS if one in options.parts):
-        if name == "nccl":
-            result[name] = part(name, lambda: nccl(4, 90) if device != "cpu" else None)
-        elif name == "steps":
-            result[name] = part(name, lambda: steps(options.device))
-        else:
-            for size in options.millions:
-                rows = part(f"pauses {size}", lambda: pauses(size, options.device, options.steps))  # noqa: B023
-                result["rows"] += rows or []
+    if "nccl" in options.parts and options.device != "cpu":
+        result["nccl"] = part("nccl", nccl, 4, 90)
+    for size in options.millions if "pauses" in options.parts else ():
+        rows = part(f"pauses {size}", pauses, size, options.device, options.steps)
+        result["rows"] += rows or []
+    if "steps" in options.parts:
+        result["steps"] = part("steps", steps, options.device)
     print(json.dumps(result, indent=None if options.json else 2))
 
 

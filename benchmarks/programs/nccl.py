@@ -10,6 +10,7 @@ import argparse
 import ctypes
 import json
 import os
+import select
 import signal
 import threading
 import time
@@ -55,26 +56,34 @@ def free() -> int:
     return torch.cuda.mem_get_info()[0]
 
 
-def abort_after(group: Any, delay_s: float) -> float:
-    """Wait for a rank that is dead, and end that from another thread; seconds from the abort on."""
-    began = [0.0]
+def abort_s(group: Any) -> float:
+    """Wait for a rank that is dead, and end that from another thread; seconds that it takes."""
+    waits = threading.Event()
 
-    def abort() -> None:
-        time.sleep(delay_s)
-        began[0] = time.perf_counter()
-        group.abort()
-
-    thread = threading.Thread(target=abort)
-    thread.start()
-    try:
+    def wait() -> None:
         token = torch.ones(1 << 20, device="cuda")
-        group.allreduce([token], c10d.AllreduceOptions()).wait()
-        torch.cuda.current_stream().synchronize()
-    except RuntimeError as error:
-        print("the operation raised", str(error)[:200], flush=True)
-    took = time.perf_counter() - began[0]
+        work = group.allreduce([token], c10d.AllreduceOptions())
+        waits.set()
+        try:
+            work.wait()
+            torch.cuda.current_stream().synchronize()
+        except RuntimeError as error:
+            print("the operation raised", str(error)[:200], flush=True)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    waits.wait()
+    began = time.perf_counter()
+    group.abort()
     thread.join()
-    return max(took, time.perf_counter() - began[0])
+    return time.perf_counter() - began
+
+
+def await_death(pid: int) -> None:
+    """Return when a process that is no child of this one is gone."""
+    poll = select.poll()
+    poll.register(os.pidfd_open(pid), select.POLLIN)
+    poll.poll()
 
 
 def main() -> None:
@@ -84,7 +93,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=4)
     parser.add_argument("--folder", type=Path, required=True)
     options = parser.parse_args()
-    rank, ranks, result = options.rank, options.ranks, {}
+    rank, ranks = options.rank, options.ranks
+    result: dict[str, Any] = {}
     files = c10d.FileStore(str(options.folder / "store"), ranks)
     torch.cuda.set_device(0)
     torch.ones(1, device="cuda")
@@ -93,11 +103,11 @@ def main() -> None:
     result["version"] = number.value
     before = free()
     began = time.perf_counter()
-    whole = group_of(c10d.PrefixStore("whole", files), rank, ranks)
+    groups = [group_of(c10d.PrefixStore("whole", files), rank, ranks)]
     result["whole_s"] = time.perf_counter() - began
     result["whole_bytes"] = before - free()
     if rank < 2:
-        pairs, groups = [], []
+        pairs = []
         before = free()
         for index in range(options.pairs):
             began = time.perf_counter()
@@ -106,7 +116,7 @@ def main() -> None:
         result["pairs_s"] = pairs
         result["pair_bytes"] = (before - free()) / options.pairs
         before, began = free(), time.perf_counter()
-        message(groups[0], rank)
+        message(groups[1], rank)
         result["first_message_s"] = time.perf_counter() - began
         result["first_message_bytes"] = before - free()
         before, began = free(), time.perf_counter()
@@ -119,13 +129,13 @@ def main() -> None:
     write = options.folder / f"nccl-{rank}.json"
     write.write_text(json.dumps(result))
     if rank == 1:
+        files.set("dies", str(os.getpid()))
         os.kill(os.getpid(), signal.SIGKILL)
     if rank == 0:
-        time.sleep(0.5)
-        result["abort_s"] = abort_after(groups[0], 0.5)
+        await_death(int(files.get("dies")))
+        result["abort_s"] = abort_s(groups[1])
         write.write_text(json.dumps(result))
     os._exit(0)  # the group of all has a dead member: to end in order would wait for it
-    del whole
 
 
 if __name__ == "__main__":

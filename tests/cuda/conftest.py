@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from tests.programs.drive import Rules
+from tests.programs.drive import Drive, Left, Rules, remembered
 from tests.support.ranks import Nursery
 
 from trainmover.runtime import failpoints
@@ -18,8 +18,8 @@ needs_a_gpu = pytest.mark.skipif(
     reason="no CUDA device; tests/unit/executor/test_staging.py tries the staging without one",
 )
 
-DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-"""Without it, products of matrices may add in another order each time."""
+# Without the workspace, products of matrices may add in another order each time.
+_ENVIRONMENT = {"DEVICE": "cuda", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +29,7 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> Rules:
 
 def nursery_with(rules: Rules, *, preload: tuple[str, ...] = (), **more: str) -> Iterator[Nursery]:
     """A fork server with the rules and ``more`` in its environment."""
-    environment = {failpoints.VARIABLE: str(rules.path), **DETERMINISTIC, **more}
+    environment = {failpoints.VARIABLE: str(rules.path), **_ENVIRONMENT, **more}
     nursery = Nursery(environment=environment, preload=preload)
     yield nursery
     nursery.close()
@@ -40,13 +40,21 @@ def nursery(rules: Rules) -> Iterator[Nursery]:
     yield from nursery_with(rules)
 
 
+@pytest.fixture
+def drive(nursery: Nursery, rules: Rules, tmp_path: Path) -> Drive:
+    return Drive(nursery, rules, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    nursery: Nursery, rules: Rules, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Left]:
+    """What a program leaves behind without any disturbance; each one is run once a file."""
+    return remembered(nursery, rules, tmp_path_factory)
+
+
 def nccl_version() -> tuple[int, int]:
     """Of the library that is loaded: torch tells of the one that it was built with."""
     number = ctypes.c_int()
     ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))
     return number.value // 10_000, number.value % 10_000 // 100
-
-
-@pytest.fixture(scope="session")
-def scripts() -> Path:
-    return Path(__file__).parent / "scripts"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from tests.cuda.conftest import needs_a_gpu, nursery_with
 from tests.programs.catalogue import CATALOGUE
-from tests.programs.drive import Drive, Left, Rules, remembered
+from tests.programs.drive import Drive, Left, Rules
 from tests.support.ranks import Nursery
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(300), needs_a_gpu]
@@ -22,20 +21,9 @@ def nursery(rules: Rules) -> Iterator[Nursery]:
     yield from nursery_with(rules, preload=("tests.cuda.on_device",))
 
 
-@pytest.fixture(scope="session")
-def undisturbed(
-    nursery: Nursery, rules: Rules, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Left]:
-    return remembered(nursery, rules, tmp_path_factory)
-
-
 @pytest.mark.parametrize("script", USUAL)
 def test_a_crash_and_a_move_change_no_bit(
-    script: str,
-    nursery: Nursery,
-    rules: Rules,
-    tmp_path: Path,
-    undisturbed: Callable[..., Left],
+    script: str, drive: Drive, undisturbed: Callable[..., Left]
 ) -> None:
     try:
         calm = undisturbed(script)
@@ -45,5 +33,4 @@ def test_a_crash_and_a_move_change_no_bit(
     slot, killed, _ = chance.sample(range(3), 3)
     program = CATALOGUE[script]
     spot = program.spot(chance.choice(program.all_points()), seed=script, rank=killed)
-    drive = Drive(nursery, rules, tmp_path)
     drive.killed(script, spots=[spot], then_moves=(slot, 33)).same_as(calm, killed=killed)

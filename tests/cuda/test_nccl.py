@@ -7,12 +7,11 @@ one, ``LD_PRELOAD`` a newer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
 from tests.cuda.conftest import nccl_version, needs_a_gpu, nursery_with
-from tests.programs.drive import Drive, Left, Rules, Spot, remembered
+from tests.programs.drive import Drive, Left, Rules, Spot
 from tests.support.ranks import Nursery
 
 pytestmark = [
@@ -25,7 +24,7 @@ pytestmark = [
     ),
 ]
 
-PROGRAMS = {"everyday": "step.taken", "sharded": "vote.passed", "gan": "optimizer.after"}
+PROGRAMS = {"cuda/everyday": "step.taken", "fsdp": "vote.passed", "gan": "optimizer.after"}
 """Where a machine is killed in each."""
 
 NCCL = {
@@ -37,18 +36,6 @@ NCCL = {
 @pytest.fixture(scope="session")
 def nursery(rules: Rules) -> Iterator[Nursery]:
     yield from nursery_with(rules, **NCCL)
-
-
-@pytest.fixture
-def drive(nursery: Nursery, rules: Rules, tmp_path: Path, scripts: Path) -> Drive:
-    return Drive(nursery, rules, tmp_path, scripts=scripts)
-
-
-@pytest.fixture(scope="session")
-def undisturbed(
-    nursery: Nursery, rules: Rules, scripts: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Left]:
-    return remembered(nursery, rules, tmp_path_factory, scripts=scripts)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -109,22 +109,18 @@ class Drive:
         nursery: Forks ranks.
         rules: Their fail-points.
         folder: Where they write.
-        scripts: Where the programs are.
     """
 
-    def __init__(
-        self, nursery: Nursery, rules: Rules, folder: Path, *, scripts: Path = SCRIPTS
-    ) -> None:
+    def __init__(self, nursery: Nursery, rules: Rules, folder: Path) -> None:
         self._nursery = nursery
         self._rules = rules
         self._folder = folder
-        self._scripts = scripts
 
     @contextlib.contextmanager
     def job(self, script: str, *arguments: str, redundancy: str = "auto") -> Iterator[RanksJob]:
         folder = self._folder / uuid.uuid4().hex[:8]
         folder.mkdir()
-        command = [str(self._scripts / f"{script}.py"), str(folder), *arguments]
+        command = [str(SCRIPTS / f"{script}.py"), str(folder), *arguments]
         try:
             with RanksJob(
                 self._nursery, command, slots=WORLD, folder=folder, redundancy=redundancy
@@ -250,11 +246,7 @@ class Drive:
 
 
 def remembered(
-    nursery: Nursery,
-    rules: Rules,
-    tmp_path_factory: pytest.TempPathFactory,
-    *,
-    scripts: Path = SCRIPTS,
+    nursery: Nursery, rules: Rules, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Left]:
     """What a program leaves behind without any disturbance; each one is run once."""
     known: dict[tuple[str, ...], Left] = {}
@@ -262,7 +254,7 @@ def remembered(
     def run(*command: str) -> Left:
         if command not in known:
             folder = tmp_path_factory.mktemp("undisturbed")
-            known[command] = Drive(nursery, rules, folder, scripts=scripts).undisturbed(*command)
+            known[command] = Drive(nursery, rules, folder).undisturbed(*command)
         return known[command]
 
     return run

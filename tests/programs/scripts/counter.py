@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from helper import Data, finish
+from helper import DEVICE, Data, finish
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
@@ -12,7 +12,8 @@ from trainmover import Session
 dist.init_process_group("trainmover")
 rank = dist.get_rank()
 torch.manual_seed(5)
-model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)))
+model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)).to(DEVICE)
+model = DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
 loader = DataLoader(Data(), batch_size=8, sampler=DistributedSampler(Data(), seed=2))
 session = Session(model=model, optimizer=optimizer, loader=loader)
@@ -21,7 +22,7 @@ seen = []
 
 
 def total(value):
-    values = torch.tensor([value])
+    values = torch.tensor([value], device=DEVICE)
     dist.all_reduce(values)
     return float(values) / dist.get_world_size()
 
@@ -31,7 +32,7 @@ for i, step in enumerate(session.steps(loader)):
         group["lr"] = 1e-3 * min(1.0, (global_step + 1) / 50)
     with step as (x, y):
         optimizer.zero_grad()
-        loss = (model(x) - y).pow(2).mean()
+        loss = (model(x.to(DEVICE)) - y.to(DEVICE)).pow(2).mean()
         loss.backward()
         optimizer.step()
         session.log(loss=loss)

@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from helper import OUT, Data, finish
+from helper import DEVICE, OUT, Data, finish
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset
@@ -15,7 +15,7 @@ torch.manual_seed(3)
 model = DistributedDataParallel(
     nn.Sequential(
         nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 16)
-    )
+    ).to(DEVICE)
 )
 optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.8)
@@ -30,10 +30,11 @@ session = Session(model=model, optimizer=optimizer, scheduler=scheduler)
 
 def evaluate():
     model.eval()
-    total = torch.zeros(2)
+    total = torch.zeros(2, device=DEVICE)
     with torch.no_grad():
         for x, y in validation_loader:
-            total += torch.tensor([(model(x) - y).pow(2).mean(), 1.0])
+            total[0] += (model(x.to(DEVICE)) - y.to(DEVICE)).pow(2).mean()
+            total[1] += 1
     dist.all_reduce(total)
     model.train()
     return float(total[0] / total[1])
@@ -45,7 +46,7 @@ for epoch in range(5):
     for step in session.steps(loader):
         with step as (x, y):
             optimizer.zero_grad()
-            loss = (model(x) - y).pow(2).mean()
+            loss = (model(x.to(DEVICE)) - y.to(DEVICE)).pow(2).mean()
             loss.backward()
             optimizer.step()
             session.log(loss=loss)

@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from helper import Data, finish
+from helper import DEVICE, Data, finish
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -12,9 +12,10 @@ from trainmover import Session
 
 dist.init_process_group("trainmover")
 rank, world = dist.get_rank(), dist.get_world_size()
-mesh = init_device_mesh("cpu", (world,))
+mesh = init_device_mesh(DEVICE, (world,))
 torch.manual_seed(41)
 model = nn.Sequential(nn.Linear(16, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU(), nn.Linear(48, 16))
+model.to(DEVICE)
 for layer in model:
     if isinstance(layer, nn.Linear):
         fully_shard(layer, mesh=mesh)
@@ -27,7 +28,7 @@ log = []
 for step in session.steps(loader, max_steps=100):
     with step as (x, y):
         optimizer.zero_grad()
-        loss = (model(x) - y).pow(2).mean()
+        loss = (model(x.to(DEVICE)) - y.to(DEVICE)).pow(2).mean()
         loss.backward()
         optimizer.step()
         mean = loss.detach().clone()

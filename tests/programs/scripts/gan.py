@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from helper import Data, finish
+from helper import DEVICE, Data, finish
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
@@ -13,10 +13,12 @@ dist.init_process_group("trainmover")
 rank = dist.get_rank()
 torch.manual_seed(24)
 generator = DistributedDataParallel(
-    nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 16))
+    nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 16)).to(DEVICE)
 )
 critic = DistributedDataParallel(
-    nn.Sequential(nn.Linear(16, 32), nn.LeakyReLU(0.2), nn.Dropout(0.1), nn.Linear(32, 1))
+    nn.Sequential(nn.Linear(16, 32), nn.LeakyReLU(0.2), nn.Dropout(0.1), nn.Linear(32, 1)).to(
+        DEVICE
+    )
 )
 generator_optimizer = torch.optim.Adam(generator.parameters(), 2e-3, betas=(0.5, 0.999))
 critic_optimizer = torch.optim.Adam(critic.parameters(), 2e-3, betas=(0.5, 0.999))
@@ -29,8 +31,12 @@ wins = 0
 
 for step in session.steps(max_steps=100):
     with step as (real, _):
-        ones, zeros = torch.ones(len(real), 1), torch.zeros(len(real), 1)
-        fake = generator(torch.randn(len(real), 8))
+        real = real.to(DEVICE)
+        ones, zeros = (
+            torch.ones(len(real), 1, device=DEVICE),
+            torch.zeros(len(real), 1, device=DEVICE),
+        )
+        fake = generator(torch.randn(len(real), 8, device=DEVICE))
         critic_optimizer.zero_grad()
         both = critic(torch.cat([real, fake.detach()]))
         critic_loss = bce(both, torch.cat([ones, zeros]))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 OUT = Path(sys.argv[1])
+DEVICE = os.environ.get("DEVICE", "cpu")
 
 
 class Data(torch.utils.data.Dataset):

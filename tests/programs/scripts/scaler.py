@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from helper import Data, finish
+from helper import DEVICE, Data, finish
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
@@ -12,9 +12,10 @@ from trainmover import Session
 dist.init_process_group("trainmover")
 rank = dist.get_rank()
 torch.manual_seed(31)
-model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)))
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)).to(DEVICE)
+model = DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
-scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=7)
+scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**16, growth_interval=7)
 loader = DataLoader(Data(), batch_size=8, sampler=DistributedSampler(Data(), seed=20))
 session = Session(model=model, optimizer=optimizer, scaler=scaler)
 skipped = 0
@@ -23,8 +24,8 @@ for step in session.steps(loader, max_steps=100):
     before = scaler.get_scale()
     with step as (x, y):
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = (model(x) - y).float().pow(2).mean()
+        with torch.autocast(DEVICE, torch.bfloat16):
+            loss = (model(x.to(DEVICE)) - y.to(DEVICE)).float().pow(2).mean()
         if step.index % 13 == 12:
             loss = loss * float("inf")
         scaler.scale(loss).backward()

@@ -16,7 +16,9 @@ from torch.distributed import ReduceOp
 
 from trainmover_executor.collectives.communicator.reduction import reduction_of
 from trainmover_executor.collectives.linked.communicator import LinkCommunicator
+from trainmover_executor.program.values.large import print_of
 from trainmover_executor.state.packing import memory
+from trainmover_executor.state.packing.fingerprint import words_of
 
 WORLD, COUNT = 3, 30_011
 SUM = reduction_of(ReduceOp.SUM)
@@ -144,3 +146,16 @@ def test_what_is_staged_is_a_copy_until_it_is_written_back(monkeypatch: Any) -> 
 
 def test_host_tensors_need_no_fence() -> None:
     assert memory.fence([torch.zeros(3)]) is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 8, 30_011])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
+def test_a_device_adds_up_to_the_same_prints(
+    count: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = [some(0, count=count).mul(99).to(dtype), some(1, count=count + 8).to(dtype)[8:]]
+    here = [words_of(tensors), *map(print_of, tensors)]
+    asked = []
+    monkeypatch.setattr(memory, "on_host", lambda tensor: asked.append(tensor) or False)
+    assert [words_of(tensors), *map(print_of, tensors)] == here
+    assert asked

@@ -412,6 +412,14 @@ def test_settings_are_those_of_the_moment_they_were_asked_for() -> None:
     assert again == rates
 
 
+def test_a_scaler_that_is_turned_off_has_nothing_to_put_back() -> None:
+    model = nn.Linear(2, 2)
+    others = {"scaler": torch.amp.GradScaler("cpu", enabled=False)}
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    state = TrainingState(models=[model], optimizers=[optimizer], others=others)
+    state.load_small(state.small())
+
+
 def test_what_is_kept_of_a_step_is_put_back_twice() -> None:
     """LBFGS keeps lists: what was put back is changed by the next attempt, what is kept is not."""
     torch.manual_seed(0)
@@ -533,7 +541,7 @@ class TestLending:
         said, received = hand_over(giver, taker, pair=shared_pair)
         assert taker.digest() == giver.digest()
         assert said.checksum == received.checksum
-        assert sum(sent) > 0.9 * said.nbytes
+        assert received.lent == sum(sent) > 0.9 * said.nbytes
 
     def test_what_cannot_be_mapped_goes_over_the_link(self, monkeypatch):
         giver, taker = large(seed=1), large(seed=2)
@@ -556,6 +564,32 @@ class TestLending:
         monkeypatch.setattr(transfer, "take", damaging)
         outcomes = hand_over(giver, taker, pair=shared_pair)
         assert any(isinstance(each, StateCorruptError) for each in outcomes)
+
+    @pytest.mark.parametrize("lent", [{"9999": {}}, {"-1": {}}, {"x": {}}, ["x"]])
+    def test_a_loan_that_no_giver_offers_is_refused(self, lent, monkeypatch):
+        state = large(seed=1)
+        monkeypatch.setattr(transfer, "_loans", lambda _: lent)
+        one, other = shared_pair()
+        links = [Link(one, peer=1, group="s"), Link(other, peer=0, group="s")]
+
+        def act(rank, link):
+            if rank == 0:
+                with pytest.raises(LinkBrokenError):
+                    send_tree(link, {"state": state.tree()}, epoch=3)
+            else:
+                with pytest.raises(ProtocolError, match=r"lends|description"):
+                    receive_tree(link, epoch=3, live={}, first_timeout_s=5)
+                link.close()
+
+        everywhere(links, act)
+        links[0].close()
+
+    def test_a_receiver_without_a_gpu_takes_no_loan(self, monkeypatch):
+        giver, taker = large(seed=1), large(seed=2)
+        monkeypatch.setattr(transfer, "_loans", lambda _: {0: {"handle": "zz", "offset": 0}})
+        _, received = hand_over(giver, taker, pair=shared_pair)
+        assert taker.digest() == giver.digest()
+        assert received.lent == 0
 
     def test_nothing_is_lent_to_another_host(self, monkeypatch):
         giver, taker = large(seed=1), large(seed=2)

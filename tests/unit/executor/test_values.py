@@ -17,6 +17,7 @@ from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.plain import is_plain
 from trainmover_executor.program.values.restored import restored
 from trainmover_executor.program.values.trees import portable
+from trainmover_executor.state.packing.memory import on_devices_of
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
 
 NAN = float("nan")
@@ -228,3 +229,31 @@ def test_what_differs_is_not_equal(one, other):
     assert equal(one, one)
     assert not equal(one, other)
     assert not equal(other, one)
+
+
+class TestOnADevice:
+    """``meta`` stands for a GPU, as far as tensors without elements can."""
+
+    def test_a_tensor_comes_back_to_the_kind_of_device_that_it_was_on(self):
+        tree = portable([torch.zeros(3, device="meta"), torch.ones(2)])
+        assert tree[0]["device"] == "meta"
+        tree[0]["value"] = torch.zeros(3)  # as it arrives at another rank
+        there, here = restored(tree, None)
+        assert (there.device.type, here.device.type) == ("meta", "cpu")
+
+    def test_a_tensor_of_the_host_is_no_place_for_it(self):
+        live = torch.zeros(3)
+        tree = portable(torch.zeros(3, device="meta"))
+        assert restored(tree, live).device.type == "meta"
+        assert live.device.type == "cpu"
+
+    def test_where_it_is_belongs_to_what_it_is(self):
+        assert not equal(portable(torch.zeros(3, device="meta")), portable(torch.zeros(3)))
+
+    def test_state_of_an_object_goes_to_where_its_own_is(self):
+        own = {"shadow": [torch.zeros(2, device="meta"), torch.zeros(2)], "decay": 0.9}
+        come = {"shadow": [torch.ones(2), torch.ones(2)], "decay": 0.8, "more": torch.ones(1)}
+        moved = on_devices_of(own, come)
+        assert [each.device.type for each in moved["shadow"]] == ["meta", "cpu"]
+        assert (moved["decay"], moved["more"].device.type) == (0.8, "cpu")
+        assert on_devices_of({"shadow": [torch.zeros(2)] * 2}, come) is come

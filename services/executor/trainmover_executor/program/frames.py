@@ -98,6 +98,7 @@ def _is_standard(file: str) -> bool:
     return file.startswith(("<frozen", *_STANDARD)) and not _is_installed(file)
 
 
+@lru_cache(maxsize=4096)
 def _is_installed(file: str) -> bool:
     if file.startswith(_SITE) or any(folder in file for folder in _INSTALLED):
         return True

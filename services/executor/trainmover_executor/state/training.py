@@ -251,7 +251,7 @@ class TrainingState:
     def load_small(self, state: dict[str, Any]) -> None:
         """Put back what ``small`` returned."""
         for name, other in self.others.items():
-            other.load_state_dict(on_devices_of(other.state_dict(), state[name]))
+            other.load_state_dict(state[name])
             for scaler in _scalers_in(other):
                 # It notes outside of its state_dict that it unscaled an optimizer. In an aborted
                 # step update() does not come to clear that, and unscale_() would refuse the redo.
@@ -270,7 +270,7 @@ class TrainingState:
             _load_module(model, state)
         for optimizer, state in zip(self.optimizers, tree["optimizers"], strict=True):
             load_optimizer(optimizer, state)
-        self.load_small(tree["others"])
+        self.load_small(on_devices_of(self.small(), tree["others"]))
 
     def rest(self) -> dict[str, Any]:
         """What is left when the parameters and what optimizers keep of them is handed over."""
@@ -288,7 +288,7 @@ class TrainingState:
                 _assign_buffer(model, name, value)
         for optimizer, settings in zip(self.optimizers, tree["settings"], strict=True):
             load_settings(optimizer, settings)
-        self.load_small(tree["others"])
+        self.load_small(on_devices_of(self.small(), tree["others"]))
 
     def buffers(self) -> list[torch.Tensor]:
         """Live module buffers: what a forward pass may change besides gradients.

@@ -92,7 +92,8 @@ class StateUnits:
     def log_obstacle(self) -> str:
         """Why its steps cannot be taken again from their gradients; empty when they can."""
         scaled = any(
-            isinstance(other, torch.amp.GradScaler) for other in self._state.others.values()
+            isinstance(other, torch.amp.GradScaler) and other.is_enabled()
+            for other in self._state.others.values()
         )
         if name := self._in_two_places():
             return f"{name} has its memory in common with another parameter"

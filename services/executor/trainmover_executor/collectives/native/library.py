@@ -28,7 +28,8 @@ _GUARDS: Final = (
     "TORCH_NCCL_ENABLE_MONITORING",
     "TORCH_NCCL_DUMP_ON_TIMEOUT",
 )
-"""Threads of torch that end the process, or ask its store, when a peer is gone: it is survived."""
+"""Threads of torch that end the process when a peer is gone, which is survived here, or that ask
+the store, which is gone, for what another rank wants."""
 
 
 class Gloo:
@@ -73,7 +74,7 @@ class _OfThread(threading.local):
 class Nccl:
     """Collectives in the memory of GPUs.
 
-    Written from torch's interface and not validated: no machine with two GPUs was at hand.
+    Tried on one GPU that ranks share, with NCCL 2.30, in two planned moves; in no crash.
 
     Raises:
         ConfigError: This torch was built without NCCL.

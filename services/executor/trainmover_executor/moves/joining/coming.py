@@ -23,6 +23,7 @@ from trainmover_executor.position.position import Place, Position, WorkDone
 from trainmover_executor.position.results import Returned
 from trainmover_executor.program.values.large import is_whole
 from trainmover_executor.state.handing_over.follow import StateFollower
+from trainmover_executor.state.handing_over.transfer import Transferred
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import capture_rng
 from trainmover_executor.state.training import TrainingState
@@ -63,6 +64,7 @@ class Coming:
         arrived: The state that was handed over, kept while the program runs one more step.
         own_writes: What the program wrote to parameters since, where they came from a follower.
         nbytes: Bytes of state that came.
+        lent: Bytes of it that came from GPU memory to GPU memory.
         large: What has come of the giver's variables that is large, by its prints.
     """
 
@@ -85,8 +87,13 @@ class Coming:
         self.rest: dict[str, Any] = {}
         self.arrived: StepStart | None = None
         self.own_writes = OwnWrites()
-        self.nbytes = 0
+        self.nbytes = self.lent = 0
         self.large: dict[str, torch.Tensor] = {}
+
+    def count(self, received: Transferred) -> None:
+        """State has come."""
+        self.nbytes += received.nbytes
+        self.lent += received.lent
 
     @property
     def is_planned(self) -> bool:

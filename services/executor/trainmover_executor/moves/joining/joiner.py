@@ -317,7 +317,7 @@ class Joiner:
                 message, received = coming.follower.follow(
                     meanwhile=partial(keep_up, data, coming.told, seen)
                 )
-                coming.nbytes += received.nbytes
+                coming.count(received)
             else:
                 message, _ = receive_tree(
                     coming.link, epoch=coming.plan.epoch, live={}, first_timeout_s=_PATIENCE_S
@@ -357,6 +357,7 @@ class Joiner:
             epoch=plan.epoch,
             committed=committed,
             state_bytes=coming.nbytes,
+            lent_bytes=coming.lent,
             copied=copied,
         )
         self._coming = None
@@ -402,7 +403,7 @@ class Joiner:
         told = ("followed", "parted", "writes_between", "gradients", "zeroed")
         coming.rest = {name: tree.get(name) for name in told}
         coming.large = tree["large"]
-        coming.nbytes += received.nbytes
+        coming.count(received)
 
     def _inherit(self, coming: Coming) -> Moment:
         """Stand where the job stands, with the private state of the dead rank."""

@@ -20,7 +20,7 @@ import torch
 from trainmover.errors import ProtocolError
 from trainmover_executor.program.values.plain import PLAIN, is_tensor_of_program, list_of
 from trainmover_executor.program.values.trees import TAG, tree_of_tensor
-from trainmover_executor.state.packing.memory import bytes_of, flat_of, on_host
+from trainmover_executor.state.packing.memory import bytes_of, flat_of, on_host, words_on_device
 
 __all__ = [
     "LARGE",
@@ -111,14 +111,12 @@ def print_of(tensor: torch.Tensor) -> str:
     The 64-bit words are laid out as a square, of which the sums of rows and columns are hashed: two
     passes at the speed of memory, where a hash of all bytes takes ten times as long.
     """
-    flat = tensor.detach().reshape(-1)
-    if on_host(flat) or flat.nbytes % _WORD_BYTES or flat.storage_offset():
-        data = bytes_of(flat_of(flat))
+    rest = memoryview(b"")
+    words: Any = words_on_device(tensor)
+    if words is None:
+        data = bytes_of(flat_of(tensor))
         whole = len(data) - len(data) % _WORD_BYTES
-        words: Any = np.frombuffer(data[:whole], dtype=np.uint64)
-        rest = data[whole:]
-    else:  # what lies on a device is added up there
-        words, rest = flat.view(torch.int64), memoryview(b"")
+        words, rest = np.frombuffer(data[:whole], dtype=np.uint64), data[whole:]
     side = math.isqrt(len(words))
     square = words[: side * side].reshape(side, side)
     digest = hashlib.blake2b(rest, digest_size=16)

@@ -60,11 +60,13 @@ class Transferred:
         nbytes: Bytes of tensors.
         checksum: Over all tensors, in the order in which they moved; 0 when unchecked.
         in_place: Number of tensors received without a copy.
+        lent: Bytes of it that did not go over the link: from GPU memory to GPU memory.
     """
 
     nbytes: int
     checksum: int
     in_place: int = 0
+    lent: int = 0
 
 
 class _Channel:
@@ -262,6 +264,7 @@ def receive_tree(
         nbytes=sum(spec.nbytes for spec in specs),
         checksum=expected,
         in_place=sum(reused for _, reused in targets),
+        lent=sum(specs[index].nbytes for index in taken),
     )
     return decode(head.skeleton, tensors), received
 
@@ -277,6 +280,12 @@ class _Head:
 
 
 def _receive_head(link: Link, channel: _Channel, *, first_timeout_s: float) -> _Head:
+    """What the sender says first.
+
+    Raises:
+        StateCorruptError: It arrived damaged.
+        ProtocolError: It does not parse.
+    """
     size, checksum = channel.receive_ints(_TAG_SIZE, 2, timeout_s=first_timeout_s)
     if size > _HEAD_LIMIT_BYTES:
         raise StateCorruptError(f"rank {link.peer} describes its state in {size} bytes")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,12 @@ __all__ = [
     "flat_of",
     "on_devices_of",
     "on_host",
+    "words_on_device",
     "write_back",
 ]
+
+
+_WORD_BYTES: Final = 8
 
 
 def on_host(tensor: torch.Tensor) -> bool:
@@ -98,6 +102,18 @@ def bytes_of(flat: torch.Tensor) -> memoryview:
         return memoryview(bytearray())
     raw: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy()
     return raw.data
+
+
+def words_on_device(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The 64-bit words of ``tensor``, flat, for a device to add up; None where it must be staged.
+
+    Integers wrap on a GPU as they do on the host, so a sum has the same bits, in any order.
+    """
+    plain = tensor.detach()
+    if on_host(plain) or not plain.is_contiguous() or plain.nbytes % _WORD_BYTES:
+        return None
+    raw = plain.view(-1).view(torch.uint8)
+    return None if raw.storage_offset() % _WORD_BYTES else raw.view(torch.int64)
 
 
 class PieceBuffer:
