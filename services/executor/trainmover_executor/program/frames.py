@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import importlib.metadata
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
@@ -117,15 +117,14 @@ def _installed_in(folder: str) -> frozenset[str]:
     ``pip install --target`` does, for images and shared file systems: by their records (PEP 376,
     PEP 627) they are told from what a program has beside them.
     """
-    if not any(Path(folder).glob("*.dist-info")):
-        return frozenset()
-    files = (
-        file.parts[0].partition(".")[0]
-        for each in importlib.metadata.distributions(path=[folder])
-        for file in each.files or ()
-        if not file.parts[0].endswith((".dist-info", ".pth")) and file.parts[0] != ".."
-    )
-    return frozenset(files)
+    names = set()
+    for record in Path(folder).glob("*.dist-info/RECORD"):
+        # Not ``importlib.metadata``: since Python 3.12 it looks whether each of the files is there.
+        with contextlib.suppress(OSError):
+            for line in record.read_text(errors="replace").splitlines():
+                top = line.lstrip('"').partition("/")[0].partition(",")[0]
+                names.add(top.partition(".")[0])
+    return frozenset(names - {""})
 
 
 def modules_of_program() -> list[dict[str, Any]]:
