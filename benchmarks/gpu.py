@@ -175,6 +175,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="of the runs of ``pauses``")
     parser.add_argument("--json", action="store_true", help="one line instead of a readable form")
     options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("torch sees no GPU: install a CUDA build of it, or try this with --device cpu")
     device = torch.cuda.get_device_name(0) if options.device == "cuda" else "cpu"
     result: dict[str, Any] = {"device": device, "torch": torch.__version__}
     result |= {"rows": [], "failed": {}}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import time
 from pathlib import Path
 
 import pytest
-from tests.support.ranks import Nursery, RanksJob
+from tests.support.ranks import Nursery, Rank, RanksJob
 
 from trainmover.events.executor import PlanCommitted, StepProgress
+from trainmover.runtime import failpoints
 from trainmover_executor.messages.worker import Broke, Warmed
 
 pytestmark = pytest.mark.job
@@ -47,15 +50,39 @@ def test_a_leaver_that_is_released_ends_once_its_threads_have(
     with RanksJob(nursery, [SAVES, str(saved)], slots=2, folder=tmp_path) as job:
         standby, joiner = job.standby("spare", 1)
         standby.expect(Warmed)
-        leaver = job.ranks[1].process
         job.move(1, standby, joiner)
         standby.expect(PlanCommitted)
-        leaver.kill(signal.SIGTERM)  # as an agent does that was told to release the slot
-        assert leaver.wait(timeout_s=30).exit_code == 0
-        files = [*saved.glob(f"{leaver.pid}-*.pt")]
-        assert files
-        assert saved / f"{leaver.pid}--1.pt" not in files
-        assert {file.read_text() for file in files} == {"half whole"}
+        ended_when_released(job.ranks[1], saved)
+
+
+def test_a_leaver_that_is_released_at_once_ends_in_the_same_way(tmp_path: Path) -> None:
+    """The joiner has all that it needs: it may commit before the leaver has said so itself."""
+    saved, held = tmp_path / "saved", tmp_path / "held"
+    saved.mkdir()
+    rule = {"point": "leave.sent", "do": "hold", "path": str(held)}
+    (tmp_path / "rules.json").write_text(json.dumps([rule]))
+    nursery = Nursery(environment={failpoints.VARIABLE: str(tmp_path / "rules.json")})
+    with RanksJob(nursery, [SAVES, str(saved)], slots=2, folder=tmp_path) as job:
+        standby, joiner = job.standby("spare", 1)
+        standby.expect(Warmed)
+        job.move(1, standby, joiner)
+        deadline = time.monotonic() + 60
+        while not held.with_suffix(".reached").exists():
+            assert time.monotonic() < deadline, "the leaver did not hand over"
+            time.sleep(0.005)
+        ended_when_released(job.ranks[1], saved)
+    nursery.close()
+
+
+def ended_when_released(leaver: Rank, saved: Path) -> None:
+    """Do what an agent does that was told to release the slot."""
+    process = leaver.process
+    process.kill(signal.SIGTERM)
+    assert process.wait(timeout_s=30).exit_code == 0
+    files = [*saved.glob(f"{process.pid}-*.pt")]
+    assert files
+    assert saved / f"{process.pid}--1.pt" not in files
+    assert {file.read_text() for file in files} == {"half whole"}
 
 
 @pytest.mark.parametrize(

@@ -186,14 +186,16 @@ class Leaver:
             self.end()
             runtime.latch.trip(f"state hand-over to the joiner broke: {error}")
             return
-        runtime.reach("leave.sent")
         state_s = time.perf_counter() - started
-        if not lead.obstacle and not self._proved(lead):
-            log.warning("the joiner ended before its state could be compared", migration=plan.id)
-        # The joiner waits for the proof, and writes on behind what is in our files. Once the switch
-        # is reported, this process may be ended.
-        flush_files()
+        # The joiner has all that it needs: it may commit before this rank has said anything.
         with ends_when_released():
+            runtime.reach("leave.sent")
+            # The joiner waits for the proof, and writes on behind what is in our files.
+            flush_files()
+            if not lead.obstacle and not self._proved(lead):
+                log.warning(
+                    "the joiner ended before its state could be compared", migration=plan.id
+                )
             self._reports.switched(
                 plan,
                 {"state": state_s},
