@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 from trainmover.errors import ConfigError
-from trainmover_executor.feed.cycle import Cycle
+from trainmover_executor.feed.beside.cycle import Cycle
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
 

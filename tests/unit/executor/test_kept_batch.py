@@ -13,7 +13,7 @@ import torch
 
 from trainmover.errors import ConfigError
 from trainmover_executor.feed.batches.kept import BatchChangedError, Batches, KeptBatch
-from trainmover_executor.feed.cycle import Cycle
+from trainmover_executor.feed.beside.cycle import Cycle
 
 
 class Encoding(collections.UserDict[str, Any]):

@@ -124,6 +124,14 @@ class Case(NamedTuple):
     show: Callable[[Any], Any] = repr
 
 
+def powers():
+    for base in (2, 3):
+        value = 1
+        while value < 9:
+            yield value
+            value *= base
+
+
 COMES = {
     "a pydantic model": Case(Model, grown),
     "a dataclass": Case(Data, grown),
@@ -209,6 +217,8 @@ COMES = {
     "dictionaries behind each other": Case(
         lambda: collections.ChainMap({}, {"a": 1}), put("a", 2), dict
     ),
+    "a generator's expression": Case(lambda: (2 * each for each in range(9)), next, next),
+    "a generator": Case(powers, next, next),
 }
 
 IS_SAID = {
@@ -217,7 +227,9 @@ IS_SAID = {
     "an iterator backwards": Case(lambda: reversed([1, 2, 3]), next, next),
     "an iterator that counts": Case(lambda: enumerate([1, 2, 3]), next, next),
     "an iterator without an end": Case(lambda: itertools.cycle([1, 2, 3]), next, next),
-    "an iterator of a program's own": Case(lambda: (each for each in range(9)), next, next),
+    "an iterator of a program's own": Case(
+        lambda: (str(each) for each in map(int, "1234")), next, next
+    ),
     "an array of Python's": Case(lambda: array.array("d", [0]), lambda held: held.append(2.0)),
     "bytes that change": Case(lambda: bytearray(b"a"), lambda held: held.extend(b"b")),
     "an array with fields": Case(lambda: np.zeros(2, [("a", "i4"), ("b", "f8")]), put("a", 3)),

@@ -215,6 +215,10 @@ def _print_of_generator(value: types.GeneratorType[Any, Any, Any]) -> Any:
     frame = value.gi_frame
     if frame is None or value.gi_running:
         return None
+    if value.gi_suspended and is_program(
+        frame.f_globals.get("__name__", ""), value.gi_code.co_filename
+    ):
+        return object()  # it draws from something that does not show whether it was asked
     return frame.f_lasti, [id(each) for each in frame.f_locals.values()]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, TypeVar
 
 from trainmover.errors import ConfigError
 from trainmover_executor.feed.same_data import print_of, require_same
@@ -30,15 +31,36 @@ _FOLLOWS: Final = 10.0
 """Times as many batches are dropped where nobody waits: training goes on while a loader resumes,
 and one that resumes again and again never gets there."""
 
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
-def _source_of(loader: Any, *, replay: int) -> Source:
+
+def _reads(
+    method: Callable[Concatenate[Feed, _Arguments], _Result],
+) -> Callable[Concatenate[Feed, _Arguments], _Result]:
+    """Have ``Feed.is_reading`` say that a method runs, which may run the loader's code."""
+
+    @functools.wraps(method)
+    def reading(
+        feed: Feed, /, *arguments: _Arguments.args, **options: _Arguments.kwargs
+    ) -> _Result:
+        outside, Feed.is_reading = Feed.is_reading, True
+        try:
+            return method(feed, *arguments, **options)
+        finally:
+            Feed.is_reading = outside
+
+    return reading
+
+
+def _source_of(loader: Any, *, replay: int, apart: bool) -> Source:
     if resumes_itself(loader):
         return StatefulSource(loader)
     if is_map_style(loader):
-        return MapSource(loader)
+        return MapSource(loader, apart=apart)
     if is_sequence(loader):
         return SequenceSource(loader)
-    return DrawnSource(loader, replay=replay)
+    return DrawnSource(loader, replay=replay, apart=apart)
 
 
 class Feed:
@@ -50,10 +72,14 @@ class Feed:
         replay: First batches that are kept when ``loader`` can be iterated over only once, so that
             ``seek`` and ``rewind`` can go back to them: as many as there are shadow iterations.
         together: Give lists of so many batches, the last of a pass maybe shorter; None for batches.
+        apart: Passes over ``loader`` that others begin, or have begun, change nothing in this one.
 
     Attributes:
+        is_reading: Whether any feed is in the code of its loader.
         cost_s: Seconds spent in drawing batches that were dropped.
     """
+
+    is_reading: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -62,10 +88,11 @@ class Feed:
         epochs: int | None = None,
         replay: int = 0,
         together: int | None = None,
+        apart: bool = False,
     ) -> None:
         self._loader = loader
         self._together = together
-        self._source = _source_of(loader, replay=replay * (together or 1))
+        self._source = _source_of(loader, replay=replay * (together or 1), apart=apart)
         self._epochs = 1 if epochs is None else epochs
         self._sets_epoch = epochs is not None
         self._epoch = 0
@@ -92,6 +119,7 @@ class Feed:
         over = "" if dataset is None else f" over {type(dataset).__name__}"
         return type(self._loader).__name__ + over
 
+    @_reads
     def draw(self) -> tuple[bool, Any]:
         """(True, next batch), or (False, None) when the data is used up.
 
@@ -159,6 +187,7 @@ class Feed:
             "mark": self._source.mark() if self._begun else self._source.rest_mark(),
         }
 
+    @_reads
     def seek(self, position: dict[str, Any]) -> None:
         """Go to where ``position`` was taken, from what is prepared if that is not beyond it.
 
@@ -180,6 +209,11 @@ class Feed:
         self._print = position["print"]
         self._source.arrive(mark)
 
+    def recount(self, position: dict[str, Any]) -> None:
+        """Passes over the loader that were begun since ``position`` was taken begin again."""
+        self._source.recount(position["mark"])
+
+    @_reads
     def rewind(self) -> None:
         """Begin the data anew: a shadow iteration ran out of it."""
         self._source.end()
@@ -189,6 +223,7 @@ class Feed:
 
     # -- ahead of time ---------------------------------------------------------------------------
 
+    @_reads
     def approach(self, position: dict[str, Any], *, budget_s: float) -> bool:
         """Prepare a ``seek`` to ``position`` or a later one of the pass, for so many seconds.
 
@@ -212,6 +247,7 @@ class Feed:
                 self._set_epoch_of(position)
             return self._source.prepare(position["mark"], position["consumed"], until=until)
 
+    @_reads
     def preload(self, position: dict[str, Any], *, budget_s: float = _NO_LIMIT) -> bool:
         """Be at ``position`` and load what follows it, so that a ``seek`` to there finds it loaded.
 
@@ -288,6 +324,7 @@ class Feed:
             self._consumed += 1
         return True
 
+    @_reads
     def skip(self, steps: int) -> None:
         """Begin behind so many draws, across passes; before the first one.
 

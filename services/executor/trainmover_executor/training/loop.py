@@ -21,7 +21,6 @@ from trainmover_executor.checks.lookout import Lookout
 from trainmover_executor.checks.rank_own import RankOwn
 from trainmover_executor.decisions.effects import FirstVote, Starts
 from trainmover_executor.feed.batches.kept import Batches
-from trainmover_executor.feed.cycle import Cycle
 from trainmover_executor.moves.course_packing import result_of
 from trainmover_executor.moves.handover import Handover
 from trainmover_executor.position.moment import Moment
@@ -77,7 +76,6 @@ class TrainingLoop:
     Attributes:
         calls: The calls of ``session.steps`` that have begun and not ended.
         attempt: Where in its body the running step is.
-        cycles: What the program draws from besides.
     """
 
     def __init__(
@@ -110,7 +108,6 @@ class TrainingLoop:
         self._rank_own = RankOwn(handover.private_state, variables)
         self.costs = Costs(runtime)
         self.calls = OpenCalls()
-        self.cycles: list[Cycle] = []
         self._sites: dict[Any, int] = {}
         self._site: Any = None
         self._batches: dict[Any, Batches] = {}
@@ -331,6 +328,7 @@ class TrainingLoop:
     def begin(self, step: Step, frame: FrameType) -> None:
         """See ``Attempts.begin``."""
         self.calls.enter(frame)
+        self._runtime.drawers.in_body = True
         if self._runtime.sandboxed:
             self._shadow.begin(step, frame)
             return
@@ -351,7 +349,7 @@ class TrainingLoop:
                 self._start.restore()  # the second attempt begins with what this leaves
                 self._following.restored()
             self.variables.keep(frame)
-            self._forget_drawn()
+            self._runtime.drawers.forget()
             self._runtime.clock.step = self._handover.committed
             self._runtime.begin_step()
         done = self._sites.get(self._site, 0)
@@ -359,10 +357,6 @@ class TrainingLoop:
         self.attempt.begin(step, catches_up=catches_up)
         self._runtime.reach("step.begin")
         self._timing.attempt()
-
-    def _forget_drawn(self) -> None:
-        for cycle in self.cycles:
-            cycle.forget()
 
     def _take_back(self, step: Step, frame: FrameType) -> None:
         self._start.restore()
@@ -425,6 +419,7 @@ class TrainingLoop:
 
     def end(self, step: Step) -> bool:
         """See ``Attempts.end``."""
+        self._runtime.drawers.in_body = False
         self.batches.look(step.kept)
         if self._runtime.sandboxed:
             return self._shadow.end(step)
@@ -486,7 +481,7 @@ class TrainingLoop:
                 complete, result = self._between.attempt(work, frame, here, accumulates=accumulates)
             if complete is not None:
                 self._following.worked()
-                self._forget_drawn()
+                self._runtime.drawers.forget()
                 self._note_passed(complete)
                 return result  # type: ignore[no-any-return]
 

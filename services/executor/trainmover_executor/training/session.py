@@ -17,7 +17,7 @@ from trainmover_executor.checks.portable import check_state, register
 from trainmover_executor.checks.strangers import refuse_strange_steps
 from trainmover_executor.collectives.process_group import BACKEND
 from trainmover_executor.feed import Feed
-from trainmover_executor.feed.cycle import Cycle
+from trainmover_executor.feed.beside.cycle import Cycle
 from trainmover_executor.moves.checkpoint import CheckpointHook, CheckpointKeeper
 from trainmover_executor.moves.handover import Handover
 from trainmover_executor.moves.private_state import PrivateStateKeeper
@@ -265,7 +265,7 @@ class Session:
         For programs that read several loaders in a step. Its place in the data is part of the
         state: an aborted step draws the same batches again, and a joiner goes on where the rank
         that it replaces was. Each pass is begun with ``set_epoch``, where the loader's sampler has
-        it. An iterator of the loader itself, ``iter(loader)``, has none of this.
+        it. ``iter(loader)`` of a torch DataLoader is carried likewise, and ends with the data.
 
         Example:
             >>> unlabelled = session.cycle(unlabelled_loader)
@@ -281,7 +281,7 @@ class Session:
         """
         self._variables.ignore(loader)
         cycle = Cycle(loader, replay=SHADOW_ITERATIONS if self._runtime.sandboxed else 0)
-        self._loop.cycles.append(cycle)
+        self._runtime.drawers.add(cycle)
         return cycle
 
     # -- the loop --------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed import distributed_c10d
 
 from trainmover.tracing import observe
+from trainmover_executor.feed.beside.passes import carry_passes
 from trainmover_executor.messages.worker import Broke, WorkerSpec
 from trainmover_executor.worker.adapters.checkpoints import adapt_checkpoints
 from trainmover_executor.worker.adapters.ending import end_program
@@ -57,6 +58,7 @@ def main(spec: WorkerSpec) -> NoReturn:
     runtime.start()
     refuse_backends()
     refuse_join()
+    carry_passes(runtime.drawers)
     store = _private_store()
     status = _run_program(spec)
     if not runtime.sandboxed:

@@ -36,6 +36,7 @@ from trainmover_executor.collectives.saves import BackgroundSaves
 from trainmover_executor.decisions.effects import Joins, Recovers, Switched
 from trainmover_executor.decisions.shell import RankDecisions
 from trainmover_executor.decisions.state import WorkerState
+from trainmover_executor.feed.beside.drawer import Drawers
 from trainmover_executor.messages.worker import Done, WorkerSpec
 from trainmover_executor.worker.control_thread import ControlThread
 from trainmover_executor.worker.launched import advice, command_of
@@ -87,6 +88,7 @@ class Runtime:
         fatal: Why the program must not go on, where that was found out when no error could be
             raised; empty while there is no such reason.
         saves: Checkpoints that are written in the background.
+        drawers: What the program draws from besides ``session.steps``.
         places: Where this rank is, for the standbys of the same rank; at one of them, where the
             active rank is.
     """
@@ -111,6 +113,7 @@ class Runtime:
         self._recording = Recording()
         self._replay = Replay(self._recording)
         self.saves = BackgroundSaves()
+        self.drawers = Drawers()
         self.places = Places()
         self._choice = choice_of(os.environ)
         self._on_promotion: list[Callable[[], None]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.dataloader import _DatasetKind
@@ -27,6 +27,9 @@ from trainmover_executor.state.packing.portable import pack_tree
 
 __all__ = ["DrawnSource"]
 
+_TOLD: Final = ("now", "changes", "begun")
+"""What a mark says of the place, besides of the pass."""
+
 
 class DrawnSource:
     """Reads what can only be read in order.
@@ -34,6 +37,7 @@ class DrawnSource:
     Args:
         loader: Any iterable of batches.
         replay: First batches that are kept when it can be iterated over only once.
+        apart: See ``Feed``; workers that outlive a pass count all passes nevertheless.
     """
 
     how: How = "draw"
@@ -42,16 +46,15 @@ class DrawnSource:
     loads_ahead = False
     unloaded = 0
 
-    def __init__(self, loader: Any, *, replay: int) -> None:
+    def __init__(self, loader: Any, *, replay: int, apart: bool = False) -> None:
         self._loader = loader
-        self._workers = (
-            _Workers(loader, pass_seed_of(loader)) if _loads_in_workers(loader) else None
-        )
+        is_alone = apart and not getattr(loader, "persistent_workers", False)
+        self._seed = PassSeed() if is_alone else pass_seed_of(loader)
+        self._workers = _Workers(loader, self._seed) if _loads_in_workers(loader) else None
         self._iterator: Iterator[Any] | None = None
         self._stream: Stream | None = None
         self._mark: dict[str, Any] = {}
         self._owned: dict[str, Any] = {}
-        self._seed = pass_seed_of(loader)
         self._tape = _Tape(loader, keep=replay) if _is_one_shot(loader) else None
         # One that can be iterated over only once goes on from where it is.
         self._attributes = attributes_of(loader) if self._tape is None else Attributes(tuple)
@@ -114,7 +117,8 @@ class DrawnSource:
     def mark(self) -> dict[str, Any]:
         """See ``Source``."""
         now = owned.capture(self._owned)
-        return {**self._mark, "now": now, "changes": self._changes.told}
+        told = {"now": now, "changes": self._changes.told, "begun": self._seed.passes}
+        return {**self._mark, **told}
 
     def goes_on(self, mark: dict[str, Any]) -> bool:
         """See ``Source``."""
@@ -154,7 +158,7 @@ class DrawnSource:
         del at
         if self._tape is not None:
             self._tape.rewind()
-        self._mark = {key: each for key, each in mark.items() if key not in {"now", "changes"}}
+        self._mark = {key: each for key, each in mark.items() if key not in _TOLD}
         self._seed.passes = mark["passes"]
         owned.restore(self._find(), mark["owned"])
         self._attributes.load(mark.get("attributes", {}))
@@ -181,6 +185,11 @@ class DrawnSource:
     def arrive(self, mark: dict[str, Any]) -> None:
         """See ``Source``."""
         owned.restore(self._owned, mark["now"])
+        self.recount(mark)
+
+    def recount(self, mark: dict[str, Any]) -> None:
+        """See ``Source``."""
+        self._seed.passes = mark.get("begun", mark["passes"])
 
     def _find(self) -> dict[str, Any]:
         if self._workers is None:

@@ -48,14 +48,18 @@ class MapSource:
 
     Args:
         loader: The loader.
+        apart: See ``Feed``; workers that outlive a pass count all passes nevertheless.
     """
 
     how: How = "index"
     follows = False
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
+    def __init__(self, loader: DataLoader[Any], *, apart: bool = False) -> None:
         self._loader = loader
-        self._indices = _indices.setdefault(loader, Indices(loader))
+        is_alone = apart and not loader.persistent_workers
+        self._indices = (
+            Indices(loader) if is_alone else _indices.setdefault(loader, Indices(loader))
+        )
         self._generator = loader.generator
         self.loads_ahead = loader.num_workers > 0
         self.unloaded = 0
@@ -124,7 +128,8 @@ class MapSource:
     def mark(self) -> dict[str, Any]:
         """See ``Source``."""
         assert self._spare is not None  # noqa: S101 - a pass was begun
-        return {**self._spare.mark, "now": owned.capture(self._owned)}
+        now = owned.capture(self._owned)
+        return {**self._spare.mark, "now": now, "begun": self._indices.passes}
 
     def goes_on(self, mark: dict[str, Any]) -> bool:
         """See ``Source``."""
@@ -165,6 +170,11 @@ class MapSource:
     def arrive(self, mark: dict[str, Any]) -> None:
         """See ``Source``."""
         owned.restore(self._owned, mark["now"])
+        self.recount(mark)
+
+    def recount(self, mark: dict[str, Any]) -> None:
+        """See ``Source``."""
+        self._indices.passes = mark.get("begun", mark["passes"])
 
     def _near(self, mark: dict[str, Any], at: int) -> IndexPass:
         """The pass of ``mark``, not beyond ``at`` index batches."""

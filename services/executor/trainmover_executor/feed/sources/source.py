@@ -120,3 +120,6 @@ class Source(Protocol):
 
     def arrive(self, mark: dict[str, Any]) -> None:
         """The pass is where ``mark`` was taken: put back what loading has changed there."""
+
+    def recount(self, mark: dict[str, Any]) -> None:
+        """As many passes count as begun as when ``mark`` was taken: others are to begin again."""

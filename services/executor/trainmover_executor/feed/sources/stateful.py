@@ -288,6 +288,9 @@ class StatefulSource:
         """See ``Source``."""
         owned.restore(self._owned, mark["now"])
 
+    def recount(self, mark: dict[str, Any]) -> None:
+        """See ``Source``: what a pass is seeded with comes with the loader's state."""
+
 
 def _indices_of(loader: Any) -> Indices | None:
     """What makes the passes of a sampler without a state again; None where it has one.

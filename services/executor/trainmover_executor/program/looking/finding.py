@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType, ModuleType
+from types import FrameType, GeneratorType, ModuleType
 from typing import Any, Final
 
 import torch
@@ -39,7 +39,7 @@ from trainmover_executor.program.looking.parts import (
     nowhere,
     parts_of,
 )
-from trainmover_executor.program.looking.shapes import Kind, Members, entries_of
+from trainmover_executor.program.looking.shapes import Kind, Members, Suspended, entries_of
 from trainmover_executor.program.looking.still import StillModule
 from trainmover_executor.program.values.kinds.derived import base_of
 from trainmover_executor.program.values.kinds.named import CODE, is_named, name_of
@@ -239,6 +239,8 @@ class Finder:
         mine = is_made_by_script(value if isinstance(value, type) else kind)
         if mine and not isinstance(value, type) and base_of(kind) is None and name_of(kind):
             yield Variable(f"{path}{Kind.MARK}", Kind(value), put)
+        if kind is GeneratorType:
+            yield Variable(f"{path}{Suspended.MARK}", Suspended(value), put)
         deeper = depth + (1 if mine else _STEP_IN_LIBRARIES)
         for name, member, setter in parts:
             yield from self._visit(member, f"{path}.{name}", setter, seen, deeper)

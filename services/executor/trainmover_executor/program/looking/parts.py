@@ -21,6 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from trainmover_executor.program.frames import is_of_script, is_program
+from trainmover_executor.program.looking.generators import is_carried, parts_of_generator
 from trainmover_executor.program.values.plain import (
     CONTAINERS,
     is_changeable,
@@ -118,7 +119,7 @@ def _parts_of(value: Any) -> Iterable[Part] | None:
         return _with_classes(value, value.__bases__) if is_own(value) else ()
     kind = type(value)
     if not is_own(kind):  # type: ignore[arg-type]
-        return None
+        return parts_of_generator(value) if is_carried(value) else None
     slots = slots_of(kind)  # type: ignore[arg-type] # classes are hashable
     return _with_classes(value, ()) if slots or hasattr(value, "__dict__") else None
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import abc
 import collections
+import types
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Final
 
 import torch
 
+from trainmover_executor.program.looking.generators import Call, move_to, place_of
 from trainmover_executor.program.looking.parts import set_attribute
 from trainmover_executor.program.values.kinds.derived import (
     attributes_of,
@@ -28,7 +30,7 @@ from trainmover_executor.program.values.plain import is_plain
 from trainmover_executor.program.values.restored import restored
 from trainmover_executor.program.values.trees import TAG, portable
 
-__all__ = ["SHAPES", "Kind", "Members", "Shape", "bare", "entries_of"]
+__all__ = ["SHAPES", "Kind", "Members", "Shape", "Suspended", "bare", "entries_of"]
 
 Contents = Mapping[str, torch.Tensor]
 """Large tensors that came from another process, by their prints."""
@@ -157,6 +159,49 @@ class Kind(Shape):
         return here if made is _ABSENT else made
 
 
+class Suspended(Shape):
+    """At which of its ``yield`` a generator stands."""
+
+    MARK = "(yield)"
+
+    def __init__(self, of: Any) -> None:
+        super().__init__(of)
+        self._at = place_of(of)
+        self._ended = of.gi_frame is None
+        self._call = None if self._ended or self._at is not None else Call(of)
+
+    def tree(self) -> dict[str, Any]:
+        """The place in its code; None before it was begun and behind its end."""
+        return {TAG: "yield", "at": self._at, "ended": self._ended}
+
+    def put_back(self) -> None:
+        """Have it stand where it stood when this was made.
+
+        Raises:
+            ProtocolError: It cannot be moved there.
+        """
+        if self._call is not None and place_of(self.of) is not None:
+            self.of = self._call.again(self.of)
+        move_to(self.of, self._at, name=self.of.__qualname__)
+
+    @classmethod
+    def like(
+        cls, tree: dict[str, Any], here: Any, values: Mapping[str, Any], path: str, large: Contents
+    ) -> Any:
+        """``here``, moved to that place.
+
+        Raises:
+            ProtocolError: It cannot be moved there.
+        """
+        del values, large
+        if isinstance(here, types.GeneratorType):
+            if tree["ended"]:
+                here.close()
+            else:
+                move_to(here, tree["at"], name=path)
+        return here
+
+
 _CHANGEABLE: Final = (dict, list, collections.deque)
 _TENSOR: Final = "tensor"
 _ABSENT: Final = object()
@@ -165,12 +210,14 @@ _ABSENT: Final = object()
 A standby whose program found None in its place would end, where the program reads it.
 """
 
-SHAPES: Final[tuple[type[Shape], ...]] = (Members, Kind)
+SHAPES: Final[tuple[type[Shape], ...]] = (Members, Kind, Suspended)
 
 
 def bare(path: str) -> str:
     """The path of the variable whose shape ``path`` tells."""
-    return path.removesuffix(Members.MARK).removesuffix(Kind.MARK)
+    for shape in SHAPES:
+        path = path.removesuffix(shape.MARK)
+    return path
 
 
 def entries_of(container: Any) -> list[tuple[Any, Any]]:

@@ -1,0 +1,286 @@
+"""Iterators over loaders that a program begins by itself: told, gone to, and put back."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from trainmover.errors import ProtocolError
+from trainmover_executor.feed.beside.drawer import Drawers
+from trainmover_executor.feed.beside.passes import Pass, carry_passes
+from trainmover_executor.feed.feed import Feed
+from trainmover_executor.program.looking import finding
+from trainmover_executor.program.variables import LoopVariables
+from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
+
+
+@pytest.fixture(autouse=True)
+def drawers(monkeypatch):
+    monkeypatch.setattr(finding, "program_frames", lambda frame: [frame])  # not those of pytest
+    monkeypatch.setattr(DataLoader, "__iter__", DataLoader.__iter__)
+    drawers = Drawers()
+    carry_passes(drawers)
+    drawers.in_body = True
+    return drawers
+
+
+def loader_of(length=10):
+    return DataLoader(TensorDataset(torch.arange(length)), batch_size=2, shuffle=True)
+
+
+def of_one_rank(length=12):
+    data = TensorDataset(torch.arange(length))
+    return DataLoader(
+        data, batch_size=2, sampler=DistributedSampler(data, num_replicas=2, rank=1, seed=4)
+    )
+
+
+class Again:
+    """An iterator that the program begins anew when it ends."""
+
+    def __init__(self, begin):
+        self.begin = begin
+        self.passes = 0
+        self.iterator = begin()
+
+    def __next__(self):
+        try:
+            return next(self.iterator)
+        except StopIteration:
+            self.passes += 1
+            self.iterator = self.begin()
+            return next(self.iterator)
+
+
+def again():
+    loader = loader_of()
+    return Again(lambda: iter(loader))
+
+
+def pairs():
+    one, other = loader_of(), of_one_rank()
+    return Again(lambda: zip(one, other, strict=False))
+
+
+def endless():
+    def batches(loader):
+        epoch = 0
+        while True:
+            loader.sampler.set_epoch(epoch)
+            for batch in loader:
+                yield batch, epoch
+            epoch += 1
+
+    return batches(of_one_rank())
+
+
+def delegating():
+    def batches(loader):
+        while True:
+            yield from loader
+
+    def halves(loader):
+        for (batch,) in batches(loader):
+            yield batch / 2
+
+    return halves(loader_of())
+
+
+def of_expressions():
+    long = loader_of(400)
+    return (2 * batch + 1 for (batch,) in long)
+
+
+def in_epochs():
+    def batches(loader, *, epochs):
+        for epoch in epochs:
+            loader.sampler.set_epoch(epoch)
+            yield from loader
+
+    return batches(of_one_rank(), epochs=range(100))
+
+
+def in_counted_epochs():
+    def batches(loader):
+        for epoch in itertools.count():
+            loader.sampler.set_epoch(epoch)
+            yield from loader
+
+    return batches(of_one_rank())
+
+
+def of_no_loader():
+    def rates(base):
+        at = 0
+        while True:
+            at += 1
+            yield base / at
+
+    return rates(8.0)
+
+
+ENDLESS = [again, pairs, endless, delegating, of_expressions, of_no_loader]
+ALL = [*ENDLESS, in_epochs, in_counted_epochs]
+
+
+def numbers(value):
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    return [*map(numbers, value)] if isinstance(value, list | tuple) else value
+
+
+def draw(source, count):
+    return [numbers(next(source)) for _ in range(count)]
+
+
+def elsewhere(tree):
+    return unpack_tree(pack_tree(tree))
+
+
+def program(make, *, seed=1, drawn, take=None):
+    """A process that draws, tells or takes over where it stands, and draws on.
+
+    Returns:
+        Where it stood, for another one, and what it drew from there.
+    """
+    torch.manual_seed(seed)
+    variables = LoopVariables([])
+    source = make()
+    variables.changed(sys._getframe())
+    draw(source, drawn)
+    told, rng = elsewhere(variables.changed(sys._getframe())), torch.get_rng_state()
+    if take is not None:
+        tree, rng = take
+        assert variables.load(tree, sys._getframe()) == []
+        torch.set_rng_state(rng)
+    return (told, rng), draw(source, 12)
+
+
+@pytest.mark.parametrize("make", ALL)
+@pytest.mark.parametrize("drawn", [1, 5])
+def test_another_process_goes_on_from_there(make, drawn):
+    there, expected = program(make, drawn=drawn)
+    assert program(make, seed=2, drawn=1, take=there)[1] == expected
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_one_that_was_not_begun_is_begun(make):
+    there, expected = program(make, drawn=4)
+    assert program(make, seed=2, drawn=0, take=there)[1] == expected
+
+
+@pytest.mark.parametrize("make", ENDLESS)
+def test_one_that_has_drawn_more_goes_back(make):
+    there, expected = program(make, drawn=1)
+    assert program(make, seed=2, drawn=8, take=there)[1] == expected
+
+
+def disturbed(make, drawers, *, drawn, counts, again):
+    """A process whose bodies draw ``counts`` batches, and are done again ``again`` times."""
+    torch.manual_seed(1)
+    variables = LoopVariables([])
+    source = make()
+    variables.changed(sys._getframe())
+    seen = draw(source, drawn)
+    for count in counts:
+        drawers.forget()
+        variables.keep(sys._getframe())
+        rng = torch.get_rng_state()
+        for _ in range(again):
+            draw(source, count)
+            variables.put_back(sys._getframe())
+            torch.set_rng_state(rng)
+        seen += draw(source, count)
+    return seen
+
+
+@pytest.mark.parametrize("make", ALL)
+@pytest.mark.parametrize("drawn", [0, 4, 5])
+@pytest.mark.parametrize("counts", [(1, 2, 3), (6, 2)])
+def test_bodies_that_are_done_again_draw_the_same(make, drawn, counts, drawers):
+    expected = disturbed(make, drawers, drawn=drawn, counts=counts, again=0)
+    assert disturbed(make, drawers, drawn=drawn, counts=counts, again=1) == expected
+    assert disturbed(make, drawers, drawn=drawn, counts=counts, again=2) == expected
+
+
+def test_a_generator_at_another_yield_is_said():
+    def source():
+        yield from range(20)
+        yield 20
+        yield 21
+
+    there, _ = program(source, drawn=1)
+    with pytest.raises(ProtocolError, match="stands at another 'yield'"):
+        program(source, drawn=21, take=there)
+
+
+class TestWhoGetsOne:
+    def test_iter_and_generators_do(self):
+        loader = loader_of()
+        assert type(iter(loader)) is Pass
+        assert len(iter(loader)) == len(loader)
+        assert type(next(each for each in [iter(loader)])) is Pass
+        assert type((batch for batch in loader).gi_frame.f_locals[".0"]) is Pass
+
+    def test_loops_do_not(self, drawers):
+        loader = loader_of()
+        for _ in loader:
+            pass
+        for _, _ in enumerate(loader):
+            pass
+        assert len([batch for batch in loader]) == 5  # noqa: C416 - a loop
+        assert len(list(loader)) == 5
+        assert len(drawers._all) == 0
+
+    def test_other_threads_do_not(self):
+        loader, got = loader_of(), []
+        thread = threading.Thread(target=lambda: got.append(iter(loader)))
+        thread.start()
+        thread.join()
+        assert isinstance(got[0], _BaseDataLoaderIter)
+
+    def test_a_loader_of_the_programs_own_does_not_while_the_loop_reads_it(self, drawers):
+        class Halves:
+            def __iter__(self):
+                for (batch,) in loader:
+                    yield batch / 2
+
+        loader = loader_of()
+        feed = Feed(Halves())
+        assert [feed.draw()[0] for _ in range(6)] == [True] * 5 + [False]
+        assert len(drawers._all) == 0
+
+    def test_one_that_the_loop_draws_from_is_left_to_it(self):
+        class Prefetcher:
+            def __init__(self):
+                self.batches = iter(loader)
+
+            def __iter__(self):
+                return self
+
+            def __next__(self):
+                return next(self.batches)
+
+        loader = loader_of()
+        prefetcher = Prefetcher()
+        feed = Feed(prefetcher)
+        feed.draw()
+        place = prefetcher.batches.position()
+        second = numbers(feed.draw()[1])
+        prefetcher.batches.seek(place)
+        assert numbers(feed.draw()[1]) != second
+
+    def test_batches_are_kept_in_bodies_only(self, drawers):
+        loader = loader_of()
+        batches = iter(loader)
+        next(batches)
+        assert len(batches._drawn) == 1
+        drawers.in_body = False
+        next(batches)
+        assert len(batches._drawn) == 1
