@@ -18,8 +18,8 @@ def infinite(loader):
     epoch = 0
     while True:
         loader.sampler.set_epoch(epoch)
-        for batch in loader:
-            yield batch
+        for x, _ in loader:
+            yield x
         epoch += 1
 
 
@@ -39,7 +39,7 @@ noise = forever(DataLoader(torch.randn(44, 4), batch_size=4, shuffle=True))
 for step in session.steps(range(90)):
     with step:
         for _ in range(2):
-            x, _ = next(real)
+            x = next(real)
             fake = maker(next(noise)).detach()
             loss = critic(fake).mean() - critic(x).mean()
             critic_step.zero_grad()

@@ -1,4 +1,4 @@
-"""FixMatch as people write it: two iterators over loaders of their own, begun anew when they end."""
+"""FixMatch as people write it: two iterators over loaders, begun anew when they end."""
 
 import torch
 import torch.distributed as dist

@@ -148,7 +148,7 @@ def _outlasts(code: CodeType, at: int) -> bool:
     if code.co_flags & inspect.CO_GENERATOR:
         return True
     instructions = list(dis.get_instructions(code))
-    index = next(i for i, each in enumerate(instructions) if each.offset == at)
+    index = next((i for i, each in enumerate(instructions) if each.offset == at), 0)
     here = instructions[index]
     if here.opname == _FOR:
         inner = [each.argval for each in instructions[:index] if isinstance(each.argval, CodeType)]
