@@ -186,6 +186,8 @@ CATALOGUE = {
     "endless": Program(90),
     "drawn_generators": Program(90, usual=False),
     "zipped": Program(90, between=True, usual=False),
+    "one_iterator": Program(90, ends=(30, 60)),
+    "batch_ahead": Program(93, ends=(31, 62), usual=False),
     "points": Program(90, usual=False),
     "bucket_views": Program(90, ends=(30, 60)),
     "long_sampler": Program(84, ends=(12, 36)),

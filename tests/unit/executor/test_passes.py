@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import random
 import sys
 import threading
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainmover.errors import ProtocolError
@@ -284,3 +285,93 @@ class TestWhoGetsOne:
         drawers.in_body = False
         next(batches)
         assert len(batches._drawn) == 1
+
+
+class Over:
+    """A sampler that goes over another one again and again."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __iter__(self):
+        while True:
+            yield from iter(self.sampler)
+
+
+class OneIterator(DataLoader):
+    """A loader whose workers live as long as it does: all epochs are drawn from one iterator."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        object.__setattr__(self, "batch_sampler", Over(self.batch_sampler))
+        self.iterator = super().__iter__()
+
+    def __len__(self):
+        return len(self.batch_sampler.sampler)
+
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+
+class Augmented(Dataset):
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        return index + torch.rand(())
+
+
+def one_iterator(workers):
+    torch.manual_seed(1)
+    sampler = DistributedSampler(Augmented(), num_replicas=1, rank=0)
+    return OneIterator(Augmented(), batch_size=4, sampler=sampler, num_workers=workers)
+
+
+@pytest.fixture
+def loaders():
+    """Ends their workers: the garbage collector takes ten seconds for each."""
+    loaders = []
+    yield loaders
+    for each in loaders:
+        each.iterator._feed.rewind()
+
+
+def epochs_of(loader, *, first=0, feed=None):
+    """(feed, batch) of four epochs, from where ``feed`` is in epoch number ``first``."""
+    for epoch in range(first, 4):
+        loader.batch_sampler.sampler.sampler.set_epoch(epoch)
+        feed = feed if feed is not None and epoch == first else Feed(loader)
+        while (drawn := feed.draw())[0]:
+            yield epoch, feed, numbers(drawn[1])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("drawn", [2, 5, 6, 8, 13])
+def test_a_loader_with_one_iterator_for_all_epochs(workers, drawn, loaders):
+    loaders += [one_iterator(workers), one_iterator(workers)]
+    torch.manual_seed(1)
+    ours, loader = loaders
+    job = epochs_of(ours)
+    *_, (epoch, feed, _) = itertools.islice(job, drawn)
+    place, rng = elsewhere(feed.position()), torch.get_rng_state()
+    expected = [batch for _, _, batch in job]
+    torch.manual_seed(2)
+    shadow = Feed(loader)
+    for _ in range(3):
+        shadow.draw()
+    joiner = Feed(loader)
+    joiner.seek(place)
+    torch.set_rng_state(rng)
+    rest = [batch for _, _, batch in epochs_of(loader, first=epoch, feed=joiner)]
+    assert rest == expected
+
+
+def test_workers_draw_alike_where_nothing_but_torch_was_seeded(loaders):
+    def first(seed):
+        loader = one_iterator(1)
+        loaders.append(loader)
+        random.seed(seed)
+        return numbers(next(iter(loader)))
+
+    assert first(1) == first(2)

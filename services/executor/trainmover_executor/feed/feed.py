@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Concatenate, Final, ParamSpec, TypeVar
 from trainmover.errors import ConfigError
 from trainmover_executor.feed.same_data import print_of, require_same
 from trainmover_executor.feed.sources.drawn import DrawnSource
-from trainmover_executor.feed.sources.map_style import MapSource, is_map_style
+from trainmover_executor.feed.sources.map_style import MapSource, has_map_style_data, is_map_style
 from trainmover_executor.feed.sources.sequence import SequenceSource, is_sequence
 from trainmover_executor.feed.sources.source import DataEndedError, How, Source
 from trainmover_executor.feed.sources.stateful import StatefulSource, resumes_itself
@@ -56,7 +56,7 @@ def _reads(
 def _source_of(loader: Any, *, replay: int, apart: bool) -> Source:
     if resumes_itself(loader):
         return StatefulSource(loader)
-    if is_map_style(loader):
+    if is_map_style(loader) or (apart and has_map_style_data(loader)):
         return MapSource(loader, apart=apart)
     if is_sequence(loader):
         return SequenceSource(loader)

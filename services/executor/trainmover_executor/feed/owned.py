@@ -1,4 +1,7 @@
-"""Generator objects that belong to a loader: found through attributes, kept as portable trees."""
+"""What belongs to a loader and has a place: generator objects, and passes that it draws from.
+
+They are found through attributes, and kept as portable trees.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import structlog
 import torch
 
 from trainmover_executor.feed.seeds import mix
+from trainmover_executor.program.values.plain import Positioned
 
 __all__ = ["capture", "find", "reseed", "restore"]
 
@@ -24,6 +28,7 @@ _KINDS: Final = (
     np.random.RandomState,
     np.random.BitGenerator,
     random.Random,
+    Positioned,
 )
 _CLOSED: Final = (
     type,
@@ -97,6 +102,8 @@ def _state_of(generator: Any) -> Any:
         return _portable(generator.get_state(legacy=False))
     if isinstance(generator, np.random.BitGenerator):
         return _portable(generator.state)
+    if isinstance(generator, Positioned):
+        return generator.place()
     version, words, gauss = generator.getstate()
     return {"version": version, "words": array("I", words).tobytes(), "gauss": gauss}
 
@@ -119,6 +126,8 @@ def _put(generator: Any, state: Any) -> None:
         generator.set_state(_own(state))
     elif isinstance(generator, np.random.BitGenerator):
         generator.state = _own(state)
+    elif isinstance(generator, Positioned):
+        generator.go_to(state)
     else:
         words = tuple(array("I", state["words"]))
         generator.setstate((state["version"], words, state["gauss"]))
@@ -152,5 +161,5 @@ def reseed(found: Mapping[str, Any], seed: int) -> None:
             generator.set_state(np.random.RandomState(np.random.MT19937(own)).get_state())
         elif isinstance(generator, np.random.BitGenerator):
             generator.state = type(generator)(own).state
-        else:
+        elif not isinstance(generator, Positioned):
             generator.seed(own)

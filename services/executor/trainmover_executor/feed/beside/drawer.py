@@ -73,22 +73,30 @@ class Drawer(Positioned, Iterator[Any]):
 
     def position(self) -> dict[str, Any]:
         """See ``Positioned``."""
-        return self.again[0].before if self.again else self._feed.position()
+        return self.place()
 
     def seek(self, position: dict[str, Any]) -> None:
+        """See ``Positioned``."""
+        self.go_to(position)
+
+    def place(self) -> dict[str, Any]:
+        """See ``Positioned``."""
+        return self.again[0].before if self.again else self._feed.position()
+
+    def go_to(self, place: dict[str, Any]) -> None:
         """See ``Positioned``: what was drawn since ``forget`` is given again as it was."""
-        if equal(self.position(), position):
+        if equal(self.place(), place):
             return
         for at, drawn in enumerate(self._drawn):
-            if equal(drawn.before, position):
+            if equal(drawn.before, place):
                 self.again.extendleft(reversed(self._drawn[at:]))
                 del self._drawn[at:]
-                self._feed.recount(position)
+                self._feed.recount(place)
                 return
         self._drawn.clear()
         self.again.clear()
         rng = capture_rng()
-        self._feed.seek(position)
+        self._feed.seek(place)
         restore_rng(rng)
 
     def forget(self) -> None:

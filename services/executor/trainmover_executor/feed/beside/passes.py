@@ -21,15 +21,15 @@ from torch.utils.data import DataLoader
 
 from trainmover_executor.feed.beside.drawer import Drawer, Drawers, Drawn
 from trainmover_executor.feed.feed import Feed
+from trainmover_executor.feed.sources.map_style import has_map_style_data
 from trainmover_executor.program.frames import is_called_by_script
 
 __all__ = ["Pass", "carry_passes"]
 
 _FOR: Final = "GET_ITER"
-_LOADS: Final = ("LOAD_GLOBAL", "LOAD_NAME")
 _CALLED: Final = ("PRECALL", "CALL")
-_KEPT: Final = ("iter", "zip")
-"""Functions of Python whose result stands in a variable, mostly."""
+_KEPT: Final = ("iter", "zip", "__iter__")
+"""Functions whose result stands in a variable, mostly."""
 
 
 class Pass(Drawer):
@@ -70,18 +70,18 @@ class Pass(Drawer):
 
     def position(self) -> dict[str, Any]:
         """See ``Drawer``."""
-        return {"follows": True} if self._follows_loop else super().position()
+        return {"follows": True} if self._follows_loop else self.place()
 
     def seek(self, position: dict[str, Any]) -> None:
         """See ``Drawer``."""
         if "follows" in position:
             self._follows_loop = True
         if not self._follows_loop:
-            super().seek(position)
+            self.go_to(position)
 
     def restart(self) -> None:
         """Go back to where it was begun."""
-        self.seek(self._beginning)
+        self.go_to(self._beginning)
 
     def become(self, other: Pass) -> None:
         """Go on as ``other``, in whose place it is: a generator's loop cannot be given another."""
@@ -91,7 +91,7 @@ class Pass(Drawer):
         """Give what ``other`` would, and all that the body drew behind it, as one pass."""
         if other.again is self.again:
             return  # they were made one when the body was done again before
-        place = other.position()
+        place = other.place()
         drawn = [each for each in other.again if each.kept is not None]
         drawn += self.drawn_since(other)
         self.again.clear()
@@ -122,20 +122,22 @@ def carry_passes(drawers: Drawers) -> None:
     begin_pass = DataLoader.__iter__
 
     def begin(loader: DataLoader[Any]) -> Iterator[Any]:
-        if not _is_wanted(sys._getframe(1)):  # noqa: SLF001 - the documented way
-            return begin_pass(loader)
-        return Pass(loader, drawers)
+        is_wanted = _is_wanted(sys._getframe(1), loader)  # noqa: SLF001 - the documented way
+        return Pass(loader, drawers) if is_wanted else begin_pass(loader)
 
     DataLoader.__iter__ = begin  # type: ignore[method-assign, assignment]
 
 
-def _is_wanted(caller: FrameType) -> bool:
-    return (
-        not Feed.is_reading
-        and threading.current_thread() is threading.main_thread()
-        and _outlasts(caller.f_code, caller.f_lasti)
-        and is_called_by_script(caller)
-    )
+def _is_wanted(caller: FrameType, loader: DataLoader[Any]) -> bool:
+    if Feed.is_reading or threading.current_thread() is not threading.main_thread():
+        return False
+    if not _outlasts(caller.f_code, caller.f_lasti):
+        return False
+    if type(loader).__iter__ is DataLoader.__iter__:
+        return is_called_by_script(caller)
+    # A loader of a class of its own that keeps one iterator for all passes, a library's maybe.
+    is_kept = caller.f_code.co_name == "__init__" or is_called_by_script(caller)
+    return is_kept and has_map_style_data(loader)
 
 
 @lru_cache(maxsize=4096)
@@ -148,7 +150,7 @@ def _outlasts(code: CodeType, at: int) -> bool:
     if code.co_flags & inspect.CO_GENERATOR:
         return True
     instructions = list(dis.get_instructions(code))
-    index = next((i for i, each in enumerate(instructions) if each.offset == at), 0)
+    index = sum(each.offset <= at for each in instructions) - 1  # caches follow an instruction
     here = instructions[index]
     if here.opname == _FOR:
         inner = [each.argval for each in instructions[:index] if isinstance(each.argval, CodeType)]
@@ -159,7 +161,7 @@ def _outlasts(code: CodeType, at: int) -> bool:
 
 def _begins_call(each: dis.Instruction, call: dis.Instruction) -> bool:
     """Whether ``each`` loads such a function where the expression that ``call`` ends begins."""
-    if each.opname not in _LOADS or each.argval not in _KEPT:
+    if each.argval not in _KEPT:
         return False
     one, other = each.positions, call.positions
     return (

@@ -24,6 +24,7 @@ from trainmover_executor.feed.attributes.attributes import attributes_of_chain
 from trainmover_executor.feed.seeds import mix, torch_state
 from trainmover_executor.feed.stream import Stream
 from trainmover_executor.feed.workers import NOTHING, Seeded
+from trainmover_executor.program.values.compare import equal
 from trainmover_executor.state.packing.portable import pack_tree
 
 __all__ = ["IndexPass", "Indices"]
@@ -43,13 +44,17 @@ class Indices:
         loader: A map-style torch DataLoader.
         skipped_late: Whether a loader reads them that drops what is before its place by itself, at
             any time: they carry no seeds then, and never draw what training would.
+        notes_changes: Whether passes note what the program changes in a sampler while it draws from
+            them, and do that again where they are repeated.
 
     Attributes:
         following: The pass that the next iterator of the loader takes, instead of a new one.
         passes: Passes begun, in this process or the one that a position came from.
     """
 
-    def __init__(self, loader: DataLoader[Any], *, skipped_late: bool = False) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], *, skipped_late: bool = False, notes_changes: bool = False
+    ) -> None:
         self._sampler: Any = loader._index_sampler  # noqa: SLF001 - the loader's own choice of the two
         self._chain = list(_chain_of(self._sampler))
         self._attributes = attributes_of_chain(self._chain)
@@ -57,6 +62,7 @@ class Indices:
         self._apart = (loader.dataset,)
         self._seeded = loader.num_workers > 0 and not skipped_late
         self._skipped_late = skipped_late
+        self.notes_changes = notes_changes and self.isolated
         self.following: IndexPass | None = None
         self.passes = 0
 
@@ -123,6 +129,14 @@ class Indices:
             "attributes": self._attributes.state(),
             "passes": self.passes,
         }
+
+    def attributes(self) -> dict[str, Any]:
+        """What samplers keep, and the program may change while a pass is under way; portable."""
+        return self._attributes.state()
+
+    def load_attributes(self, attributes: dict[str, Any]) -> None:
+        """Put back what ``attributes`` returned, in this or another process."""
+        self._attributes.load(attributes)
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Put back what ``state`` returned, in this or another process."""
@@ -203,6 +217,9 @@ class IndexPass:
         self._seeded = seeded
         self._mark = mark
         self._ahead = ahead
+        self._later: list[list[Any]] = [] if mark is None else [*mark.get("later", ())]
+        self._heeded = 0
+        self._attributes: dict[str, Any] = {}
         self._stream: Stream | None = None
         self._singles: Iterator[Any] | None = None
         self._batches: Iterator[Any] | None = None
@@ -218,9 +235,17 @@ class IndexPass:
 
     @property
     def mark(self) -> dict[str, Any]:
-        """What the pass can be repeated from, once it has begun; portable, always the same."""
+        """What the pass can be repeated from, once it has begun; portable.
+
+        It is always the same, but for what the program changed in a sampler that may read that at
+        any time: one that goes over another again and again, say, and the epoch of that.
+        """
         assert self._mark is not None  # noqa: S101 - it has begun
-        return self._mark
+        return {**self._mark, "later": [*self._later]} if self._later else self._mark
+
+    def heed(self, mark: dict[str, Any]) -> None:
+        """``mark`` was taken later in this pass: what was changed since is to be changed here."""
+        self._later[self._heeded :] = mark.get("later", ())[self._heeded :]
 
     def __iter__(self) -> IndexPass:
         return self
@@ -231,6 +256,7 @@ class IndexPass:
             return NOTHING
         if self._batches is None:
             self._begin()
+        self._look()
         batch = self._run(next, self._batches)
         self.at += 1
         return Seeded(mix(self._seed, self.at), batch) if self._seeded else batch
@@ -250,14 +276,45 @@ class IndexPass:
                 torch.set_rng_state(self._mark["torch"])
             if "stream" in self._mark:
                 self._stream = Stream(self._mark["stream"], advance=False)
-        self._seed = self._mark["id"]
+        self._seed = self._mark["seed"]
+        self._attributes = self._mark["attributes"]
         self._run(self._open)
         self.skip_to(self._ahead)
+
+    def _look(self) -> None:
+        """Note what the program changed since the last index batch."""
+        if not self._indices.notes_changes:
+            return
+        self._change()
+        if self._heeded == len(self._later):
+            now = self._indices.attributes()
+            if not equal(now, self._attributes):
+                self._attributes = now
+                self._later.append([self.at, now])
+                self._heeded += 1
+
+    def _change(self) -> int:
+        """Do to samplers what the program did here, in another process.
+
+        Returns:
+            Index batches before it did more, at the most.
+        """
+        for at, attributes in self._later[self._heeded :]:
+            if at > self.at:
+                return int(at) - self.at
+            self._attributes = attributes
+            self._indices.load_attributes(attributes)
+            self._heeded += 1
+        return _CHUNK
 
     def _marked(self) -> dict[str, Any]:
         indices = self._indices
         indices.passes += 1
         mark = {**indices.state(), "workers": self.worker_seed}
+        # Made without the stream: a program may have seeded torch and nothing else.
+        mark["seed"] = mix(
+            torch_state(), indices.passes, self.worker_seed, pack_tree(mark["owned"])
+        )
         if indices.isolated:
             self._stream = Stream.of_now()
             mark["stream"] = self._stream.seeds
@@ -287,7 +344,7 @@ class IndexPass:
         while self.at < at:
             if until is not None and time.monotonic() >= until:
                 return False
-            self._run(self._skip, min(_CHUNK, at - self.at))
+            self._run(self._skip, min(_CHUNK, at - self.at, self._change()))
         return True
 
     def _jump(self, at: int) -> None:

@@ -24,7 +24,7 @@ from trainmover_executor.feed.workers import (
     replaced,
 )
 
-__all__ = ["MapSource", "is_map_style"]
+__all__ = ["MapSource", "has_map_style_data", "is_map_style"]
 
 _LEAD: Final = 2
 """A planned move follows more steps than that behind the beginning of a preload."""
@@ -35,9 +35,13 @@ _indices: weakref.WeakKeyDictionary[DataLoader[Any], Indices] = weakref.WeakKeyD
 
 def is_map_style(loader: Any) -> bool:
     """Whether it is a torch DataLoader that reads a map-style dataset in torch's own way."""
+    return has_map_style_data(loader) and type(loader).__iter__ is DataLoader.__iter__
+
+
+def has_map_style_data(loader: Any) -> bool:
+    """Whether it is a torch DataLoader over a map-style dataset, in a way of its own maybe."""
     return (
         isinstance(loader, DataLoader)
-        and type(loader).__iter__ is DataLoader.__iter__
         and loader._dataset_kind == _DatasetKind.Map  # noqa: SLF001 - what torch decides by
         and not isinstance(loader.dataset, MapDataPipe)
     )
@@ -58,7 +62,9 @@ class MapSource:
         self._loader = loader
         is_alone = apart and not loader.persistent_workers
         self._indices = (
-            Indices(loader) if is_alone else _indices.setdefault(loader, Indices(loader))
+            Indices(loader, notes_changes=True)
+            if is_alone
+            else _indices.setdefault(loader, Indices(loader))
         )
         self._generator = loader.generator
         self.loads_ahead = loader.num_workers > 0
@@ -180,6 +186,7 @@ class MapSource:
         """The pass of ``mark``, not beyond ``at`` index batches."""
         spare = self._spare
         if spare is not None and spare.began and spare.at <= at and spare.mark["id"] == mark["id"]:
+            spare.heed(mark)
             return spare
         return self._indices.repeated(mark)
 
@@ -195,7 +202,7 @@ class MapSource:
             changes["worker_init_fn"] = WorkerInit(loader.worker_init_fn, seed)
             self._check_workers(seed)
         with replaced(loader, **changes):
-            self._iterator = iter(loader)
+            self._iterator = DataLoader.__iter__(loader)  # and not that of a class of its own
         self._owned = self._find()
 
     def _check_workers(self, seed: int) -> None:

@@ -51,6 +51,14 @@ class Positioned(abc.ABC):
     def seek(self, position: dict[str, Any]) -> None:
         """Go to where ``position`` was taken; process-wide generators stay as they are."""
 
+    def place(self) -> dict[str, Any]:
+        """``position``, also where something else knows it: for that."""
+        return self.position()
+
+    def go_to(self, place: dict[str, Any]) -> None:
+        """Go to where ``place`` was taken, as ``seek`` does."""
+        self.seek(place)
+
 
 PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
 CONTAINERS: Final = frozenset(
