@@ -186,6 +186,7 @@ CATALOGUE = {
     "endless": Program(90),
     "drawn_generators": Program(90, usual=False),
     "zipped": Program(90, between=True, usual=False),
+    "sent_to": Program(90, usual=False),
     "one_iterator": Program(90, ends=(30, 60)),
     "batch_ahead": Program(93, ends=(31, 62), usual=False),
     "points": Program(90, usual=False),

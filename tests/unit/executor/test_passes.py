@@ -17,6 +17,8 @@ from trainmover_executor.feed.beside.drawer import Drawers
 from trainmover_executor.feed.beside.passes import Pass, carry_passes
 from trainmover_executor.feed.feed import Feed
 from trainmover_executor.program.looking import finding
+from trainmover_executor.program.values.restored import restored
+from trainmover_executor.program.values.trees import portable
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
 
@@ -98,6 +100,14 @@ def of_expressions():
     return (2 * batch + 1 for (batch,) in long)
 
 
+def numbered():
+    def batches(loader):
+        while True:
+            yield from zip(range(100), loader, strict=False)
+
+    return batches(of_one_rank())
+
+
 def in_epochs():
     def batches(loader, *, epochs):
         for epoch in epochs:
@@ -126,7 +136,7 @@ def of_no_loader():
     return rates(8.0)
 
 
-ENDLESS = [again, pairs, endless, delegating, of_expressions, of_no_loader]
+ENDLESS = [again, pairs, endless, delegating, numbered, of_expressions, of_no_loader]
 ALL = [*ENDLESS, in_epochs, in_counted_epochs]
 
 
@@ -272,10 +282,12 @@ class TestWhoGetsOne:
         prefetcher = Prefetcher()
         feed = Feed(prefetcher)
         feed.draw()
-        place = prefetcher.batches.position()
-        second = numbers(feed.draw()[1])
-        prefetcher.batches.seek(place)
-        assert numbers(feed.draw()[1]) != second
+        told = portable(prefetcher.batches)
+        second = feed.position()
+        feed.draw()
+        assert restored(told, prefetcher.batches) is prefetcher.batches
+        assert feed.position() != second
+        assert told["state"] is None
 
     def test_batches_are_kept_in_bodies_only(self, drawers):
         loader = loader_of()

@@ -103,7 +103,7 @@ def _state_of(generator: Any) -> Any:
     if isinstance(generator, np.random.BitGenerator):
         return _portable(generator.state)
     if isinstance(generator, Positioned):
-        return generator.place()
+        return generator.position()
     version, words, gauss = generator.getstate()
     return {"version": version, "words": array("I", words).tobytes(), "gauss": gauss}
 
@@ -127,7 +127,7 @@ def _put(generator: Any, state: Any) -> None:
     elif isinstance(generator, np.random.BitGenerator):
         generator.state = _own(state)
     elif isinstance(generator, Positioned):
-        generator.go_to(state)
+        generator.seek(state)
     else:
         words = tuple(array("I", state["words"]))
         generator.setstate((state["version"], words, state["gauss"]))

@@ -328,10 +328,10 @@ class TrainingLoop:
     def begin(self, step: Step, frame: FrameType) -> None:
         """See ``Attempts.begin``."""
         self.calls.enter(frame)
-        self._runtime.drawers.in_body = True
         if self._runtime.sandboxed:
             self._shadow.begin(step, frame)
             return
+        self._runtime.drawers.in_body = True
         self._passed.clear()
         redone = self.attempt.is_redone(step)
         self._voting.begin_step(redone=redone)

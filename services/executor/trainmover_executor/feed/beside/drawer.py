@@ -73,30 +73,22 @@ class Drawer(Positioned, Iterator[Any]):
 
     def position(self) -> dict[str, Any]:
         """See ``Positioned``."""
-        return self.place()
-
-    def seek(self, position: dict[str, Any]) -> None:
-        """See ``Positioned``."""
-        self.go_to(position)
-
-    def place(self) -> dict[str, Any]:
-        """See ``Positioned``."""
         return self.again[0].before if self.again else self._feed.position()
 
-    def go_to(self, place: dict[str, Any]) -> None:
+    def seek(self, position: dict[str, Any]) -> None:
         """See ``Positioned``: what was drawn since ``forget`` is given again as it was."""
-        if equal(self.place(), place):
+        if equal(self.position(), position):
             return
         for at, drawn in enumerate(self._drawn):
-            if equal(drawn.before, place):
+            if equal(drawn.before, position):
                 self.again.extendleft(reversed(self._drawn[at:]))
                 del self._drawn[at:]
-                self._feed.recount(place)
+                self._feed.recount(position)
                 return
         self._drawn.clear()
         self.again.clear()
         rng = capture_rng()
-        self._feed.seek(place)
+        self._feed.seek(position)
         restore_rng(rng)
 
     def forget(self) -> None:

@@ -46,9 +46,7 @@ class Pass(Drawer):
         self._previous = next((each for each in reversed(begun) if each.reads(loader)), None)
         self._loader = loader
         self._drawers = drawers
-        self._follows_loop = False
         self._beginning = self._feed.position()
-
         drawers.add(self)
 
     def __len__(self) -> int:
@@ -60,28 +58,17 @@ class Pass(Drawer):
 
     def __next__(self) -> Any:
         # A loader of the program's own draws from it: the loop's position leads here, too.
-        self._follows_loop = self._follows_loop or Feed.is_reading
+        self.follows_loop = self.follows_loop or Feed.is_reading
         return super().__next__()
 
     @property
     def keeps(self) -> bool:
         """See ``Drawer``: an evaluation may be as long as it likes."""
-        return self._drawers.in_body and not self._follows_loop
-
-    def position(self) -> dict[str, Any]:
-        """See ``Drawer``."""
-        return {"follows": True} if self._follows_loop else self.place()
-
-    def seek(self, position: dict[str, Any]) -> None:
-        """See ``Drawer``."""
-        if "follows" in position:
-            self._follows_loop = True
-        if not self._follows_loop:
-            self.go_to(position)
+        return self._drawers.in_body and not self.follows_loop
 
     def restart(self) -> None:
         """Go back to where it was begun."""
-        self.go_to(self._beginning)
+        self.seek(self._beginning)
 
     def become(self, other: Pass) -> None:
         """Go on as ``other``, in whose place it is: a generator's loop cannot be given another."""
@@ -91,7 +78,7 @@ class Pass(Drawer):
         """Give what ``other`` would, and all that the body drew behind it, as one pass."""
         if other.again is self.again:
             return  # they were made one when the body was done again before
-        place = other.place()
+        place = other.position()
         drawn = [each for each in other.again if each.kept is not None]
         drawn += self.drawn_since(other)
         self.again.clear()

@@ -32,15 +32,16 @@ _CURE: Final = (
 
 def is_carried(value: Any) -> bool:
     """Whether ``value`` is a generator of the program's, or a ``zip``, of which all can be told."""
-    if type(value) is zip:
-        return all(isinstance(each, Positioned) for each in _loops_of(value))
-    if type(value) is not types.GeneratorType or value.gi_running:
+    if type(value) is types.GeneratorType:
+        frame = value.gi_frame
+        if frame is None:
+            return True
+        name = frame.f_globals.get("__name__", "")
+        if value.gi_running or not is_program(name, frame.f_code.co_filename):
+            return False
+    elif type(value) is not zip:
         return False
-    frame = value.gi_frame
-    if frame is None:
-        return True
-    name = frame.f_globals.get("__name__", "")
-    return is_program(name, frame.f_code.co_filename) and all(
+    return all(
         isinstance(each, Positioned) or counted(each) is not None or is_carried(each)
         for each in _loops_of(value)
     )
@@ -95,6 +96,7 @@ class _Writing:
 
     def set_loop(self, here: Any, wanted: Any) -> None:
         if isinstance(wanted, Counted):
+            wanted.hand_on(here)
             self._is_ahead = self._is_ahead or wanted.is_ahead
             # The variables may be those of a count that has gone on; a joiner has nothing to give.
             if wanted.is_ahead and (self._wrote or wanted is here):

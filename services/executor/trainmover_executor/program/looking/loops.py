@@ -49,6 +49,12 @@ class Counted(Positioned):
         self.is_ahead = False
         self._iterator = iterator
 
+    def hand_on(self, other: Counted) -> None:
+        """Have the iterator of ``other``, which took the place of this one's, be as far."""
+        if other._iterator is not self._iterator:
+            other.seek(self.position())
+            self.is_ahead = other.is_ahead
+
     def _move_on(self, by: int) -> None:
         collections.deque(itertools.islice(self._iterator, by), maxlen=0)
 

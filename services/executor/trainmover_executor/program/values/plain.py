@@ -41,7 +41,14 @@ __all__ = [
 
 
 class Positioned(abc.ABC):
-    """Something with a place that can be told and gone to, here or in another process."""
+    """Something with a place that can be told and gone to, here or in another process.
+
+    Attributes:
+        follows_loop: The loop over the steps draws from it: its place is that of the loop's data,
+            and nothing that a variable would tell.
+    """
+
+    follows_loop: bool = False
 
     @abc.abstractmethod
     def position(self) -> dict[str, Any]:
@@ -50,14 +57,6 @@ class Positioned(abc.ABC):
     @abc.abstractmethod
     def seek(self, position: dict[str, Any]) -> None:
         """Go to where ``position`` was taken; process-wide generators stay as they are."""
-
-    def place(self) -> dict[str, Any]:
-        """``position``, also where something else knows it: for that."""
-        return self.position()
-
-    def go_to(self, place: dict[str, Any]) -> None:
-        """Go to where ``place`` was taken, as ``seek`` does."""
-        self.seek(place)
 
 
 PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes})

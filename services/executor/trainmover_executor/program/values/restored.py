@@ -114,7 +114,8 @@ class _Generator:
     def put_into(self, live: Any) -> bool:
         """Set the state of ``live``; False when it is no such generator."""
         if self._kind == "position" and isinstance(live, Positioned):
-            live.seek(self._state)
+            if self._state is not None and not live.follows_loop:
+                live.seek(self._state)
         elif self._kind == "torch" and isinstance(live, torch.Generator):
             live.set_state(self._state)
         elif self._kind == "python" and isinstance(live, random.Random):

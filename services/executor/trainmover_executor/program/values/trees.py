@@ -151,7 +151,7 @@ def _(value: Any, shared: Shared) -> Any:
 @_tree.register
 def _(value: Positioned, shared: Shared) -> Any:
     del shared
-    return {TAG: "position", "state": value.position()}
+    return {TAG: "position", "state": None if value.follows_loop else value.position()}
 
 
 @_tree.register
