@@ -1,4 +1,4 @@
-"""A generator that is sent to, with a finally; batches of a generator with a window over a loader."""
+"""A generator that is sent to, with a finally; one with a window over the batches of a loader."""
 
 import collections
 
