@@ -175,6 +175,24 @@ class Again:
             yield torch.randn(2) + index + random.random()
 
 
+class OneAhead:
+    """A prefetcher, one batch ahead: ``__iter__`` begins a pass, and returns the same object."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> OneAhead:
+        self.batches = iter(self.loader)
+        self.following = next(self.batches, None)
+        return self
+
+    def __next__(self) -> Any:
+        batch, self.following = self.following, next(self.batches, None)
+        if batch is None:
+            raise StopIteration
+        return batch
+
+
 def noisy(items: list[torch.Tensor]) -> torch.Tensor:
     """A collate function that draws."""
     return torch.stack(items) + torch.rand(())
@@ -270,6 +288,7 @@ DRAWN: dict[str, Callable[[], Any]] = {
     "iterable, persistent": lambda: DataLoader(Stream(), 2, **LONG),
     "iterable, generator": lambda: DataLoader(Stream(), 2, generator=g(), **WORKERS),
     "a plain iterable": Again,
+    "a prefetcher": lambda: OneAhead(DataLoader(Numbers(), BATCH, shuffle=True)),
     "one's own, with a state": Shuffling,
     "torchdata, no state": lambda: StatefulDataLoader(Stream(), 2),
     "torchdata, no state, workers": lambda: StatefulDataLoader(Stream(), 2, **WORKERS),

@@ -379,6 +379,44 @@ def test_a_loader_with_one_iterator_for_all_epochs(workers, drawn, loaders):
     assert rest == expected
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("seen", [1, 2, 4, 6, 7, 8])
+def test_a_standby_that_follows_it_reads_each_epoch_in_the_order_it_had(workers, seen, loaders):
+    loaders += [one_iterator(workers), one_iterator(workers)]
+    ours, loader = loaders
+    torch.manual_seed(1)
+    job = epochs_of(ours)
+    *_, (epoch, feed, _) = itertools.islice(job, seen)
+    standby = Feed(loader)
+    standby.draw()
+    loader.batch_sampler.sampler.sampler.set_epoch(epoch)  # its program comes there by itself
+    assert standby.approach(elsewhere(feed.position()), budget_s=60.0)
+    *_, (epoch, feed, _) = itertools.islice(job, 10 - seen)
+    place, rng = elsewhere(feed.position()), torch.get_rng_state()
+    expected = [batch for _, _, batch in job]
+    loader.batch_sampler.sampler.sampler.set_epoch(epoch)
+    joiner = Feed(loader)
+    joiner.seek(place)
+    torch.set_rng_state(rng)
+    assert [batch for _, _, batch in epochs_of(loader, first=epoch, feed=joiner)] == expected
+
+
+def test_a_pass_tells_what_the_program_has_changed_before_it_is_read(loaders):
+    loaders += [one_iterator(0), one_iterator(0)]
+    ours, loader = loaders
+    for each in loaders:
+        for _ in range(6):
+            next(each.iterator)
+    ours.batch_sampler.sampler.sampler.set_epoch(3)
+    loader.iterator.seek(elsewhere(ours.iterator.position()))
+    assert loader.batch_sampler.sampler.sampler.epoch == 3
+    assert elsewhere(loader.iterator.position()) == elsewhere(ours.iterator.position())
+    rng = torch.get_rng_state()
+    following = numbers(next(ours.iterator))
+    torch.set_rng_state(rng)
+    assert numbers(next(loader.iterator)) == following
+
+
 def test_workers_draw_alike_where_nothing_but_torch_was_seeded(loaders):
     def first(seed):
         loader = one_iterator(1)

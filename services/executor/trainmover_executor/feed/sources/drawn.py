@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -205,7 +206,15 @@ class DrawnSource:
 
 
 def _is_one_shot(loader: Any) -> bool:
-    return isinstance(loader, Iterator) and iter(loader) is loader
+    """Whether ``iter(loader)`` goes on; a prefetcher's ``__iter__`` may begin anew, and return it.
+
+    That is not tried out: it would begin workers, and draw the first batch.
+    """
+    if not isinstance(loader, Iterator):
+        return False
+    begin = inspect.getattr_static(type(loader), "__iter__")
+    code = getattr(begin, "__code__", None)  # none in C: generators, map, zip, files
+    return code is None or code.co_code == Iterator.__iter__.__code__.co_code
 
 
 class _Tape:

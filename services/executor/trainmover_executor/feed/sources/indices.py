@@ -202,6 +202,8 @@ class IndexPass:
         at: Index batches drawn.
         skips: How often it yields ``NOTHING`` first, so that the worker with a given number has
             the same batches to load as if the pass had begun at its beginning.
+        repeats: Whether it does what another process did, up to where a mark was taken: what the
+            program has changed in samplers meanwhile, here, does not count before ``arrive``.
     """
 
     def __init__(
@@ -227,6 +229,7 @@ class IndexPass:
         self.worker_seed = worker_seed
         self.at = 0
         self.skips = 0
+        self.repeats = mark is not None
 
     @property
     def began(self) -> bool:
@@ -241,11 +244,26 @@ class IndexPass:
         any time: one that goes over another again and again, say, and the epoch of that.
         """
         assert self._mark is not None  # noqa: S101 - it has begun
-        return {**self._mark, "later": [*self._later]} if self._later else self._mark
+        if not self._indices.notes_changes:
+            return self._mark
+        later, now = [*self._later], self._indices.attributes()
+        ahead = later[self._heeded :]
+        if not equal(now, ahead[-1][1] if ahead else self._attributes):
+            later.append([ahead[-1][0] if ahead else self.at, now])
+        return {**self._mark, "later": later} if later else self._mark
 
-    def heed(self, mark: dict[str, Any]) -> None:
-        """``mark`` was taken later in this pass: what was changed since is to be changed here."""
+    def repeat(self, mark: dict[str, Any]) -> None:
+        """``mark`` was taken later in this pass: get there as the other process did."""
         self._later[self._heeded :] = mark.get("later", ())[self._heeded :]
+        self.repeats = True
+
+    def arrive(self) -> None:
+        """It is where the last mark was taken: samplers are what they were there."""
+        if self._indices.notes_changes:
+            ahead = self._later[self._heeded :]
+            self._indices.load_attributes(ahead[-1][1] if ahead else self._attributes)
+            del self._later[self._heeded :]  # noted again with the next index batch
+        self.repeats = False
 
     def __iter__(self) -> IndexPass:
         return self
@@ -256,10 +274,28 @@ class IndexPass:
             return NOTHING
         if self._batches is None:
             self._begin()
-        self._look()
-        batch = self._run(next, self._batches)
+        batch = self._draw(next, self._batches)
         self.at += 1
         return Seeded(mix(self._seed, self.at), batch) if self._seeded else batch
+
+    def _draw(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Draw with samplers as they were at this place, and note what the program changed."""
+        indices = self._indices
+        if not indices.notes_changes:
+            return self._run(work, *arguments)
+        now = indices.attributes()
+        if self.repeats:
+            self._heed()
+            indices.load_attributes(self._attributes)
+        elif not equal(now, self._attributes):
+            self._later.append([self.at, now])
+            self._heeded += 1
+        try:
+            return self._run(work, *arguments)
+        finally:
+            self._attributes = indices.attributes()
+            if self.repeats:
+                indices.load_attributes(now)
 
     def _run(self, work: Callable[..., Any], *arguments: Any) -> Any:
         if self._stream is None:
@@ -268,6 +304,7 @@ class IndexPass:
 
     def _begin(self) -> None:
         indices = self._indices
+        now = indices.attributes() if indices.notes_changes and self._mark is not None else None
         if self._mark is None:
             self._mark = self._marked()
         else:
@@ -278,23 +315,13 @@ class IndexPass:
                 self._stream = Stream(self._mark["stream"], advance=False)
         self._seed = self._mark["seed"]
         self._attributes = self._mark["attributes"]
-        self._run(self._open)
+        self._draw(self._open)
+        if now is not None:
+            indices.load_attributes(now)
         self.skip_to(self._ahead)
 
-    def _look(self) -> None:
-        """Note what the program changed since the last index batch."""
-        if not self._indices.notes_changes:
-            return
-        self._change()
-        if self._heeded == len(self._later):
-            now = self._indices.attributes()
-            if not equal(now, self._attributes):
-                self._attributes = now
-                self._later.append([self.at, now])
-                self._heeded += 1
-
-    def _change(self) -> int:
-        """Do to samplers what the program did here, in another process.
+    def _heed(self) -> int:
+        """Have samplers be what the program made of them at this place, in another process.
 
         Returns:
             Index batches before it did more, at the most.
@@ -303,7 +330,6 @@ class IndexPass:
             if at > self.at:
                 return int(at) - self.at
             self._attributes = attributes
-            self._indices.load_attributes(attributes)
             self._heeded += 1
         return _CHUNK
 
@@ -344,7 +370,7 @@ class IndexPass:
         while self.at < at:
             if until is not None and time.monotonic() >= until:
                 return False
-            self._run(self._skip, min(_CHUNK, at - self.at, self._change()))
+            self._draw(self._skip, min(_CHUNK, at - self.at, self._heed()))
         return True
 
     def _jump(self, at: int) -> None:

@@ -120,6 +120,12 @@ class MapSource:
 
     def draw(self) -> Any:
         """See ``Source``."""
+        assert self._spare is not None  # noqa: S101 - a pass was begun
+        if self._spare.repeats:
+            self._spare.arrive()
+        return self._next()
+
+    def _next(self) -> Any:
         assert self._iterator is not None  # noqa: S101 - a pass was begun
         batch = next(self._iterator)
         while isinstance(batch, Nothing):
@@ -129,7 +135,7 @@ class MapSource:
     def drop(self, left: int) -> None:
         """See ``Source``."""
         del left
-        self.draw()
+        self._next()
 
     def mark(self) -> dict[str, Any]:
         """See ``Source``."""
@@ -139,7 +145,10 @@ class MapSource:
 
     def goes_on(self, mark: dict[str, Any]) -> bool:
         """See ``Source``."""
-        return bool(self.mark()["id"] == mark["id"])
+        is_same = self._spare is not None and self._spare.mark["id"] == mark["id"]
+        if self._spare is not None and is_same:
+            self._spare.repeat(mark)
+        return is_same
 
     def rest_mark(self) -> dict[str, Any]:
         """See ``Source``."""
@@ -176,6 +185,9 @@ class MapSource:
     def arrive(self, mark: dict[str, Any]) -> None:
         """See ``Source``."""
         owned.restore(self._owned, mark["now"])
+        if self._spare is not None:
+            self._spare.repeat(mark)
+            self._spare.arrive()
         self.recount(mark)
 
     def recount(self, mark: dict[str, Any]) -> None:
@@ -186,7 +198,7 @@ class MapSource:
         """The pass of ``mark``, not beyond ``at`` index batches."""
         spare = self._spare
         if spare is not None and spare.began and spare.at <= at and spare.mark["id"] == mark["id"]:
-            spare.heed(mark)
+            spare.repeat(mark)
             return spare
         return self._indices.repeated(mark)
 
