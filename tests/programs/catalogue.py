@@ -125,6 +125,7 @@ CATALOGUE = {
     "difficulty": Program(90, usual=False),
     "spectral": Program(90, ends=(30, 60), usual=False),
     "prefetcher": Program(90, ends=(30, 60)),
+    "preconditioned": Program(90, ends=(30, 60), usual=False),
     "wide": Program(110, usual=False),
     "windows": Program(90, ends=(30, 60), usual=False),
     "history": Program(90, ends=(30, 60), between=True),

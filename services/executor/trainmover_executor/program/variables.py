@@ -29,6 +29,7 @@ from trainmover_executor.program.looking.parts import Paths
 from trainmover_executor.program.looking.shapes import SHAPES, Members, Shape, bare
 from trainmover_executor.program.looking.still import StillModule
 from trainmover_executor.program.values.compare import equal
+from trainmover_executor.program.values.kinds.components import name_components
 from trainmover_executor.program.values.large import is_whole
 from trainmover_executor.program.values.lasting import LastingValues
 from trainmover_executor.program.values.plain import MUTABLE, NOWHERE, Shared, in_two_places
@@ -66,6 +67,8 @@ class LoopVariables:
         lasting: LastingValues | None = None,
     ) -> None:
         self.lasting = lasting or LastingValues()
+        named = [(f"model[{at}]", model) for at, model in enumerate(models)]
+        name_components([*named, *_modules_in(known)])
         self._finder = Finder(
             known, extras=extras, models=models, lasting=self.lasting, pass_over=self._pass_over
         )
@@ -325,6 +328,11 @@ class LoopVariables:
         self.newcomers.meet(value)
         if self._passed_over is not None:
             self._passed_over.append((path, value))
+
+
+def _modules_in(known: Iterable[object]) -> list[tuple[str, nn.Module]]:
+    """Models that the session got by another name, a teacher say."""
+    return [(f"given[{at}]", each) for at, each in enumerate(known) if isinstance(each, nn.Module)]
 
 
 def _name_in(root: str, path: str) -> str:

@@ -41,6 +41,7 @@ from trainmover_executor.program.looking.parts import (
 )
 from trainmover_executor.program.looking.shapes import Kind, Members, Suspended, entries_of
 from trainmover_executor.program.looking.still import StillModule
+from trainmover_executor.program.values.kinds.components import key_text
 from trainmover_executor.program.values.kinds.derived import base_of
 from trainmover_executor.program.values.kinds.named import CODE, is_named, name_of
 from trainmover_executor.program.values.lasting import LastingValues
@@ -321,7 +322,7 @@ class Finder:
                 write: Callable[[Any], None] = nowhere
             else:
                 write = partial((base_of(type(value)) or type(value)).__setitem__, value, key)
-            yield from self._visit(member, f"{path}[{key!r}]", write, seen, depth + 1)
+            yield from self._visit(member, f"{path}[{key_text(key)}]", write, seen, depth + 1)
 
 
 def _is_module(frame: FrameType) -> bool:

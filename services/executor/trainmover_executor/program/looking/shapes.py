@@ -18,6 +18,7 @@ import torch
 
 from trainmover_executor.program.looking.generators import Call, move_to, place_of
 from trainmover_executor.program.looking.parts import set_attribute
+from trainmover_executor.program.values.kinds.components import key_text
 from trainmover_executor.program.values.kinds.derived import (
     attributes_of,
     base_of,
@@ -26,9 +27,9 @@ from trainmover_executor.program.values.kinds.derived import (
     fill,
 )
 from trainmover_executor.program.values.kinds.named import name_of, of_name
-from trainmover_executor.program.values.plain import is_plain
+from trainmover_executor.program.values.plain import is_key, is_plain
 from trainmover_executor.program.values.restored import restored
-from trainmover_executor.program.values.trees import TAG, portable
+from trainmover_executor.program.values.trees import TAG, portable, portable_key
 
 __all__ = ["SHAPES", "Kind", "Members", "Shape", "Suspended", "bare", "entries_of"]
 
@@ -89,7 +90,7 @@ class Members(Shape):
 
         A class without a name cannot be told of: where it is, it is filled.
         """
-        keys = [portable(key) for key, _ in self._entries if is_plain(key)]
+        keys = [portable_key(key) for key, _ in self._entries if is_key(key) or is_plain(key)]
         kinds = [_told_of(member) for _, member in self._entries]
         told = len(keys) == len(kinds)
         empty = portable(empty) if is_plain(empty := empty_of(self.of, type(self.of))) else None
@@ -120,7 +121,7 @@ class Members(Shape):
         entries = []
         for told, kind in zip(tree["keys"], tree["kinds"], strict=True):
             key = restored(told, None)
-            where, member = f"{path}[{key!r}]", mine.get(key)
+            where, member = f"{path}[{key_text(key)}]", mine.get(key)
             if key not in mine or (kind and kind != _told_of(member)):
                 member = _new(values, where, large, kind=kind)
             if member is _ABSENT:
@@ -241,8 +242,8 @@ def _is_large_tensor(value: Any) -> bool:
 
 
 def _write(container: Any, entries: list[tuple[Any, Any]]) -> None:
-    before = [(key, id(each)) for key, each in entries_of(container)]
-    if before == [(key, id(each)) for key, each in entries]:
+    before = [(key_text(key), id(each)) for key, each in entries_of(container)]
+    if before == [(key_text(key), id(each)) for key, each in entries]:
         return
     keyed = isinstance(container, dict)
     fill(container, dict(entries) if keyed else [member for _, member in entries])

@@ -18,7 +18,13 @@ import numpy as np
 import torch
 
 from trainmover.errors import ProtocolError
-from trainmover_executor.program.values.plain import PLAIN, is_tensor_of_program, list_of
+from trainmover_executor.program.values.kinds.components import key_text
+from trainmover_executor.program.values.plain import (
+    PLAIN,
+    is_key,
+    is_tensor_of_program,
+    list_of,
+)
 from trainmover_executor.program.values.trees import TAG, tree_of_tensor
 from trainmover_executor.state.packing.memory import bytes_of, flat_of, on_host, words_on_device
 
@@ -149,11 +155,11 @@ def _sign(value: Any, found: list[Any], depth: int) -> int:
         return 1
     is_fit = kind in _CONTAINERS and depth > 0 and len(value) <= _MOST
     keys = list(value) if is_fit and isinstance(value, dict) else []
-    if not is_fit or not PLAIN.issuperset(map(type, keys)):
+    if not is_fit or not all(map(is_key, keys)):
         return _UNFIT
     found.append(kind)
     found.append(len(value))
-    found.extend(keys)
+    found.extend(map(key_text, keys))
     count = 0
     for each in list_of(value):
         more = _sign(each, found, depth - 1)

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from trainmover_executor.program.values.kinds.components import name_of_key
 from trainmover_executor.program.values.kinds.derived import attributes_of, base_of, content_of
 from trainmover_executor.program.values.kinds.named import CODE, fields_of, is_named, name_of
 from trainmover_executor.program.values.kinds.standard import STANDARD
@@ -32,6 +33,7 @@ __all__ = [
     "in_two_places",
     "is_changeable",
     "is_generator",
+    "is_key",
     "is_nameable",
     "is_plain",
     "is_tensor_of_program",
@@ -119,7 +121,7 @@ def _is_plain_container(value: Any, depth: int) -> bool:
         return False
     items = list_of(value)
     if isinstance(value, dict):
-        if not all(map(_is_key, list(value))):
+        if not all(map(is_key, list(value))):
             return False
         # Only the outermost is overwritten; others are made anew, with what makes their entries.
         factory = getattr(value, "default_factory", None)
@@ -164,12 +166,13 @@ def members_in(value: Any) -> list[Any] | tuple[Any, ...]:
     return [*list_of(content_of(value)), *attributes_of(value).values()]
 
 
-def _is_key(key: Any) -> bool:
-    if type(key) in PLAIN or isinstance(key, enum.Enum):
+def is_key(key: Any) -> bool:
+    """Whether ``key`` can be told of where a dictionary has it."""
+    if type(key) in PLAIN or isinstance(key, enum.Enum) or name_of_key(key) is not None:
         return True
     if type(key) in STANDARD:
         return is_named(key)
-    return type(key) is tuple and all(map(_is_key, key))
+    return type(key) is tuple and all(map(is_key, key))
 
 
 def is_nameable(factory: Any) -> bool:

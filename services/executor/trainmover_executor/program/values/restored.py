@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from trainmover_executor.program.values.kinds.components import key_of
 from trainmover_executor.program.values.kinds.derived import (
     attributes_of,
     base_of,
@@ -66,10 +67,21 @@ def overwrite(live: Any, value: Any) -> bool:
 
 def _write_tensor(live: torch.Tensor, value: torch.Tensor) -> bool:
     alike = (live.shape, live.dtype) == (value.shape, value.dtype)
-    fits = alike and live.device.type == value.device.type and not live.requires_grad
-    if fits:
-        live.detach().copy_(value)
-    return fits
+    if not alike or live.device.type != value.device.type or not _can_be_written(live):
+        return False
+    if live.requires_grad:  # what a CUDA graph writes to at each replay, say
+        live.detach_()
+    live.detach().copy_(value)
+    return True
+
+
+def _can_be_written(live: torch.Tensor) -> bool:
+    """Whether it is no parameter, can lose its history, and has memory for each element."""
+    has_history = live.requires_grad and not live.is_leaf and live._base is None  # noqa: SLF001
+    is_repeated = any(
+        size > 1 and not step for size, step in zip(live.shape, live.stride(), strict=True)
+    )
+    return (has_history or not live.requires_grad) and not is_repeated
 
 
 def _write_array(live: Any, value: Any) -> bool:
@@ -206,6 +218,7 @@ _MAKERS: Final[Mapping[str, Callable[[dict[str, Any], dict[str, Any]], Any]]] = 
     ON_DEVICE: lambda tree, _: tree["value"].to(torch.device(tree["device"])),
     "scalar": lambda tree, _: tree["value"][()],
     "complex": lambda tree, _: complex(*tree["value"]),
+    "component": lambda tree, _: key_of(tree["name"]),
     "named": lambda tree, _: of_name(tree["name"]),
     "fields": lambda tree, shared: rebuilt(
         of_name(tree["name"]), [_rebuilt(each, shared) for each in tree["items"]]

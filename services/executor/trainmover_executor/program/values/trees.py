@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from trainmover_executor.program.values.kinds.components import have_ids, name_of_key
 from trainmover_executor.program.values.kinds.derived import attributes_of, base_of, content_of
 from trainmover_executor.program.values.kinds.named import fields_of, tree_of_name
 from trainmover_executor.program.values.plain import (
@@ -24,7 +25,7 @@ from trainmover_executor.program.values.plain import (
 )
 from trainmover_executor.state.packing.memory import on_host
 
-__all__ = ["ON_DEVICE", "TAG", "is_tree_of_generator", "portable", "tree_of_tensor"]
+__all__ = ["ON_DEVICE", "TAG", "is_tree_of_generator", "portable", "portable_key", "tree_of_tensor"]
 
 TAG: Final = "is"
 ON_DEVICE: Final = "on device"
@@ -45,6 +46,14 @@ def portable(value: Any, shared: Shared = NOWHERE) -> Any:
     tree = _tree(value, shared) if base_of(type(value)) is None else _derived(value, shared)
     name = shared.get(id(value)) if shared else None
     return tree if name is None else {TAG: "shared", "as": name, "value": tree}
+
+
+def portable_key(key: Any) -> Any:
+    """The same of a key of a dictionary, which may be a part of the session's models."""
+    if type(key) is tuple:
+        return tuple(map(portable_key, key))
+    name = name_of_key(key)
+    return portable(key) if name is None else {TAG: "component", "name": name}
 
 
 def is_tree_of_generator(tree: Any) -> bool:
@@ -108,12 +117,11 @@ def _(value: complex, shared: Shared) -> Any:
 @_tree.register(dict)
 def _(value: dict[Any, Any], shared: Shared) -> Any:
     held = value.copy()  # threads of the program may change it meanwhile
-    if _AS_THEY_ARE.issuperset(map(type, held)) and _AS_THEY_ARE.issuperset(
-        map(type, held.values())
-    ):
+    as_they_are = _AS_THEY_ARE.issuperset(map(type, held)) and not have_ids(held)
+    if as_they_are and _AS_THEY_ARE.issuperset(map(type, held.values())):
         items = list(map(list, held.items()))
     else:
-        items = [[portable(k), portable(v, shared)] for k, v in held.items()]
+        items = [[portable_key(k), portable(v, shared)] for k, v in held.items()]
     tree = {TAG: "dict", "kind": type(value).__name__, "items": items}
     factory = getattr(value, "default_factory", None)
     if factory is not None and is_nameable(factory):
