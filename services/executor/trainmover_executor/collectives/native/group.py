@@ -7,15 +7,19 @@ that the leaver was in, and no others.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trainmover_executor.collectives.linked.store import Rendezvous, hosting, visiting
-from trainmover_executor.collectives.native.library import Library
-from trainmover_executor.links.link import LinkBrokenError
+import torch
 
-__all__ = ["NativeGroup"]
+from trainmover_executor.collectives.linked.store import Rendezvous, hosting, visiting
+from trainmover_executor.collectives.native.library import Flats, Library
+from trainmover_executor.links.link import LinkBrokenError
+from trainmover_executor.links.table import LinkTable
+
+__all__ = ["NativeGroup", "flats_of"]
 
 
 class NativeGroup:
@@ -42,6 +46,14 @@ class NativeGroup:
         self._store: Any = None
         self._built_at = -1
         rendezvous.table.on_break(self.break_off)
+
+    @contextlib.contextmanager
+    def flats(
+        self, outs: Sequence[torch.Tensor], ins: Sequence[torch.Tensor] = ()
+    ) -> Iterator[Flats]:
+        """See ``flats_of``."""
+        with flats_of(self.library, self._meeting.table, outs, ins) as flats:
+            yield flats
 
     def connect(self) -> None:
         """Build it where it is not there.
@@ -103,6 +115,25 @@ class NativeGroup:
             raise LinkBrokenError(
                 f"no {self.library.name} group of ranks {self._globals}: {error}"
             ) from None
+
+
+@contextlib.contextmanager
+def flats_of(
+    library: Library,
+    table: LinkTable,
+    outs: Sequence[torch.Tensor],
+    ins: Sequence[torch.Tensor] = (),
+) -> Iterator[Flats]:
+    """``Library.flats`` for operations that end well only while no link is broken off.
+
+    Raises:
+        LinkBrokenError: Links were broken off meanwhile: NCCL ends what runs then without a word,
+            and what is in ``outs`` is no result.
+    """
+    with library.flats(outs, ins) as flats:
+        yield flats
+    if table.broken is not None:
+        raise LinkBrokenError(table.broken)
 
 
 class _Started:

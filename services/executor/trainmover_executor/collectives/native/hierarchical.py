@@ -9,6 +9,7 @@ not carry.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,8 +19,8 @@ from trainmover.job.topology import Layout
 from trainmover_executor.collectives.communicator.reduction import Reduction
 from trainmover_executor.collectives.linked.communicator import LinkCommunicator
 from trainmover_executor.collectives.linked.store import Rendezvous
-from trainmover_executor.collectives.native.group import NativeGroup
-from trainmover_executor.collectives.native.library import Library
+from trainmover_executor.collectives.native.group import NativeGroup, flats_of
+from trainmover_executor.collectives.native.library import Flats, Library
 from trainmover_executor.collectives.native.native import NativeCommunicator
 from trainmover_executor.collectives.native.rail import Rail
 from trainmover_executor.state.packing.memory import Scratch
@@ -82,12 +83,17 @@ class HierarchicalCommunicator(LinkCommunicator):
             members = range(place, len(links.ranks), grid.rails)
             self._rail = Rail(self.rendezvous, library=library, members=members)
 
+    def _flats(
+        self, outs: Sequence[torch.Tensor], ins: Sequence[torch.Tensor] = ()
+    ) -> AbstractContextManager[Flats]:
+        return flats_of(self._library, self.table, outs, ins)
+
     def allreduce(self, tensor: torch.Tensor, reduction: Reduction) -> None:
         """See ``Communicator.allreduce``."""
         if not self._library.carries(tensor):
             super().allreduce(tensor, reduction)
             return
-        with self._library.flats([tensor]) as ([flat], _):
+        with self._flats([tensor]) as ([flat], _):
             reduction.prepare(flat)
             if flat.numel():
                 self._combine(flat, reduction)
@@ -120,7 +126,7 @@ class HierarchicalCommunicator(LinkCommunicator):
             super().reduce_scatter(out, inputs, reduction)
             return
         machines, rails = self._grid.machines, self._grid.rails
-        with self._library.flats([out], inputs) as ([mine], pieces):
+        with self._flats([out], inputs) as ([mine], pieces):
             whole = self._whole.like(mine, times=machines * rails)
             # By rail: what the ranks with one place need, of all machines.
             torch.cat(
@@ -142,7 +148,7 @@ class HierarchicalCommunicator(LinkCommunicator):
             super().all_gather(outs, tensor)
             return
         machines, rails = self._grid.machines, self._grid.rails
-        with self._library.flats(outs, [tensor]) as (flats, [mine]):
+        with self._flats(outs, [tensor]) as (flats, [mine]):
             column = self._column.like(mine, times=machines)
             parts = column.chunk(machines)
             parts[self.rank // rails].copy_(mine)
@@ -162,7 +168,7 @@ class HierarchicalCommunicator(LinkCommunicator):
             super().broadcast(tensor, root=root)
             return
         machine, place = divmod(root, self._grid.rails)
-        with self._library.flats([tensor]) as ([flat], _):
+        with self._flats([tensor]) as ([flat], _):
             if self._rail is not None and self.rank % self._grid.rails == place:
                 self._rail.broadcast(flat, root=machine)
             if self._inside is not None:

@@ -74,8 +74,6 @@ class _OfThread(threading.local):
 class Nccl:
     """Collectives in the memory of GPUs.
 
-    Tried on one GPU that ranks share, with NCCL 2.30, in two planned moves; in no crash.
-
     Raises:
         ConfigError: This torch was built without NCCL.
     """
@@ -95,13 +93,17 @@ class Nccl:
     def build(self, store: c10d.Store, *, rank: int, size: int, timeout_s: float) -> Any:
         """A group whose members meet in ``store``; returns when all are connected.
 
-        On the current device. NCCL connects at the first operation, once for collectives and once
-        for messages between two, so both are tried while the store is there.
+        On the current device. It connects at once, for messages between two as well, which would
+        otherwise take a second communicator with memory and kernels of its own; the first
+        operations make it wait for that.
         """
         options = c10d.ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=timeout_s)  # noqa: SLF001 - the one name it has
         group: Any = c10d.ProcessGroupNCCL(store, rank, size, options)
-        token = torch.zeros(1, device=torch.device("cuda", torch.cuda.current_device()))
+        device = torch.device("cuda", torch.cuda.current_device())
+        group.bound_device_id = device
+        group.eager_connect_single_device(device)
+        token = torch.zeros(1, device=device)
         group.allreduce([token], c10d.AllreduceOptions()).wait()
         if size == 2:
             work = group.send([token], 1, 0) if rank == 0 else group.recv([token], 0, 0)
@@ -110,9 +112,12 @@ class Nccl:
         return group
 
     def abort(self, group: Any) -> None:
-        """End what runs on it, from any thread."""
-        with contextlib.suppress(RuntimeError):  # it is broken: that is why it is ended
-            group.abort()
+        """End what runs on it, from any thread, and do not wait for that.
+
+        To end one communicator frees memory, which waits for all kernels of the device: those of
+        the others spin until they are ended, too.
+        """
+        threading.Thread(target=_abort, args=(group,), name="nccl-abort", daemon=True).start()
 
     def carries(self, tensor: torch.Tensor) -> bool:
         """Whether it takes a tensor on this device."""
@@ -137,6 +142,11 @@ class Nccl:
         if device not in streams:
             streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         return streams[device]
+
+
+def _abort(group: Any) -> None:
+    with contextlib.suppress(RuntimeError):  # it is broken: that is why it is ended
+        group.abort()
 
 
 Library = Gloo | Nccl

@@ -49,7 +49,7 @@ class NativeCommunicator:
 
     def __init__(self, group: NativeGroup) -> None:
         self._group = group
-        self._flats = group.library.flats
+        self._flats = group.flats
 
     def allreduce(self, tensor: torch.Tensor, reduction: Reduction) -> None:
         """See ``Communicator.allreduce``."""
