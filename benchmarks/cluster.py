@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import structlog
+
 from trainmover.bus.nats.bus import NatsBus
 from trainmover.commands import MigrateRequest
 from trainmover.events.envelope import Envelope
@@ -64,6 +66,7 @@ class Cluster:
         """The same facts with their contexts; the bus does not keep all of them."""
 
     async def __aenter__(self) -> Self:
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # not stdout
         command = [sys.executable, "-m", "trainmover_console.cli", "run", "--job", JOB]
         self._process = subprocess.Popen(  # noqa: ASYNC220 - started once, nothing else runs yet
             [*command, "--nnodes", self._nnodes, *self._options, *self._program],

@@ -3,9 +3,12 @@
     python -m benchmarks.gpu --json                            # everything: about 8 minutes
     python -m benchmarks.gpu --json --parts pauses --millions 100
 
+Stopped before its end (Ctrl-C, SIGTERM), it prints what it has found.
+
 ``pauses``: a GPT in bfloat16 with Adam on two ranks that share the GPU; one machine is moved by
 plan, then one is killed. ``bits_equal``: all losses and the final states are those of a run without
-either. ``floor_s``: what a copy of the state takes in the GPU's memory, read and written once.
+either, which comes last, when nothing is timed any more; null where that was not reached.
+``floor_s``: what a copy of the state takes in the GPU's memory, read and written once.
 ``steps``: what a session adds to a step, in alternating blocks. ``nccl``: how long a pair of ranks
 takes to build, what it takes of the GPU's memory, and how long an abort takes whose peer was
 killed; several ranks of one GPU need NCCL 2.30 or later (``LD_PRELOAD`` it where torch has an older
@@ -18,6 +21,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,11 +38,13 @@ from benchmarks.pause import options_of, phases_of
 
 SHAPES = {  # millions of parameters: width, layers, steps of the run
     1: (144, 4, 600),
-    100: (1024, 8, 200),
-    1000: (2048, 20, 40),
+    100: (1024, 8, 160),
+    1000: (2048, 20, 36),
 }
 PARTS = ("nccl", "pauses", "steps")
 RANKS = 2
+ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+"""Without the workspace, products of matrices may add in another order each time."""
 
 
 def program_of(millions: int, device: str, steps: int) -> list[str]:
@@ -79,22 +85,58 @@ def left_in(metrics: Path) -> tuple[list[Any], list[Any]]:
     return losses, finals
 
 
-def pauses(millions: int, device: str, steps: int | None) -> list[dict[str, Any]]:
-    """A planned move and a crash of a model of that size."""
-    program = program_of(millions, device, steps or SHAPES[millions][2])
-    environment = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-    with tempfile.TemporaryDirectory() as folder:
-        moved, calm = Path(folder) / "moved", Path(folder) / "calm"
-        rows = asyncio.run(disturbed(program, moved, environment))
-        command = [sys.executable, "-m", "trainmover_console.cli", "run", "--nnodes", "1"]
-        command += ["--nproc-per-node", str(RANKS), "--metrics", str(calm), *program]
-        subprocess.run(
-            command, check=True, stdout=sys.stderr, env={**os.environ, **environment}, timeout=300
+def same(moved: tuple[list[Any], list[Any]], calm: tuple[list[Any], list[Any]]) -> bool:
+    """Whether two runs are equal but for one loss: a rank can be killed before it writes that."""
+    losses, finals = moved
+    missing = sum(len(calm_one) for calm_one in calm[0]) - sum(len(one) for one in losses)
+    found = [one.items() <= calm_one.items() for one, calm_one in zip(losses, calm[0], strict=True)]
+    return finals == calm[1] and len(finals) == RANKS and all(found) and missing <= 1
+
+
+class Pauses:
+    """A planned move and a crash of a model of each size, and runs without either."""
+
+    def __init__(self, folder: Path, *, device: str, steps: int | None) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._folder = folder
+        self._device = device
+        self._steps = steps
+        self._run: list[int] = []
+
+    def disturb(self, millions: int) -> None:
+        """Run a model of that size to its end, with a planned move and a crash."""
+        rows = asyncio.run(
+            disturbed(self._program(millions), self._folder / f"{millions}-moved", ENVIRONMENT)
         )
-        equal = left_in(moved) == left_in(calm) and len(left_in(calm)[1]) == RANKS
-    floor_s = copy_s(millions * 1_000_000 * 6) if device == "cuda" else None
-    about = {"params": millions * 1_000_000, "ranks": RANKS, "bits_equal": equal}
-    return [{**row, **about, "floor_s": floor_s} for row in rows]
+        floor_s = copy_s(millions * 1_000_000 * 6) if self._device == "cuda" else None
+        about = {"params": millions * 1_000_000, "ranks": RANKS, "floor_s": floor_s}
+        self.rows += [{**row, **about, "bits_equal": None} for row in rows]
+        self._run.append(millions)
+
+    def compare(self) -> None:
+        """Run the same programs undisturbed, beside each other, and say what is equal."""
+        started = {millions: self._start(millions) for millions in self._run}
+        try:
+            for millions, process in started.items():
+                assert process.wait(300) == 0, f"the undisturbed run of {millions} M failed"
+                moved = left_in(self._folder / f"{millions}-moved")
+                calm = left_in(self._folder / f"{millions}-calm")
+                for row in self.rows:
+                    if row["params"] == millions * 1_000_000:
+                        row["bits_equal"] = same(moved, calm)
+        finally:
+            for process in started.values():
+                process.terminate()
+                process.wait()
+
+    def _program(self, millions: int) -> list[str]:
+        return program_of(millions, self._device, self._steps or SHAPES[millions][2])
+
+    def _start(self, millions: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "trainmover_console.cli", "run", "--nnodes", "1"]
+        command += ["--nproc-per-node", str(RANKS), "--job", f"calm-{millions}"]
+        command += ["--metrics", str(self._folder / f"{millions}-calm"), *self._program(millions)]
+        return subprocess.Popen(command, stdout=sys.stderr, env={**os.environ, **ENVIRONMENT})
 
 
 def copy_s(nbytes: int) -> float:
@@ -121,7 +163,13 @@ def steps(device: str) -> dict[str, Any]:
         sizes += ["--width=64", "--layers=2", "--batch=2", "--context=32"]
     found = {}
     for ranks in (1, RANKS):
-        times = run_program("device_step", f"--device={device}", *sizes, ranks=ranks)
+        times = run_program(
+            "device_step",
+            *(f"--device={device}", *sizes),
+            ranks=ranks,
+            redundancy="checkpoint",
+            environment=ENVIRONMENT,
+        )
         ratios = [a / b for a, b in zip(times["trainmover"], times["plain"], strict=True)]
         found[f"{ranks}_ranks"] = {
             "plain_step_s": spread(times["plain"]),
@@ -177,25 +225,42 @@ def main() -> None:
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch sees no GPU: install a CUDA build of it, or try this with --device cpu")
-    device = torch.cuda.get_device_name(0) if options.device == "cuda" else "cpu"
-    result: dict[str, Any] = {"device": device, "torch": torch.__version__}
-    result |= {"rows": [], "failed": {}}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with tempfile.TemporaryDirectory() as folder:
+        measure(options, Path(folder))
 
-    def part(name: str, measure: Callable[..., Any], *arguments: Any) -> Any:
+
+def measure(options: argparse.Namespace, folder: Path) -> None:
+    """Measure the parts that are wanted, and print what was found."""
+    device = torch.cuda.get_device_name(0) if options.device == "cuda" else "cpu"
+    pauses = Pauses(folder, device=options.device, steps=options.steps)
+    result: dict[str, Any] = {"device": device, "torch": torch.__version__}
+    result |= {"rows": pauses.rows, "failed": {}}
+
+    def part(name: str, run: Callable[..., Any], *arguments: Any) -> Any:
+        began = time.monotonic()
         try:
-            return measure(*arguments)
+            return run(*arguments)
         except Exception as error:  # noqa: BLE001 - the others are wanted all the same
             print(name, "failed:", repr(error), file=sys.stderr, flush=True)
             result["failed"][name] = repr(error)[:400]
             return None
+        except KeyboardInterrupt:
+            result["stopped_in"] = name
+            raise
+        finally:
+            print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
-    if "nccl" in options.parts and options.device != "cpu":
-        result["nccl"] = part("nccl", nccl, 4, 90)
-    for size in options.millions if "pauses" in options.parts else ():
-        rows = part(f"pauses {size}", pauses, size, options.device, options.steps)
-        result["rows"] += rows or []
-    if "steps" in options.parts:
-        result["steps"] = part("steps", steps, options.device)
+    try:
+        if "nccl" in options.parts and options.device != "cpu":
+            result["nccl"] = part("nccl", nccl, 4, 90)
+        for size in options.millions if "pauses" in options.parts else ():
+            part(f"pauses {size}", pauses.disturb, size)
+        if "steps" in options.parts:
+            result["steps"] = part("steps", steps, options.device)
+        part("bits", pauses.compare)
+    except KeyboardInterrupt:
+        print("stopped: what was found until then follows", file=sys.stderr, flush=True)
     print(json.dumps(result, indent=None if options.json else 2))
 
 

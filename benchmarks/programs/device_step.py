@@ -1,8 +1,9 @@
 """Times the same step with and without a session, in alternating blocks, on a GPU or a processor.
 
-Each rank trains a model by itself: no collective is part of a step, only what the session adds to
-it (looks at the program, clock, private state, vote). The model without a session belongs to a
-thread: a session takes what the program's own variables hold for part of the job.
+Each rank trains a model by itself, on the same data, so that all are replicas: no collective is
+part of a step, only what the session adds to it (looks at the program, clock, private state, vote).
+The model without a session belongs to a thread: a session takes what the program's own variables
+hold for part of the job.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ def main() -> None:  # noqa: C901 - what is timed has to be in one function
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True, warn_only=True)
     Session.init()
-    rank = dist.get_rank()
     size = {"batch": options.batch, "context": options.context}
-    data = SourceText(rank=rank, **size, seed=0)
+    data = SourceText(rank=0, **size, seed=0)
     moved, moved_optimizer = build(options)
     session = Session(model=moved, optimizer=moved_optimizer)
     times: dict[str, list[float]] = {"plain": [], "trainmover": []}
@@ -61,7 +62,7 @@ def main() -> None:  # noqa: C901 - what is timed has to be in one function
 
     def train_plain() -> None:
         plain, plain_optimizer = build(options)
-        batches = iter(SourceText(rank=rank, **size, seed=0))
+        batches = iter(SourceText(rank=0, **size, seed=0))
         while count := orders.get():
             for _ in range(count):
                 train(plain, plain_optimizer, next(batches), options.device)
@@ -93,7 +94,7 @@ def main() -> None:  # noqa: C901 - what is timed has to be in one function
             plain_steps(options.steps)
             times["plain"].append((now() - started) / options.steps)
         started = now()
-    if rank == 0:
+    if dist.get_rank() == 0:
         parameters = sum(p.numel() for p in moved.parameters())
         options.out.write_text(json.dumps({"parameters": parameters, **times}))
 
