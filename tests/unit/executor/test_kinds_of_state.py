@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import collections
+import contextvars
 import dataclasses
 import datetime as dt
 import decimal
@@ -15,12 +16,16 @@ import enum
 import fractions
 import functools
 import heapq
+import io
 import itertools
+import queue
 import random
 import sys
+import threading
 import types
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -232,6 +237,12 @@ IS_SAID = {
     ),
     "an array of Python's": Case(lambda: array.array("d", [0]), lambda held: held.append(2.0)),
     "bytes that change": Case(lambda: bytearray(b"a"), lambda held: held.extend(b"b")),
+    "a file in memory": Case(io.StringIO, lambda held: held.write("a")),
+    "a queue": Case(queue.Queue, lambda held: held.put(1)),
+    "a variable of a context": Case(
+        lambda: contextvars.ContextVar("n"), lambda held: held.set([1]), lambda held: held.get()
+    ),
+    "a variable of a thread": Case(threading.local, lambda held: setattr(held, "n", 1), vars),
     "an array with fields": Case(lambda: np.zeros(2, [("a", "i4"), ("b", "f8")]), put("a", 3)),
     "an array of strings": Case(lambda: np.array(["a", "b"]), put(0, "c")),
     "an array of objects": Case(lambda: np.array([1, "x"], object), put(0, "c")),
@@ -279,6 +290,19 @@ def test_it_comes_to_a_joiner(name: str) -> None:
 def test_people_are_told_that_it_stays(name: str) -> None:
     there = run(IS_SAID[name], None)
     assert len(there.said) == 1
+
+
+def test_people_are_told_of_a_name_for_one_object_of_a_library_and_then_another() -> None:
+    variables, left, frame = LoopVariables([]), LeftBehind(), sys._getframe()
+    batch, same = Future[int](), Future[int]()
+    left.look(variables.passed_over(frame), frame, memory=())
+    batch.set_result(1)
+    batch = Future[int]()
+    with structlog.testing.capture_logs() as logs:
+        left.look(variables.passed_over(frame), frame, memory=())
+    assert [line["variable"].rpartition(".")[2] for line in logs] == ["batch"]
+    assert not batch.done()
+    assert not same.done()
 
 
 def test_attributes_of_a_class_come() -> None:

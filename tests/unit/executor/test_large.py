@@ -251,23 +251,32 @@ class TestRankOwn:
     def test_what_differs_is_told_whole_from_then_on(self):
         variables = LoopVariables([])
         mine, theirs = self.tree(variables, rank=0), self.tree(LoopVariables([]), rank=1)
-        RankOwn(Keeper(next(mine), next(theirs)), variables).look(3)
+        RankOwn(Keeper(next(mine), next(theirs)), variables).look(3, step_s=0.1)
         tree, state = next(mine)
         assert torch.equal(the(tree, "state"), state)
 
     def test_what_is_alike_is_not(self):
         variables = LoopVariables([])
         mine, theirs = self.tree(variables, rank=1), self.tree(LoopVariables([]), rank=1)
-        RankOwn(Keeper(next(mine), next(theirs)), variables).look(3)
+        RankOwn(Keeper(next(mine), next(theirs)), variables).look(3, step_s=0.1)
         tree, _ = next(mine)
         assert holds_prints(the(tree, "state"))
+
+    @pytest.mark.parametrize(("mib", "step_s"), [(3, 1), (15, 60)])
+    def test_in_a_long_step_there_is_time_for_more(self, mib, step_s):
+        variables, size = LoopVariables([]), mib * 1024 * 256
+        mine = self.tree(variables, rank=0, size=size)
+        theirs = self.tree(LoopVariables([]), rank=1, size=size)
+        RankOwn(Keeper(next(mine), next(theirs)), variables).look(3, step_s=step_s)
+        tree, state = next(mine)
+        assert torch.equal(the(tree, "state"), state)
 
     def test_what_is_too_large_is_warned_of(self, capsys):
         variables = LoopVariables([])
         size = 1024 * 1024
         mine = self.tree(variables, rank=0, size=size)
         theirs = self.tree(LoopVariables([]), rank=1, size=size)
-        RankOwn(Keeper(next(mine), next(theirs)), variables).look(3)
+        RankOwn(Keeper(next(mine), next(theirs)), variables).look(3, step_s=0.1)
         tree, _ = next(mine)
         assert holds_prints(the(tree, "state"))
         assert "differs from rank to rank and is too large" in capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from concurrent.futures import Future
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -35,6 +36,15 @@ def test_a_list_that_grew_is_put_back_in_place():
     variables.put_back(frame)
     assert seen is same
     assert same == [1]
+
+
+def test_a_name_for_what_cannot_be_carried_stands_for_the_same_again():
+    variables, frame = LoopVariables([]), sys._getframe()
+    batch = Future()
+    variables.keep(frame)
+    earlier, batch = batch, Future()
+    variables.put_back(frame)
+    assert batch is earlier
 
 
 def elsewhere(tree):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import array
+import contextvars
+import io
 import itertools
 import operator
+import queue
 import sys
+import threading
 import types
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -85,6 +89,8 @@ class LeftBehind:
         looked_at: set[int] = set()
         for path, value in variables:
             now = _print(value, memory)
+            if now is None and _is_name(path) and not _is_ours(value):
+                now = id(value)  # it may come to stand for another object of a library
             if now is None or id(value) in looked_at:
                 continue
             looked_at.add(id(value))  # it may have several names
@@ -143,25 +149,26 @@ def _is_of_program(kind: type) -> bool:
     return is_program(kind.__module__, getattr(module, "__file__", None) or "<frozen")
 
 
-def _print(value: Any, memory: Collection[int]) -> Any:  # noqa: PLR0911 - one for each kind
+def _print(value: Any, memory: Collection[int]) -> Any:
     """What differs when ``value`` has changed; None where that cannot be seen cheaply."""
     if isinstance(value, torch.Tensor):
         return _print_of_tensor(value, memory)
-    if isinstance(value, _Value):
-        return repr(value.value)
-    if isinstance(value, _OBJECTS):
-        return _print_of_object(value)
-    if isinstance(value, np.ndarray):
-        return value.shape, zlib.crc32(np.ascontiguousarray(value.reshape(-1)[:_SAMPLE]).tobytes())
-    if isinstance(value, Iterator):
-        return _print_of_iterator(value)
+    for kinds, print_of in _PRINTS:
+        if isinstance(value, kinds):
+            return print_of(value)
     if type(value) in CONTAINERS or base_of(type(value)) is not None:
         return len(value), id(_last(value))
-    if isinstance(value, bytearray | array.array):
-        return zlib.crc32(value)
-    if isinstance(value, str | bytes | float | int):
-        return repr(value)
-    return _print_of_members(value)
+    return repr(value) if isinstance(value, str | bytes | float | int) else _print_of_members(value)
+
+
+def _is_name(path: str) -> bool:
+    """Whether a variable is a name of a function or of a script, and no part of another one."""
+    return path.count(".") == 1 and not path.endswith("]")
+
+
+def _is_ours(value: Any) -> bool:
+    """Whether ``value`` came from a session: its step, say."""
+    return type(value).__module__.startswith("trainmover")
 
 
 def _print_of_iterator(value: Iterator[Any]) -> Any:
@@ -191,6 +198,10 @@ def _print_of_object(value: Any) -> Any:
         for one in value.modules()
     ]
     return repr(settings)
+
+
+def _bytes_of(value: np.ndarray[Any, Any]) -> bytes:
+    return np.ascontiguousarray(value.reshape(-1)[:_SAMPLE]).tobytes()
 
 
 def _print_of_tensor(value: torch.Tensor, memory: Collection[int]) -> Any:
@@ -232,6 +243,20 @@ def _print_of_members(value: Any) -> Any:
     else:
         return None
     return repr([member for member in members if type(member) in PLAIN])
+
+
+_PRINTS: Final[tuple[tuple[Any, Callable[[Any], Any]], ...]] = (
+    (_Value, lambda held: repr(held.value)),
+    (_OBJECTS, _print_of_object),
+    (np.ndarray, lambda held: (held.shape, zlib.crc32(_bytes_of(held)))),
+    ((io.StringIO, io.BytesIO), lambda held: None if held.closed else held.tell()),
+    ((queue.Queue, queue.SimpleQueue), lambda held: held.qsize()),
+    (contextvars.ContextVar, lambda held: id(held.get(None))),
+    (threading.local, lambda held: [(name, id(each)) for name, each in vars(held).items()]),
+    (Iterator, _print_of_iterator),
+    ((bytearray, array.array), zlib.crc32),
+)
+"""Of which kinds what shows that one has changed; the first that fits counts."""
 
 
 def _cure_of(path: str, value: Any) -> str:

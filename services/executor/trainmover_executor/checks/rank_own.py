@@ -36,12 +36,15 @@ class RankOwn:
         self._since: dict[str, int] = {}
         self._done: set[str] = set()
 
-    def look(self, committed: int) -> None:
+    def look(self, committed: int, *, step_s: float) -> None:
         """Compare what was told with the last vote, where it is time to.
 
         Args:
             committed: Steps completed by the job.
+            step_s: How long a step takes, in seconds; 0 while nobody knows.
         """
+        if not step_s:
+            return
         mine = self._private_state.own_variables(step=committed)
         large = [path for path, tree in mine.items() if self._is_due(path, tree, committed)]
         if not large:
@@ -50,7 +53,8 @@ class RankOwn:
         for path in large:
             if path in theirs and not equal(mine[path], theirs[path]):
                 self._done.add(path)
-                self._say(path, is_kept=self._variables.lasting.tell_whole(path))
+                is_kept = self._variables.lasting.tell_whole(path, step_s=step_s)
+                self._say(path, is_kept=is_kept)
 
     def _is_due(self, path: str, tree: object, committed: int) -> bool:
         if path in self._done or not holds_prints(tree):

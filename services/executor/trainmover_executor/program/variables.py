@@ -76,6 +76,7 @@ class LoopVariables:
         self._changing: set[str] = set()
         self._kept: dict[str, Any] = {}
         self._holders: dict[str, Any] = {}
+        self._bound: dict[str, Any] = {}
         self.contents: dict[str, torch.Tensor] = {}
         self._passed_over: list[tuple[str, Any]] | None = None
         self._outgrown: set[str] = set()
@@ -185,7 +186,9 @@ class LoopVariables:
             frame: The innermost frame to look at.
             whole: Copy all that is large; else what bodies were seen to change in place.
         """
+        self._passed_over = []
         self._kept, self._holders = self._told(frame, everything=whole)
+        self._bound, self._passed_over = dict(self._passed_over), None
         self._still = [*self._finder.left_out]
         self.lasting.keep(self._kept, whole=whole)
 
@@ -216,6 +219,11 @@ class LoopVariables:
         """
         for module in self._still:
             module.put_back()
+        for root, names, put in self._finder.roots(frame, live=False):
+            for path, value in self._bound.items():
+                name = _name_in(root, path)
+                if name and names.get(name) is not value:
+                    put(name, value)  # not carried, but it is still here
         self._put(self._kept, frame, holders=self._holders)
 
     def put(self, values: Mapping[str, Any], frame: FrameType | None) -> None:

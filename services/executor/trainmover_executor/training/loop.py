@@ -186,7 +186,7 @@ class TrainingLoop:
         self._runtime.reach("step.next")
         self._look(frame, between=False)
         self._lookout.look(frame, committed=self._handover.committed)
-        self._rank_own.look(self._handover.committed)
+        self._rank_own.look(self._handover.committed, step_s=self._journal.step_s)
         self._settle()
         if call.max_steps is not None and self._handover.committed >= call.max_steps:
             self._end(call, frame)
