@@ -1,6 +1,6 @@
 """What holds on a machine with one NVIDIA GPU, and what it takes there.
 
-    python -m benchmarks.gpu --json                            # everything: about 8 minutes
+    python -m benchmarks.gpu --json                            # everything: about 6 minutes
     python -m benchmarks.gpu --json --parts pauses --millions 100
 
 Stopped before its end (Ctrl-C, SIGTERM), it prints what it has found.

@@ -1,10 +1,13 @@
 """How long it takes to look at the variables of a program that brings many modules along.
 
     python -m benchmarks.looks --json --modules 300
+    python -m benchmarks.looks --json --records 900     # a replay memory of so many transitions
 
 Each module has constants, tables, twenty functions and five classes, as those of a repository do.
 ``first_ms``: all of them are gone through. ``still_ms``: they are compared with what they held when
-the rank began to train; a step takes three such looks. Medians of ``--times`` looks.
+the rank began to train; a step takes three such looks. Medians of ``--times`` looks. With
+``--records``: ``look_ms`` after a transition of four tensors was added, ``keep_ms`` in front of a
+body, ``pack_ms`` for the neighbours, and ``nbytes`` that go to each.
 """
 
 from __future__ import annotations
@@ -16,10 +19,15 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
 
 from trainmover_executor.program.variables import LoopVariables
+from trainmover_executor.state.packing.portable import pack_tree
 
 _CLASS = """
 class C{at}:
@@ -64,13 +72,44 @@ def measure(modules: int, *, times: int) -> dict[str, float]:
     return {"modules": modules, "first_ms": first, "still_ms": still}
 
 
+class Transition(NamedTuple):
+    state: torch.Tensor
+    action: torch.Tensor
+    next_state: torch.Tensor
+    reward: torch.Tensor
+
+
+def transition() -> Transition:
+    return Transition(torch.randn(1, 4), torch.ones(1, 1), torch.randn(1, 4), torch.randn(1))
+
+
+def measure_records(count: int, *, times: int) -> dict[str, float]:
+    memory, variables, frame = deque[Transition](maxlen=count), LoopVariables([]), sys._getframe()
+    memory.extend(transition() for _ in range(count))
+    variables.changed(frame, asks=True)
+    told: dict[str, Any] = {}
+
+    def look() -> None:
+        memory.append(transition())
+        told.update(variables.changed(frame, asks=True))
+
+    taken = {"look_ms": median_ms(look, times=times)}
+    taken["keep_ms"] = median_ms(lambda: variables.keep(frame), times=times)
+    taken["pack_ms"] = median_ms(lambda: pack_tree(told), times=times)
+    return {"records": len(memory), **taken, "nbytes": len(pack_tree(told))}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--modules", type=int, default=300)
+    parser.add_argument("--records", type=int)
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--json", action="store_true", help="one line instead of a readable form")
     options = parser.parse_args()
-    found = measure(options.modules, times=options.times)
+    if options.records:
+        found = measure_records(options.records, times=options.times)
+    else:
+        found = measure(options.modules, times=options.times)
     print(json.dumps(found, indent=None if options.json else 2))
 
 

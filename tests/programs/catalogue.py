@@ -120,6 +120,7 @@ CATALOGUE = {
     "moco": Program(90),
     "curriculum": Program(90, ends=(25, 55)),
     "replay": Program(90),
+    "long_replay": Program(90, usual=False),
     "callbacks": Program(90, ends=(30, 60), usual=False),
     "unfreeze": Program(90),
     "difficulty": Program(90, usual=False),

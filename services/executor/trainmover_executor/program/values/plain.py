@@ -20,6 +20,7 @@ import torch
 from trainmover_executor.program.values.kinds.components import name_of_key
 from trainmover_executor.program.values.kinds.derived import attributes_of, base_of, content_of
 from trainmover_executor.program.values.kinds.named import CODE, fields_of, is_named, name_of
+from trainmover_executor.program.values.kinds.records import records_of
 from trainmover_executor.program.values.kinds.standard import STANDARD
 
 __all__ = [
@@ -116,6 +117,8 @@ def is_plain(value: Any, *, depth: int = _DEPTH) -> bool:
 
 
 def _is_plain_container(value: Any, depth: int) -> bool:
+    if records_of(value) is not None:
+        return True
     is_long = depth == _DEPTH and not isinstance(value, dict)
     if depth == 0 or len(value) > (_LIMIT_NUMBERS if is_long else _LIMIT_ITEMS):
         return False
@@ -199,7 +202,7 @@ def in_two_places(values: Iterable[tuple[str, Any]]) -> Shared:
                 shared[id(value)] = first[id(value)]
                 return
             first[id(value)] = name
-        if kind in CONTAINERS or is_derived:
+        if (kind in CONTAINERS or is_derived) and records_of(value) is None:
             items = members_in(value)
             if PLAIN.issuperset(map(type, items)):
                 return
@@ -241,8 +244,9 @@ def size_of(value: Any) -> int:
     """Roughly the bytes that carrying a plain value takes."""
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size()
-    if isinstance(value, np.ndarray | np.generic):
-        return value.nbytes
+    sized = value if isinstance(value, np.ndarray | np.generic) else records_of(value)
+    if sized is not None:
+        return sized.nbytes
     if is_generator(value):
         return 5 * 1024
     if isinstance(value, Mapping):

@@ -23,9 +23,10 @@ from trainmover_executor.program.values.kinds.derived import (
     fill,
 )
 from trainmover_executor.program.values.kinds.named import of_name, rebuilt
+from trainmover_executor.program.values.kinds.records import records_from
 from trainmover_executor.program.values.large import LARGE, Large
 from trainmover_executor.program.values.plain import BUILTINS, Positioned
-from trainmover_executor.program.values.trees import ON_DEVICE, TAG
+from trainmover_executor.program.values.trees import ON_DEVICE, RECORDS, TAG
 
 __all__ = ["overwrite", "reserve", "restored"]
 
@@ -44,7 +45,8 @@ def restored(tree: Any, like: Any, shared: dict[str, Any] | None = None) -> Any:
     """
     shared = {} if shared is None else shared
     reserve(tree, like, shared)
-    value = _rebuilt(tree, shared)
+    is_records = isinstance(tree, dict) and tree[TAG] == RECORDS
+    value = _records(tree, like) if is_records else _rebuilt(tree, shared)
     if value is like:
         return like
     is_shared = isinstance(tree, dict) and tree[TAG] == "shared"
@@ -193,6 +195,11 @@ def _dict(tree: dict[str, Any], shared: dict[str, Any]) -> Any:
     return _DICTS.get(tree["kind"], dict)(items)
 
 
+def _records(tree: dict[str, Any], like: Any = None) -> Any:
+    found = records_from(tree["layouts"], tree["data"], like=like)
+    return found if tree["kind"] == "list" else collections.deque(found, tree["most"])
+
+
 def _derived(tree: dict[str, Any], shared: dict[str, Any]) -> Any:
     """One of a class of the program's own, made without its constructor."""
     kind, content = of_name(tree["name"]), _rebuilt(tree["content"], shared)
@@ -209,6 +216,7 @@ _MAKERS: Final[Mapping[str, Callable[[dict[str, Any], dict[str, Any]], Any]]] = 
     "shared": _shared,
     LARGE: _large,
     "dict": _dict,
+    RECORDS: lambda tree, _: _records(tree),
     "derived": _derived,
     "deque": lambda tree, shared: collections.deque(
         (_rebuilt(each, shared) for each in tree["items"]), tree["most"]

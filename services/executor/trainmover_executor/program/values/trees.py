@@ -16,6 +16,7 @@ import torch
 from trainmover_executor.program.values.kinds.components import have_ids, name_of_key
 from trainmover_executor.program.values.kinds.derived import attributes_of, base_of, content_of
 from trainmover_executor.program.values.kinds.named import fields_of, tree_of_name
+from trainmover_executor.program.values.kinds.records import Records, records_of
 from trainmover_executor.program.values.plain import (
     NOWHERE,
     PLAIN,
@@ -25,11 +26,21 @@ from trainmover_executor.program.values.plain import (
 )
 from trainmover_executor.state.packing.memory import on_host
 
-__all__ = ["ON_DEVICE", "TAG", "is_tree_of_generator", "portable", "portable_key", "tree_of_tensor"]
+__all__ = [
+    "ON_DEVICE",
+    "RECORDS",
+    "TAG",
+    "is_tree_of_generator",
+    "portable",
+    "portable_key",
+    "tree_of_tensor",
+]
 
 TAG: Final = "is"
 ON_DEVICE: Final = "on device"
 """How a portable tree tags a tensor that is not in the memory of the host."""
+RECORDS: Final = "records"
+"""How one tags a list of many records."""
 _AS_THEY_ARE: Final = PLAIN - {complex}
 _GENERATORS: Final = frozenset({"torch", "python", "numpy"})
 
@@ -131,6 +142,8 @@ def _(value: dict[Any, Any], shared: Shared) -> Any:
 
 @_tree.register(list)
 def _(value: Any, shared: Shared) -> Any:
+    if (records := records_of(value)) is not None:
+        return _tree_of_records(records, kind="list")
     if _AS_THEY_ARE.issuperset(map(type, value)):
         return list(value)
     return [portable(each, shared) for each in value]
@@ -138,8 +151,18 @@ def _(value: Any, shared: Shared) -> Any:
 
 @_tree.register(collections.deque)
 def _(value: Any, shared: Shared) -> Any:
+    if (records := records_of(value)) is not None:
+        return _tree_of_records(records, kind="deque", most=value.maxlen)
     items = [portable(each, shared) for each in value.copy()]
     return {TAG: "deque", "items": items, "most": value.maxlen}
+
+
+def _tree_of_records(records: Records, *, kind: str, most: int | None = None) -> dict[str, Any]:
+    layouts = [
+        [name, [[*kind[:2], *map(list, kind[2:])] for kind in kinds]]
+        for name, kinds in records.layouts
+    ]
+    return {TAG: RECORDS, "kind": kind, "most": most, "layouts": layouts, "data": records.packed}
 
 
 @_tree.register(tuple)

@@ -1,0 +1,308 @@
+"""Long lists of records: a replay memory, the history of a run.
+
+A record is a tuple, or a named tuple of the program's, of numbers and small tensors that nobody
+writes to. Thousands of them are looked at in each step, and go to other machines with each vote. So
+each one is packed once, into a few bytes beside what all of its kind have in common.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import math
+import operator
+import struct
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from trainmover_executor.program.values.kinds.named import (
+    fields_of,
+    of_name,
+    rebuilt,
+    tree_of_name,
+)
+from trainmover_executor.state.packing.memory import bytes_of, flat_of, on_host
+
+__all__ = ["Records", "records_from", "records_of"]
+
+_LISTS: Final = frozenset({list, collections.deque})
+_FEWEST: Final = 128
+"""Shorter lists are carried member by member: two of their members may hold one tensor."""
+_MOST: Final = 64 * 1024
+_MOST_BYTES: Final = 1024 * 1024
+_MOST_LISTS: Final = 16
+_AT_ONCE: Final = 512
+"""Of so many records each call asks whether their tensors were written to."""
+_NUMBERS: Final[Mapping[type, str]] = {bool: "?", int: "q", float: "d"}
+
+_Layout = tuple[str, tuple[tuple[Any, ...], ...]]
+"""The name of a record's class, and of what kind each of its fields is."""
+
+_version_of: Final = operator.attrgetter("_version")
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """A list of records as it was at some look.
+
+    Attributes:
+        layouts: Of what kinds its records are.
+        packed: For each record the number of its layout, two bytes, and its content.
+        nbytes: How many bytes these are.
+    """
+
+    layouts: list[_Layout]
+    packed: torch.Tensor
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """One that was packed; what it consists of is kept, so that its ``id`` is not another's."""
+
+    value: Any
+    packed: bytes
+    tensors: list[torch.Tensor]
+    versions: int
+    arrays: list[np.ndarray[Any, Any]]
+    written: bytes
+
+
+class _List:
+    """What was seen of one list.
+
+    Attributes:
+        container: The list itself.
+    """
+
+    def __init__(self, container: Any) -> None:
+        self.container = container
+        self._known: dict[int, _Record] = {}
+        self._packed: dict[int, bytes] = {}
+        self._layouts: dict[_Layout, int] = {}
+        self._ids: list[int] = []
+        self._records: Records | None = None
+        self._at = 0
+        self._is_refused = False
+
+    def records(self) -> Collection[_Record]:
+        """Those that it held at the last look."""
+        return self._known.values()
+
+    def has_layouts(self, layouts: list[_Layout]) -> bool:
+        """Whether records with ``layouts`` are packed here in the same way."""
+        return list(self._layouts)[: len(layouts)] == layouts
+
+    def adopt(self, layouts: list[_Layout], records: list[_Record]) -> None:
+        """It is to hold ``records``."""
+        for layout in layouts:
+            self._layouts.setdefault(layout, len(self._layouts))
+        self._known = {id(record.value): record for record in records}
+        self._packed = {id_: record.packed for id_, record in self._known.items()}
+        self._ids = []
+
+    def look(self, values: list[Any]) -> Records | None:
+        """Its records now; None where it holds something else, or one was written to."""
+        ids = list(map(id, values))  # what they stand for is kept, so none is another's
+        same = ids == self._ids
+        if self._is_refused or not (same or self._know(ids, values)):
+            return None
+        if self._was_written_to():
+            self._is_refused = True  # two variables may hold one tensor, and write to it
+            return None
+        if not same:
+            data = bytearray().join(map(self._packed.__getitem__, ids))
+            packed = torch.frombuffer(data, dtype=torch.uint8)
+            self._ids = ids
+            self._records = Records(list(self._layouts), packed, len(data))
+        records = self._records
+        return records if records is not None and records.nbytes <= _MOST_BYTES else None
+
+    def _was_written_to(self) -> bool:
+        """Whether one of some was; others have their turn at the next calls."""
+        looked_at = list(itertools.islice(self._known.values(), self._at, self._at + _AT_ONCE))
+        self._at = self._at + _AT_ONCE if looked_at else 0
+        tensors = itertools.chain.from_iterable(each.tensors for each in looked_at)
+        if sum(map(_version_of, tensors)) != sum(each.versions for each in looked_at):
+            return True
+        return any(each.arrays and _bytes_of(each.arrays) != each.written for each in looked_at)
+
+    def _know(self, ids: list[int], values: list[Any]) -> bool:
+        """Pack what is new, and forget what is gone."""
+        known, packed = self._known, self._packed
+        for id_, value in zip(ids, values, strict=True):
+            if id_ not in known:
+                record = self._record(value)
+                if record is None:
+                    return False
+                known[id_], packed[id_] = record, record.packed
+        for gone in known.keys() - set(ids):
+            del known[gone], packed[gone]
+        return True
+
+    def _record(self, value: Any) -> _Record | None:
+        fields = value if type(value) is tuple else fields_of(value)
+        name = "" if type(value) is tuple else tree_of_name(type(value))
+        if not isinstance(value, tuple) or fields is None or name is None:
+            return None
+        found = [_packed(each) for each in fields]
+        if not all(found):
+            return None
+        kinds, parts = zip(*filter(None, found), strict=True) if found else ((), ())
+        at = self._layouts.setdefault((name, kinds), len(self._layouts))
+        if at >= 1 << 16:
+            return None
+        return _record_of(value, b"".join([at.to_bytes(2, "little"), *parts]))
+
+
+_lists: Final[collections.OrderedDict[int, _List]] = collections.OrderedDict()
+
+
+def records_of(container: Any) -> Records | None:
+    """The records of a list or a deque; None for one that is short, or that holds something else.
+
+    Asked several times in a step; what has not changed in between is not looked at again.
+    """
+    if type(container) not in _LISTS or not _FEWEST < len(container) <= _MOST:
+        return None
+    values = list(container.copy())  # a thread of the program may change it meanwhile
+    seen = _lists.get(id(container))
+    if seen is None or seen.container is not container:
+        if not values or not isinstance(values[0], tuple):
+            return None
+        _remember(seen := _List(container))
+    return seen.look(values)
+
+
+def records_from(layouts: Sequence[Any], packed: torch.Tensor, *, like: Any = None) -> list[Any]:
+    """The records that ``Records`` describes.
+
+    Args:
+        layouts: Of what kinds they are.
+        packed: See ``Records``.
+        like: The list that is to hold them: what it holds already is not made again, and what it
+            will hold is not packed again.
+
+    Raises:
+        ValueError: They do not parse, or their class is another one here.
+    """
+    kinds = [
+        (name, tuple((*kind[:2], *map(tuple, kind[2:])) for kind in ks)) for name, ks in layouts
+    ]
+    readers = [_reader_of(layout) for layout in kinds]
+    seen = _lists.get(id(like))
+    if seen is None or seen.container is not like or not seen.has_layouts(kinds):
+        seen = _List(like)
+    known = {record.packed: record for record in seen.records()}
+    found: list[_Record] = []
+    data, at = bytes(bytes_of(packed)), 0
+    while at < len(data):
+        number = int.from_bytes(data[at : at + 2], "little")
+        if number >= len(readers):
+            raise ValueError(f"records of {len(readers)} kinds hold one of kind {number}")
+        size, read = readers[number]
+        piece = data[at : at + 2 + size]
+        if len(piece) < 2 + size:
+            raise ValueError(f"a record of {size} bytes ends after {len(piece) - 2}")
+        found.append(known.get(piece) or _record_of(read(piece[2:]), piece))
+        at += len(piece)
+    if type(like) in _LISTS:
+        seen.adopt(kinds, found)
+        _remember(seen)
+    return [record.value for record in found]
+
+
+def _record_of(value: Any, packed: bytes) -> _Record:
+    fields = value if type(value) is tuple else fields_of(value) or ()
+    tensors = [each for each in fields if isinstance(each, torch.Tensor)]
+    arrays = [each for each in fields if isinstance(each, np.ndarray)]
+    versions = sum(map(_version_of, tensors))
+    return _Record(value, packed, tensors, versions, arrays, _bytes_of(arrays))
+
+
+def _bytes_of(arrays: list[np.ndarray[Any, Any]]) -> bytes:
+    return b"".join(each.tobytes() for each in arrays)
+
+
+def _remember(seen: _List) -> None:
+    _lists[id(seen.container)] = seen
+    if len(_lists) > _MOST_LISTS:
+        _lists.popitem(last=False)
+
+
+def _packed(field: Any) -> tuple[tuple[Any, ...], bytes] | None:
+    """Of what kind a field is, and its content; None where it is no part of a record."""
+    if field is None:
+        return ("none",), b""
+    code = _NUMBERS.get(type(field))
+    if code is not None:
+        is_long = code == "q" and not -(1 << 63) <= field < 1 << 63
+        return None if is_long else (("number", code), struct.pack(f"<{code}", field))
+    if isinstance(field, np.generic) and field.dtype.kind in "biuf":
+        return ("scalar", field.dtype.str), field.tobytes()
+    if type(field) is np.ndarray and field.dtype.kind in "biuf":
+        return ("array", field.dtype.str, field.shape), field.tobytes()
+    if type(field) is torch.Tensor and _is_apart(field):
+        dtype = str(field.dtype).removeprefix("torch.")
+        return ("tensor", dtype, tuple(field.shape)), bytes(bytes_of(flat_of(field)))
+    return None
+
+
+def _is_apart(tensor: torch.Tensor) -> bool:
+    """Whether it is an ordinary tensor in the memory of the host, and no parameter."""
+    is_ordinary = tensor.layout is torch.strided and on_host(tensor)
+    return is_ordinary and not (tensor.requires_grad or tensor.is_inference())
+
+
+def _reader_of(layout: Any) -> tuple[int, Callable[[bytes], Any]]:
+    """How many bytes a record of a layout takes, and what makes one of them."""
+    name, kinds = layout
+    parts = [_field_of(kind) for kind in kinds]
+    ends = list(itertools.accumulate(size for size, _ in parts))
+    kind = of_name(name) if name else None
+
+    def read(data: bytes) -> Any:
+        fields = [
+            make(data[end - size : end]) for end, (size, make) in zip(ends, parts, strict=True)
+        ]
+        return tuple(fields) if kind is None else rebuilt(kind, fields)
+
+    return (ends[-1] if ends else 0), read
+
+
+def _field_of(kind: Sequence[Any]) -> tuple[int, Callable[[bytes], Any]]:
+    if kind[0] == "number" and kind[1] in _NUMBERS.values():
+        code = f"<{kind[1]}"
+        return struct.calcsize(code), lambda data: struct.unpack(code, data)[0]
+    if kind[0] == "scalar":
+        scalar = np.dtype(kind[1])
+        if scalar.kind in "biuf":
+            return scalar.itemsize, lambda data: np.frombuffer(data, scalar)[0]
+    if kind[0] == "array" and _are_sizes(kind[2]):
+        entry, sizes = np.dtype(kind[1]), tuple(kind[2])
+        if entry.kind in "biuf":
+            nbytes = math.prod(sizes) * entry.itemsize
+            return nbytes, lambda data: np.frombuffer(bytearray(data), entry).reshape(sizes)
+    if kind[0] == "tensor" and _are_sizes(kind[2]):
+        dtype, shape = getattr(torch, kind[1], None), list(kind[2])
+        if isinstance(dtype, torch.dtype):
+            return math.prod(shape) * dtype.itemsize, lambda data: _tensor_of(data, dtype, shape)
+    if kind[0] == "none":
+        return 0, lambda _: None
+    raise ValueError(f"no field of a record is of kind {kind!r}")
+
+
+def _are_sizes(shape: Sequence[Any]) -> bool:
+    return all(type(size) is int and size >= 0 for size in shape)
+
+
+def _tensor_of(data: bytes, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
+    return (
+        torch.frombuffer(bytearray(data), dtype=dtype).view(shape)
+        if data
+        else torch.empty(shape, dtype=dtype)
+    )
