@@ -11,7 +11,11 @@ import pytest
 import torch
 
 from trainmover_executor.program.values.compare import equal
-from trainmover_executor.program.values.kinds.records import records_from, records_of
+from trainmover_executor.program.values.kinds.records import (
+    one_look,
+    records_from,
+    records_of,
+)
 from trainmover_executor.program.values.plain import is_plain
 from trainmover_executor.program.values.restored import restored
 from trainmover_executor.program.values.trees import portable
@@ -99,6 +103,17 @@ def test_a_list_whose_records_are_written_to_is_none_of_records(make):
     values[1500][0][0] += 1
     assert not all(records_of(values) for _ in range(8))
     assert records_of(values) is None
+
+
+def test_one_look_asks_each_list_once(monkeypatch):
+    values, looks = memory(), []
+    module = sys.modules["trainmover_executor.program.values.kinds.records"]
+    monkeypatch.setattr(module, "_look_at", looks.append)
+    with one_look():
+        assert records_of(values) is records_of(values) is None
+    assert len(looks) == 1
+    records_of(values)
+    assert len(looks) == 2
 
 
 def test_a_step_that_is_done_again_has_the_same_records():

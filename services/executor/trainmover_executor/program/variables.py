@@ -30,6 +30,7 @@ from trainmover_executor.program.looking.shapes import SHAPES, Members, Shape, b
 from trainmover_executor.program.looking.still import StillModule
 from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.kinds.components import name_components
+from trainmover_executor.program.values.kinds.records import one_look
 from trainmover_executor.program.values.large import is_whole
 from trainmover_executor.program.values.lasting import LastingValues
 from trainmover_executor.program.values.plain import MUTABLE, NOWHERE, Shared, in_two_places
@@ -200,11 +201,12 @@ class LoopVariables:
         self, frame: FrameType | None, *, asks: bool = False, everything: bool = False
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """All variables as portable trees, and as they are, by path."""
-        found = self._finder.all(frame, everything=asks or everything, but_still=True)
-        held = {one.path: one.value for one in found}
-        self.lasting.end(asks=asks)
-        shared = in_two_places(held.items())
-        return {path: self._tree(path, value, shared) for path, value in held.items()}, held
+        with one_look():
+            found = self._finder.all(frame, everything=asks or everything, but_still=True)
+            held = {one.path: one.value for one in found}
+            self.lasting.end(asks=asks)
+            shared = in_two_places(held.items())
+            return {path: self._tree(path, value, shared) for path, value in held.items()}, held
 
     def _tree(self, path: str, value: Any, shared: Shared) -> Any:
         if isinstance(value, Shape):

@@ -8,11 +8,13 @@ each one is packed once, into a few bytes beside what all of its kind have in co
 from __future__ import annotations
 
 import collections
+import contextlib
+import contextvars
 import itertools
 import math
 import operator
 import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,7 +29,7 @@ from trainmover_executor.program.values.kinds.named import (
 )
 from trainmover_executor.state.packing.memory import bytes_of, flat_of, on_host
 
-__all__ = ["Records", "records_from", "records_of"]
+__all__ = ["Records", "one_look", "records_from", "records_of"]
 
 _LISTS: Final = frozenset({list, collections.deque})
 _FEWEST: Final = 128
@@ -77,6 +79,8 @@ class _List:
 
     Attributes:
         container: The list itself.
+        is_refused: It was too large, or has held something else, or a record that was written to:
+            two variables may hold one tensor.
     """
 
     def __init__(self, container: Any) -> None:
@@ -87,7 +91,7 @@ class _List:
         self._ids: list[int] = []
         self._records: Records | None = None
         self._at = 0
-        self._is_refused = False
+        self.is_refused = False
 
     def records(self) -> Collection[_Record]:
         """Those that it held at the last look."""
@@ -105,22 +109,29 @@ class _List:
         self._packed = {id_: record.packed for id_, record in self._known.items()}
         self._ids = []
 
+    def may_hold(self, value: Any) -> bool:
+        """Whether ``value`` is a record."""
+        return isinstance(value, tuple) and self._record(value) is not None
+
     def look(self, values: list[Any]) -> Records | None:
-        """Its records now; None where it holds something else, or one was written to."""
+        """Its records now; None where it is refused."""
         ids = list(map(id, values))  # what they stand for is kept, so none is another's
         same = ids == self._ids
-        if self._is_refused or not (same or self._know(ids, values)):
-            return None
-        if self._was_written_to():
-            self._is_refused = True  # two variables may hold one tensor, and write to it
+        if not (same or self._know(ids, values)) or self._was_written_to():
+            self._refuse()
             return None
         if not same:
             data = bytearray().join(map(self._packed.__getitem__, ids))
             packed = torch.frombuffer(data, dtype=torch.uint8)
             self._ids = ids
             self._records = Records(list(self._layouts), packed, len(data))
-        records = self._records
-        return records if records is not None and records.nbytes <= _MOST_BYTES else None
+        if self._records is not None and self._records.nbytes > _MOST_BYTES:
+            self._refuse()
+        return self._records
+
+    def _refuse(self) -> None:
+        self.is_refused = True
+        self._known, self._packed, self._records, self._ids = {}, {}, None, []
 
     def _was_written_to(self) -> bool:
         """Whether one of some was; others have their turn at the next calls."""
@@ -160,22 +171,44 @@ class _List:
 
 
 _lists: Final[collections.OrderedDict[int, _List]] = collections.OrderedDict()
+_asked: contextvars.ContextVar[dict[int, tuple[Any, Records | None]] | None]
+_asked = contextvars.ContextVar("lists that one look has asked for", default=None)
+
+
+@contextlib.contextmanager
+def one_look() -> Iterator[None]:
+    """The program stands still meanwhile: each list is looked at once."""
+    token = _asked.set({})
+    try:
+        yield
+    finally:
+        _asked.reset(token)
 
 
 def records_of(container: Any) -> Records | None:
     """The records of a list or a deque; None for one that is short, or that holds something else.
 
-    Asked several times in a step; what has not changed in between is not looked at again.
+    What has not changed since it was last asked for is not packed again.
     """
     if type(container) not in _LISTS or not _FEWEST < len(container) <= _MOST:
         return None
-    values = list(container.copy())  # a thread of the program may change it meanwhile
+    asked = _asked.get()
+    if asked is not None and id(container) in asked:
+        return asked[id(container)][1]
+    found = _look_at(container)
+    if asked is not None:
+        asked[id(container)] = container, found
+    return found
+
+
+def _look_at(container: Any) -> Records | None:
     seen = _lists.get(id(container))
     if seen is None or seen.container is not container:
-        if not values or not isinstance(values[0], tuple):
+        seen = _List(container)
+        if not seen.may_hold(next(iter(container.copy()), None)):
             return None
-        _remember(seen := _List(container))
-    return seen.look(values)
+        _remember(seen)
+    return None if seen.is_refused else seen.look(list(container.copy()))
 
 
 def records_from(layouts: Sequence[Any], packed: torch.Tensor, *, like: Any = None) -> list[Any]:
