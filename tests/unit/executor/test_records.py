@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import sys
+import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,6 +106,18 @@ def test_a_list_whose_records_are_written_to_is_none_of_records(make):
     assert records_of(values) is None
 
 
+@pytest.mark.parametrize("kind", [list, collections.deque])
+def test_what_is_too_large_is_asked_for_once_and_not_kept_alive(kind, monkeypatch):
+    values = kind((torch.zeros(3000),) for _ in range(200))
+    first = weakref.ref(values[0][0])
+    assert records_of(values) is None
+    module = sys.modules["trainmover_executor.program.values.kinds.records"]
+    monkeypatch.setattr(module, "_packed", lambda _: pytest.fail("a record was packed again"))
+    assert records_of(values) is None
+    values = None
+    assert first() is None
+
+
 def test_one_look_asks_each_list_once(monkeypatch):
     values, looks = memory(), []
     module = sys.modules["trainmover_executor.program.values.kinds.records"]
@@ -155,6 +168,7 @@ def test_old_records_are_forgotten():
         ([["", [["tensor", "load", [1]]]]], [0, 0]),
         ([["", [["tensor", "float32", [-1]]]]], [0, 0]),
         ([["", [["scalar", "O"]]]], [0, 0]),
+        ([["", [["scalar", "no type"]]]], [0, 0]),
         ([["code os:system", []]], [0, 0]),
     ],
 )

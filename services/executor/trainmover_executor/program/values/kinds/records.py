@@ -14,6 +14,7 @@ import itertools
 import math
 import operator
 import struct
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -37,6 +38,8 @@ _FEWEST: Final = 128
 _MOST: Final = 64 * 1024
 _MOST_BYTES: Final = 1024 * 1024
 _MOST_LISTS: Final = 16
+_MOST_REFUSED: Final = 1024
+_MOST_LAYOUTS: Final = 256
 _AT_ONCE: Final = 512
 """Of so many records each call asks whether their tensors were written to."""
 _NUMBERS: Final[Mapping[type, str]] = {bool: "?", int: "q", float: "d"}
@@ -79,8 +82,6 @@ class _List:
 
     Attributes:
         container: The list itself.
-        is_refused: It was too large, or has held something else, or a record that was written to:
-            two variables may hold one tensor.
     """
 
     def __init__(self, container: Any) -> None:
@@ -91,7 +92,6 @@ class _List:
         self._ids: list[int] = []
         self._records: Records | None = None
         self._at = 0
-        self.is_refused = False
 
     def records(self) -> Collection[_Record]:
         """Those that it held at the last look."""
@@ -114,24 +114,23 @@ class _List:
         return isinstance(value, tuple) and self._record(value) is not None
 
     def look(self, values: list[Any]) -> Records | None:
-        """Its records now; None where it is refused."""
+        """Its records now.
+
+        Returns:
+            None where it is too large, or holds something else, or a record that was written to:
+            two variables may hold one tensor.
+        """
         ids = list(map(id, values))  # what they stand for is kept, so none is another's
         same = ids == self._ids
         if not (same or self._know(ids, values)) or self._was_written_to():
-            self._refuse()
             return None
         if not same:
             data = bytearray().join(map(self._packed.__getitem__, ids))
             packed = torch.frombuffer(data, dtype=torch.uint8)
             self._ids = ids
             self._records = Records(list(self._layouts), packed, len(data))
-        if self._records is not None and self._records.nbytes > _MOST_BYTES:
-            self._refuse()
-        return self._records
-
-    def _refuse(self) -> None:
-        self.is_refused = True
-        self._known, self._packed, self._records, self._ids = {}, {}, None, []
+        records = self._records
+        return records if records is not None and records.nbytes <= _MOST_BYTES else None
 
     def _was_written_to(self) -> bool:
         """Whether one of some was; others have their turn at the next calls."""
@@ -165,12 +164,15 @@ class _List:
             return None
         kinds, parts = zip(*filter(None, found), strict=True) if found else ((), ())
         at = self._layouts.setdefault((name, kinds), len(self._layouts))
-        if at >= 1 << 16:
+        if at >= _MOST_LAYOUTS:
             return None
         return _record_of(value, b"".join([at.to_bytes(2, "little"), *parts]))
 
 
 _lists: Final[collections.OrderedDict[int, _List]] = collections.OrderedDict()
+_refused: Final[collections.OrderedDict[int, Any]] = collections.OrderedDict()
+"""What is not asked for again: of a deque a reference, of a list, of which there are none, the
+``id`` of its first member. It is not kept alive: rollouts may be large."""
 _asked: contextvars.ContextVar[dict[int, tuple[Any, Records | None]] | None]
 _asked = contextvars.ContextVar("lists that one look has asked for", default=None)
 
@@ -202,13 +204,26 @@ def records_of(container: Any) -> Records | None:
 
 
 def _look_at(container: Any) -> Records | None:
+    values = container.copy()  # a thread of the program may change it meanwhile
+    first = next(iter(values), None)
+    mark = _refused.get(id(container))
+    is_refused = mark() is container if isinstance(mark, weakref.ref) else mark == id(first)
+    if is_refused:
+        return None
     seen = _lists.get(id(container))
     if seen is None or seen.container is not container:
         seen = _List(container)
-        if not seen.may_hold(next(iter(container.copy()), None)):
-            return None
+        values = values if seen.may_hold(first) else ()
+    records = seen.look(list(values)) if values else None
+    if records is not None:
         _remember(seen)
-    return None if seen.is_refused else seen.look(list(container.copy()))
+        return records
+    _lists.pop(id(container), None)
+    is_deque = isinstance(container, collections.deque)
+    _refused[id(container)] = weakref.ref(container) if is_deque else id(first)
+    if len(_refused) > _MOST_REFUSED:
+        _refused.popitem(last=False)
+    return None
 
 
 def records_from(layouts: Sequence[Any], packed: torch.Tensor, *, like: Any = None) -> list[Any]:
@@ -312,14 +327,12 @@ def _field_of(kind: Sequence[Any]) -> tuple[int, Callable[[bytes], Any]]:
         code = f"<{kind[1]}"
         return struct.calcsize(code), lambda data: struct.unpack(code, data)[0]
     if kind[0] == "scalar":
-        scalar = np.dtype(kind[1])
-        if scalar.kind in "biuf":
-            return scalar.itemsize, lambda data: np.frombuffer(data, scalar)[0]
+        scalar = _type_of(kind[1])
+        return scalar.itemsize, lambda data: np.frombuffer(data, scalar)[0]
     if kind[0] == "array" and _are_sizes(kind[2]):
-        entry, sizes = np.dtype(kind[1]), tuple(kind[2])
-        if entry.kind in "biuf":
-            nbytes = math.prod(sizes) * entry.itemsize
-            return nbytes, lambda data: np.frombuffer(bytearray(data), entry).reshape(sizes)
+        entry, sizes = _type_of(kind[1]), tuple(kind[2])
+        nbytes = math.prod(sizes) * entry.itemsize
+        return nbytes, lambda data: np.frombuffer(bytearray(data), entry).reshape(sizes)
     if kind[0] == "tensor" and _are_sizes(kind[2]):
         dtype, shape = getattr(torch, kind[1], None), list(kind[2])
         if isinstance(dtype, torch.dtype):
@@ -327,6 +340,16 @@ def _field_of(kind: Sequence[Any]) -> tuple[int, Callable[[bytes], Any]]:
     if kind[0] == "none":
         return 0, lambda _: None
     raise ValueError(f"no field of a record is of kind {kind!r}")
+
+
+def _type_of(text: str) -> np.dtype[Any]:
+    try:
+        found = np.dtype(text)
+    except TypeError:
+        found = None
+    if found is None or found.kind not in "biuf":
+        raise ValueError(f"no field of a record is of type {text!r}")
+    return found
 
 
 def _are_sizes(shape: Sequence[Any]) -> bool:
