@@ -239,6 +239,9 @@ IS_SAID = {
     "bytes that change": Case(lambda: bytearray(b"a"), lambda held: held.extend(b"b")),
     "a file in memory": Case(io.StringIO, lambda held: held.write("a")),
     "a queue": Case(queue.Queue, lambda held: held.put(1)),
+    "a queue that a thread fills again": Case(
+        queue.Queue, lambda held: (held.put(1), held.get()), lambda held: held.unfinished_tasks
+    ),
     "a variable of a context": Case(
         lambda: contextvars.ContextVar("n"), lambda held: held.set([1]), lambda held: held.get()
     ),

@@ -7,6 +7,7 @@ import sys
 from concurrent.futures import Future
 from types import SimpleNamespace
 from unittest.mock import Mock
+from weakref import ref
 
 import torch
 
@@ -45,6 +46,22 @@ def test_a_name_for_what_cannot_be_carried_stands_for_the_same_again():
     earlier, batch = batch, Future()
     variables.put_back(frame)
     assert batch is earlier
+
+
+class Watched(torch.nn.Module):
+    def forward(self, x):
+        self.activation = x * 2
+        return self.activation
+
+
+def test_what_a_module_holds_of_the_step_before_is_not_kept_alive():
+    """It hangs on the graph of that step, which would take as much memory again."""
+    net = Watched()
+    net(torch.zeros(9000))
+    variables, frame, old = LoopVariables([], models=[net]), sys._getframe(), ref(net.activation)
+    variables.keep(frame)
+    net(torch.zeros(9000))
+    assert old() is None
 
 
 def elsewhere(tree):

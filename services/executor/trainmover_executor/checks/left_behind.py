@@ -24,6 +24,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainmover_executor.program.frames import is_program, place_in
 from trainmover_executor.program.looking.modules import names_of
+from trainmover_executor.program.looking.parts import is_name
 from trainmover_executor.program.values.kinds.derived import base_of
 from trainmover_executor.program.values.plain import CONTAINERS, PLAIN
 
@@ -89,7 +90,7 @@ class LeftBehind:
         looked_at: set[int] = set()
         for path, value in variables:
             now = _print(value, memory)
-            if now is None and _is_name(path) and not _is_ours(value):
+            if now is None and is_name(path) and not _is_ours(value):
                 now = id(value)  # it may come to stand for another object of a library
             if now is None or id(value) in looked_at:
                 continue
@@ -161,11 +162,6 @@ def _print(value: Any, memory: Collection[int]) -> Any:
     return repr(value) if isinstance(value, str | bytes | float | int) else _print_of_members(value)
 
 
-def _is_name(path: str) -> bool:
-    """Whether a variable is a name of a function or of a script, and no part of another one."""
-    return path.count(".") == 1 and not path.endswith("]")
-
-
 def _is_ours(value: Any) -> bool:
     """Whether ``value`` came from a session: its step, say."""
     return type(value).__module__.startswith("trainmover")
@@ -200,7 +196,7 @@ def _print_of_object(value: Any) -> Any:
     return repr(settings)
 
 
-def _bytes_of(value: np.ndarray[Any, Any]) -> bytes:
+def _sample_of(value: np.ndarray[Any, Any]) -> bytes:
     return np.ascontiguousarray(value.reshape(-1)[:_SAMPLE]).tobytes()
 
 
@@ -248,9 +244,10 @@ def _print_of_members(value: Any) -> Any:
 _PRINTS: Final[tuple[tuple[Any, Callable[[Any], Any]], ...]] = (
     (_Value, lambda held: repr(held.value)),
     (_OBJECTS, _print_of_object),
-    (np.ndarray, lambda held: (held.shape, zlib.crc32(_bytes_of(held)))),
+    (np.ndarray, lambda held: (held.shape, zlib.crc32(_sample_of(held)))),
     ((io.StringIO, io.BytesIO), lambda held: None if held.closed else held.tell()),
-    ((queue.Queue, queue.SimpleQueue), lambda held: held.qsize()),
+    (queue.Queue, lambda held: (held.qsize(), held.unfinished_tasks)),
+    (queue.SimpleQueue, lambda held: held.qsize()),
     (contextvars.ContextVar, lambda held: id(held.get(None))),
     (threading.local, lambda held: [(name, id(each)) for name, each in vars(held).items()]),
     (Iterator, _print_of_iterator),

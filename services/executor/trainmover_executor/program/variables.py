@@ -25,7 +25,7 @@ from trainmover.errors import ProtocolError
 from trainmover_executor.program.frames import modules_of_program
 from trainmover_executor.program.looking.finding import Finder, Root, Variable
 from trainmover_executor.program.looking.modules import Newcomers
-from trainmover_executor.program.looking.parts import Paths
+from trainmover_executor.program.looking.parts import Paths, is_name
 from trainmover_executor.program.looking.shapes import SHAPES, Members, Shape, bare
 from trainmover_executor.program.looking.still import StillModule
 from trainmover_executor.program.values.compare import equal
@@ -189,7 +189,8 @@ class LoopVariables:
         """
         self._passed_over = []
         self._kept, self._holders = self._told(frame, everything=whole)
-        self._bound, self._passed_over = dict(self._passed_over), None
+        self._bound = {path: value for path, value in self._passed_over if is_name(path)}
+        self._passed_over = None
         self._still = [*self._finder.left_out]
         self.lasting.keep(self._kept, whole=whole)
 

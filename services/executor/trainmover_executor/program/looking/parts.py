@@ -41,6 +41,7 @@ __all__ = [
     "is_looked_into",
     "is_made_by_script",
     "is_mere_code",
+    "is_name",
     "is_own",
     "is_passed_over",
     "is_threaded",
@@ -94,6 +95,11 @@ def is_own(kind: type[Any]) -> bool:
 def is_made_by_script(kind: type[Any]) -> bool:
     """Whether a class is of the script's modules, or a bag of values."""
     return kind in BAGS or is_of_script(kind.__module__)
+
+
+def is_name(path: str) -> bool:
+    """Whether a variable is a name of a function or of a script, and no part of another one."""
+    return path.count(".") == 1 and not path.endswith("]")
 
 
 def parts_of(value: Any, *, is_loader: bool = False) -> Iterable[Part] | None:
