@@ -15,13 +15,16 @@ from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.kinds.records import (
     one_look,
     records_from,
-    records_of,
 )
+from trainmover_executor.program.values.kinds.records import records_of as records_in_a_look
 from trainmover_executor.program.values.plain import is_plain
 from trainmover_executor.program.values.restored import restored
-from trainmover_executor.program.values.trees import portable
+from trainmover_executor.program.values.trees import portable as portable_as_it_is
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
+
+records_of = one_look()(records_in_a_look)
+portable = one_look()(portable_as_it_is)
 
 
 class Transition(NamedTuple):
@@ -52,6 +55,7 @@ FIELDS = {
     "a view": lambda at: (torch.arange(6.0).view(2, 3).T[at % 3],),
     "arrays": lambda at: (np.arange(at % 5) + at, np.full((2, 2), at, np.float32), at),
     "no fields": lambda at: (),
+    "a ring": lambda at: (at, at / 2) if at < 150 else None,
 }
 
 
@@ -60,8 +64,8 @@ def test_records_come_back_as_they_were(kind):
     values = [FIELDS[kind](at) for at in range(200)]
     back = restored(elsewhere(portable(values)), [])
     assert records_of(values) is not None
-    assert [[type(each) for each in record] for record in back] == [
-        [type(each) for each in record] for record in values
+    assert [[type(each) for each in record or ()] for record in back] == [
+        [type(each) for each in record or ()] for record in values
     ]
     assert all(equal(portable(a), portable(b)) for a, b in zip(values, back, strict=True))
 
@@ -69,7 +73,8 @@ def test_records_come_back_as_they_were(kind):
 def test_a_replay_memory_of_thousands_is_carried_in_its_place():
     there, here = memory(9000), memory(10, most=5)
     other_name = here
-    assert is_plain(there)
+    assert one_look()(is_plain)(there)
+    assert not is_plain(there)  # what loaders keep has an order of its own
     tree = elsewhere(portable(there))
     assert restored(tree, here) is other_name
     assert len(pack_tree({"tree": tree})) < 600_000
@@ -112,7 +117,7 @@ def test_what_is_too_large_is_asked_for_once_and_not_kept_alive(kind, monkeypatc
     first = weakref.ref(values[0][0])
     assert records_of(values) is None
     module = sys.modules["trainmover_executor.program.values.kinds.records"]
-    monkeypatch.setattr(module, "_packed", lambda _: pytest.fail("a record was packed again"))
+    monkeypatch.setattr(module, "packed_field", lambda _: pytest.fail("a record was packed again"))
     assert records_of(values) is None
     values = None
     assert first() is None
@@ -123,9 +128,11 @@ def test_one_look_asks_each_list_once(monkeypatch):
     module = sys.modules["trainmover_executor.program.values.kinds.records"]
     monkeypatch.setattr(module, "_look_at", looks.append)
     with one_look():
-        assert records_of(values) is records_of(values) is None
+        assert records_in_a_look(values) is records_in_a_look(values) is None
     assert len(looks) == 1
     records_of(values)
+    assert len(looks) == 2
+    assert records_in_a_look(values) is None
     assert len(looks) == 2
 
 
@@ -140,11 +147,19 @@ def test_a_step_that_is_done_again_has_the_same_records():
     assert all(a is b for a, b in zip(held, before, strict=True))
 
 
+def test_two_records_that_are_alike_stay_two():
+    held = collections.deque((torch.zeros(1),) for _ in range(200))
+    tree = elsewhere(portable(held))
+    held.append((torch.ones(1),))
+    restored(tree, held)
+    assert len({id(each) for each in held}) == 200
+
+
 def test_what_has_come_is_not_packed_again(monkeypatch):
     tree, here = elsewhere(portable(memory())), memory(0)
     here = restored(tree, here)
     module = sys.modules["trainmover_executor.program.values.kinds.records"]
-    monkeypatch.setattr(module, "_packed", lambda _: pytest.fail("a record was packed again"))
+    monkeypatch.setattr(module, "packed_field", lambda _: pytest.fail("a record was packed again"))
     assert equal(portable(here), tree)
 
 
@@ -163,12 +178,12 @@ def test_old_records_are_forgotten():
     ("layouts", "data"),
     [
         ([], [0, 0]),
-        ([["", [["number", "q"]]]], [0, 0, 1]),
-        ([["", [["number", "100s"]]]], [0, 0]),
-        ([["", [["tensor", "load", [1]]]]], [0, 0]),
-        ([["", [["tensor", "float32", [-1]]]]], [0, 0]),
-        ([["", [["scalar", "O"]]]], [0, 0]),
-        ([["", [["scalar", "no type"]]]], [0, 0]),
+        ([["tuple", [["number", "q"]]]], [0, 0, 1]),
+        ([["tuple", [["number", "100s"]]]], [0, 0]),
+        ([["tuple", [["tensor", "load", [1]]]]], [0, 0]),
+        ([["tuple", [["tensor", "float32", [-1]]]]], [0, 0]),
+        ([["tuple", [["scalar", "O"]]]], [0, 0]),
+        ([["tuple", [["scalar", "no type"]]]], [0, 0]),
         ([["code os:system", []]], [0, 0]),
     ],
 )

@@ -198,16 +198,16 @@ class LoopVariables:
         """What was changed in place since the last ``keep`` is copied by the next ones."""
         self.lasting.note_changes(self._kept)
 
+    @one_look()
     def _told(
         self, frame: FrameType | None, *, asks: bool = False, everything: bool = False
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """All variables as portable trees, and as they are, by path."""
-        with one_look():
-            found = self._finder.all(frame, everything=asks or everything, but_still=True)
-            held = {one.path: one.value for one in found}
-            self.lasting.end(asks=asks)
-            shared = in_two_places(held.items())
-            return {path: self._tree(path, value, shared) for path, value in held.items()}, held
+        found = self._finder.all(frame, everything=asks or everything, but_still=True)
+        held = {one.path: one.value for one in found}
+        self.lasting.end(asks=asks)
+        shared = in_two_places(held.items())
+        return {path: self._tree(path, value, shared) for path, value in held.items()}, held
 
     def _tree(self, path: str, value: Any, shared: Shared) -> Any:
         if isinstance(value, Shape):
@@ -238,6 +238,7 @@ class LoopVariables:
         """What the last ``keep`` remembered."""
         return self._kept
 
+    @one_look()
     def _put(
         self,
         values: Mapping[str, Any],

@@ -158,11 +158,8 @@ def _(value: Any, shared: Shared) -> Any:
 
 
 def _tree_of_records(records: Records, *, kind: str, most: int | None = None) -> dict[str, Any]:
-    layouts = [
-        [name, [[*kind[:2], *map(list, kind[2:])] for kind in kinds]]
-        for name, kinds in records.layouts
-    ]
-    return {TAG: RECORDS, "kind": kind, "most": most, "layouts": layouts, "data": records.packed}
+    about = {"kind": kind, "most": most, "layouts": records.layouts}
+    return {TAG: RECORDS, **about, "data": records.packed}
 
 
 @_tree.register(tuple)

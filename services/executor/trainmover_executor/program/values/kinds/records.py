@@ -11,24 +11,28 @@ import collections
 import contextlib
 import contextvars
 import itertools
-import math
 import operator
-import struct
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import torch
 
+from trainmover_executor.program.values.kinds.fields import (
+    FieldKind,
+    packed_field,
+    reader_of_field,
+)
 from trainmover_executor.program.values.kinds.named import (
     fields_of,
     of_name,
     rebuilt,
     tree_of_name,
 )
-from trainmover_executor.state.packing.memory import bytes_of, flat_of, on_host
+from trainmover_executor.state.packing.memory import bytes_of
 
 __all__ = ["Records", "one_look", "records_from", "records_of"]
 
@@ -42,10 +46,12 @@ _MOST_REFUSED: Final = 1024
 _MOST_LAYOUTS: Final = 256
 _AT_ONCE: Final = 512
 """Of so many records each call asks whether their tensors were written to."""
-_NUMBERS: Final[Mapping[type, str]] = {bool: "?", int: "q", float: "d"}
 
-_Layout = tuple[str, tuple[tuple[Any, ...], ...]]
+_Layout = tuple[str, tuple[FieldKind, ...]]
 """The name of a record's class, and of what kind each of its fields is."""
+
+_NAMES: Final[Mapping[type, str]] = {tuple: "tuple", type(None): "none"}
+"""Of classes that need not be found by a name."""
 
 _version_of: Final = operator.attrgetter("_version")
 
@@ -55,12 +61,12 @@ class Records:
     """A list of records as it was at some look.
 
     Attributes:
-        layouts: Of what kinds its records are.
+        layouts: Of what kinds its records are, as a portable tree.
         packed: For each record the number of its layout, two bytes, and its content.
         nbytes: How many bytes these are.
     """
 
-    layouts: list[_Layout]
+    layouts: list[Any]
     packed: torch.Tensor
     nbytes: int
 
@@ -111,7 +117,7 @@ class _List:
 
     def may_hold(self, value: Any) -> bool:
         """Whether ``value`` is a record."""
-        return isinstance(value, tuple) and self._record(value) is not None
+        return self._record(value) is not None
 
     def look(self, values: list[Any]) -> Records | None:
         """Its records now.
@@ -128,7 +134,7 @@ class _List:
             data = bytearray().join(map(self._packed.__getitem__, ids))
             packed = torch.frombuffer(data, dtype=torch.uint8)
             self._ids = ids
-            self._records = Records(list(self._layouts), packed, len(data))
+            self._records = Records(list(map(_told, self._layouts)), packed, len(data))
         records = self._records
         return records if records is not None and records.nbytes <= _MOST_BYTES else None
 
@@ -155,11 +161,12 @@ class _List:
         return True
 
     def _record(self, value: Any) -> _Record | None:
-        fields = value if type(value) is tuple else fields_of(value)
-        name = "" if type(value) is tuple else tree_of_name(type(value))
-        if not isinstance(value, tuple) or fields is None or name is None:
+        """``value``, packed; a place that nothing was put into yet is a record, too."""
+        fields = _fields_of(value)
+        name = _NAMES.get(type(value)) or tree_of_name(type(value))
+        if fields is None or name is None:
             return None
-        found = [_packed(each) for each in fields]
+        found = [packed_field(each) for each in fields]
         if not all(found):
             return None
         kinds, parts = zip(*filter(None, found), strict=True) if found else ((), ())
@@ -179,7 +186,10 @@ _asked = contextvars.ContextVar("lists that one look has asked for", default=Non
 
 @contextlib.contextmanager
 def one_look() -> Iterator[None]:
-    """The program stands still meanwhile: each list is looked at once."""
+    """The program stands still meanwhile: each list is looked at once.
+
+    Nobody else looks for records: what loaders keep has an order of its own.
+    """
     token = _asked.set({})
     try:
         yield
@@ -190,17 +200,16 @@ def one_look() -> Iterator[None]:
 def records_of(container: Any) -> Records | None:
     """The records of a list or a deque; None for one that is short, or that holds something else.
 
-    What has not changed since it was last asked for is not packed again.
+    And outside of ``one_look``. What has not changed since the last one is not packed again.
     """
-    if type(container) not in _LISTS or not _FEWEST < len(container) <= _MOST:
-        return None
     asked = _asked.get()
-    if asked is not None and id(container) in asked:
-        return asked[id(container)][1]
-    found = _look_at(container)
-    if asked is not None:
-        asked[id(container)] = container, found
-    return found
+    if asked is None or type(container) not in _LISTS:
+        return None
+    if not _FEWEST < len(container) <= _MOST:
+        return None
+    if id(container) not in asked:
+        asked[id(container)] = container, _look_at(container)
+    return asked[id(container)][1]
 
 
 def _look_at(container: Any) -> Records | None:
@@ -238,9 +247,7 @@ def records_from(layouts: Sequence[Any], packed: torch.Tensor, *, like: Any = No
     Raises:
         ValueError: They do not parse, or their class is another one here.
     """
-    kinds = [
-        (name, tuple((*kind[:2], *map(tuple, kind[2:])) for kind in ks)) for name, ks in layouts
-    ]
+    kinds = list(map(_layout_from, layouts))
     readers = [_reader_of(layout) for layout in kinds]
     seen = _lists.get(id(like))
     if seen is None or seen.container is not like or not seen.has_layouts(kinds):
@@ -256,7 +263,7 @@ def records_from(layouts: Sequence[Any], packed: torch.Tensor, *, like: Any = No
         piece = data[at : at + 2 + size]
         if len(piece) < 2 + size:
             raise ValueError(f"a record of {size} bytes ends after {len(piece) - 2}")
-        found.append(known.get(piece) or _record_of(read(piece[2:]), piece))
+        found.append(known.pop(piece) if piece in known else _record_of(read(piece[2:]), piece))
         at += len(piece)
     if type(like) in _LISTS:
         seen.adopt(kinds, found)
@@ -264,8 +271,25 @@ def records_from(layouts: Sequence[Any], packed: torch.Tensor, *, like: Any = No
     return [record.value for record in found]
 
 
+def _told(layout: _Layout) -> list[Any]:
+    name, kinds = layout
+    return [name, [[*kind[:2], *map(list, kind[2:])] for kind in kinds]]
+
+
+def _layout_from(told: Any) -> _Layout:
+    name, kinds = told
+    return name, tuple((*kind[:2], *map(tuple, kind[2:])) for kind in kinds)
+
+
+def _fields_of(value: Any) -> Sequence[Any] | None:
+    if value is None:
+        return ()
+    is_own = isinstance(value, tuple) and type(value) is not tuple
+    return fields_of(value) if is_own else value if type(value) is tuple else None
+
+
 def _record_of(value: Any, packed: bytes) -> _Record:
-    fields = value if type(value) is tuple else fields_of(value) or ()
+    fields = _fields_of(value) or ()
     tensors = [each for each in fields if isinstance(each, torch.Tensor)]
     arrays = [each for each in fields if isinstance(each, np.ndarray)]
     versions = sum(map(_version_of, tensors))
@@ -282,83 +306,22 @@ def _remember(seen: _List) -> None:
         _lists.popitem(last=False)
 
 
-def _packed(field: Any) -> tuple[tuple[Any, ...], bytes] | None:
-    """Of what kind a field is, and its content; None where it is no part of a record."""
-    if field is None:
-        return ("none",), b""
-    code = _NUMBERS.get(type(field))
-    if code is not None:
-        is_long = code == "q" and not -(1 << 63) <= field < 1 << 63
-        return None if is_long else (("number", code), struct.pack(f"<{code}", field))
-    if isinstance(field, np.generic) and field.dtype.kind in "biuf":
-        return ("scalar", field.dtype.str), field.tobytes()
-    if type(field) is np.ndarray and field.dtype.kind in "biuf":
-        return ("array", field.dtype.str, field.shape), field.tobytes()
-    if type(field) is torch.Tensor and _is_apart(field):
-        dtype = str(field.dtype).removeprefix("torch.")
-        return ("tensor", dtype, tuple(field.shape)), bytes(bytes_of(flat_of(field)))
-    return None
-
-
-def _is_apart(tensor: torch.Tensor) -> bool:
-    """Whether it is an ordinary tensor in the memory of the host, and no parameter."""
-    is_ordinary = tensor.layout is torch.strided and on_host(tensor)
-    return is_ordinary and not (tensor.requires_grad or tensor.is_inference())
+_MAKERS: Final[Mapping[str, Callable[[list[Any]], Any]]] = {
+    "tuple": tuple,
+    "none": lambda _: None,
+}
 
 
 def _reader_of(layout: Any) -> tuple[int, Callable[[bytes], Any]]:
     """How many bytes a record of a layout takes, and what makes one of them."""
     name, kinds = layout
-    parts = [_field_of(kind) for kind in kinds]
+    parts = [reader_of_field(kind) for kind in kinds]
     ends = list(itertools.accumulate(size for size, _ in parts))
-    kind = of_name(name) if name else None
+    make_record = _MAKERS[name] if name in _MAKERS else partial(rebuilt, of_name(name))
 
     def read(data: bytes) -> Any:
-        fields = [
-            make(data[end - size : end]) for end, (size, make) in zip(ends, parts, strict=True)
-        ]
-        return tuple(fields) if kind is None else rebuilt(kind, fields)
+        return make_record(
+            [make(data[end - size : end]) for end, (size, make) in zip(ends, parts, strict=True)]
+        )
 
     return (ends[-1] if ends else 0), read
-
-
-def _field_of(kind: Sequence[Any]) -> tuple[int, Callable[[bytes], Any]]:
-    if kind[0] == "number" and kind[1] in _NUMBERS.values():
-        code = f"<{kind[1]}"
-        return struct.calcsize(code), lambda data: struct.unpack(code, data)[0]
-    if kind[0] == "scalar":
-        scalar = _type_of(kind[1])
-        return scalar.itemsize, lambda data: np.frombuffer(data, scalar)[0]
-    if kind[0] == "array" and _are_sizes(kind[2]):
-        entry, sizes = _type_of(kind[1]), tuple(kind[2])
-        nbytes = math.prod(sizes) * entry.itemsize
-        return nbytes, lambda data: np.frombuffer(bytearray(data), entry).reshape(sizes)
-    if kind[0] == "tensor" and _are_sizes(kind[2]):
-        dtype, shape = getattr(torch, kind[1], None), list(kind[2])
-        if isinstance(dtype, torch.dtype):
-            return math.prod(shape) * dtype.itemsize, lambda data: _tensor_of(data, dtype, shape)
-    if kind[0] == "none":
-        return 0, lambda _: None
-    raise ValueError(f"no field of a record is of kind {kind!r}")
-
-
-def _type_of(text: str) -> np.dtype[Any]:
-    try:
-        found = np.dtype(text)
-    except TypeError:
-        found = None
-    if found is None or found.kind not in "biuf":
-        raise ValueError(f"no field of a record is of type {text!r}")
-    return found
-
-
-def _are_sizes(shape: Sequence[Any]) -> bool:
-    return all(type(size) is int and size >= 0 for size in shape)
-
-
-def _tensor_of(data: bytes, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
-    return (
-        torch.frombuffer(bytearray(data), dtype=dtype).view(shape)
-        if data
-        else torch.empty(shape, dtype=dtype)
-    )
