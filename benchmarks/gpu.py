@@ -101,7 +101,6 @@ class Pauses:
         self._folder = folder
         self._device = device
         self._steps = steps
-        self._run: list[int] = []
 
     def disturb(self, millions: int) -> None:
         """Run a model of that size to its end, with a planned move and a crash."""
@@ -111,11 +110,11 @@ class Pauses:
         floor_s = copy_s(millions * 1_000_000 * 6) if self._device == "cuda" else None
         about = {"params": millions * 1_000_000, "ranks": RANKS, "floor_s": floor_s}
         self.rows += [{**row, **about, "bits_equal": None} for row in rows]
-        self._run.append(millions)
 
     def compare(self) -> None:
         """Run the same programs undisturbed, beside each other, and say what is equal."""
-        started = {millions: self._start(millions) for millions in self._run}
+        sizes = {row["params"] // 1_000_000 for row in self.rows}
+        started = {millions: self._start(millions) for millions in sizes}
         try:
             for millions, process in started.items():
                 assert process.wait(300) == 0, f"the undisturbed run of {millions} M failed"
@@ -258,7 +257,8 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
             part(f"pauses {size}", pauses.disturb, size)
         if "steps" in options.parts:
             result["steps"] = part("steps", steps, options.device)
-        part("bits", pauses.compare)
+        if pauses.rows:
+            part("bits", pauses.compare)
     except KeyboardInterrupt:
         print("stopped: what was found until then follows", file=sys.stderr, flush=True)
     print(json.dumps(result, indent=None if options.json else 2))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,7 +23,7 @@ from trainmover_executor.collectives.communicator.reduction import reduction_of
 from trainmover_executor.collectives.linked.communicator import LinkCommunicator
 from trainmover_executor.collectives.linked.store import Rendezvous, hosting, visiting
 from trainmover_executor.collectives.native.hierarchical import Grid, HierarchicalCommunicator
-from trainmover_executor.collectives.native.library import Gloo
+from trainmover_executor.collectives.native.library import Gloo, Nccl
 from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.links.table import LinkTable
 
@@ -209,6 +211,46 @@ def test_who_waits_for_a_lost_machine_is_freed_when_links_are_broken_off(fabric_
         assert failed.get(timeout=30)  # a twentieth of the groups' own timeout
     with pytest.raises(LinkBrokenError, match="m2 is lost"):
         members[3].allreduce(tensors[3], SUM)
+
+
+class SilentGloo(Gloo):
+    """Ends operations without an error when links are broken off, as NCCL does."""
+
+    def __init__(self, table: LinkTable) -> None:
+        self._table = table
+
+    @contextlib.contextmanager
+    def flats(self, *tensors: Any) -> Iterator[Any]:
+        with super().flats(*tensors) as flats:
+            yield flats
+        self._table.break_off("machine m1 is lost")
+
+
+def test_what_ends_while_links_are_broken_off_is_no_result(fabric_of):
+    fabric = fabric_of(2, 1)
+    tables = [fabric.table(rank) for rank in range(2)]
+    members = [hierarchy(table, library=SilentGloo(table)) for table in tables]
+
+    def add(rank: int, member: HierarchicalCommunicator) -> None:
+        with pytest.raises(LinkBrokenError, match="m1 is lost"):
+            member.allreduce(some(rank, 7), SUM)
+
+    everywhere(members, add)
+
+
+def test_groups_of_nccl_are_aborted_all_at_once():
+    """An abort waits for the kernels of all groups, and each of them spins until its own."""
+    both, done = threading.Barrier(3, timeout=30), threading.Barrier(3, timeout=30)
+
+    class Group:
+        def abort(self) -> None:
+            both.wait()
+            done.wait()
+
+    for group in (Group(), Group()):
+        Nccl.abort(Mock(spec=Nccl), group)
+    both.wait()
+    done.wait()
 
 
 @pytest.mark.parametrize(
