@@ -25,6 +25,8 @@ from trainmover_executor.worker.runtime import current_runtime
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--ahead-mib", type=float, default=0)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -33,7 +35,9 @@ def main() -> None:
     model = DistributedDataParallel(Gpt(width=128, layers=4, heads=4, context=64, dropout=0.1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     session = Session(model=model, optimizer=optimizer)
-    data = SourceText(rank=dist.get_rank(), batch=4, context=64, seed=0)
+    data = SourceText(rank=dist.get_rank(), batch=options.batch, context=64, seed=0)
+    words = int(options.ahead_mib * 1024 * 256)
+    ahead = torch.full((words,), float(dist.get_rank()))
     steps_s, added_s, bare_s, again_s = [], [], [], []
     latch = current_runtime().latch
     does_again = latch.between
@@ -42,6 +46,8 @@ def main() -> None:
         with step as (tokens, targets):
             logits = model(tokens).view(-1, VOCABULARY)
             functional.cross_entropy(logits, targets.reshape(-1)).backward()
+            used = float(ahead[:1].sum())
+            ahead = torch.full((words,), used + 1)
             # Wait for the slowest rank first: what follows is the exchange alone.
             dist.barrier()
             before = time.perf_counter()
@@ -68,6 +74,7 @@ def main() -> None:
             "bare_s": bare_s[3:],
             "again_s": again_s[3:],
             "private_state_bytes": len(private_state),
+            "ahead": float(ahead.sum()),
         }
         options.out.write_text(json.dumps(result))
 

@@ -262,7 +262,7 @@ class TestRankOwn:
         tree, _ = next(mine)
         assert holds_prints(the(tree, "state"))
 
-    @pytest.mark.parametrize(("mib", "step_s"), [(3, 1), (15, 60)])
+    @pytest.mark.parametrize(("mib", "step_s"), [(3, 2), (15, 60)])
     def test_in_a_long_step_there_is_time_for_more(self, mib, step_s):
         variables, size = LoopVariables([]), mib * 1024 * 256
         mine = self.tree(variables, rank=0, size=size)
