@@ -67,6 +67,7 @@ class Cluster:
 
     async def __aenter__(self) -> Self:
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # not stdout
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # the job ends, too
         command = [sys.executable, "-m", "trainmover_console.cli", "run", "--job", JOB]
         self._process = subprocess.Popen(  # noqa: ASYNC220 - started once, nothing else runs yet
             [*command, "--nnodes", self._nnodes, *self._options, *self._program],

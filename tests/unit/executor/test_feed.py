@@ -16,17 +16,19 @@ from tests.support.loaders import (
     SIZE,
     STATEFUL,
     Again,
+    Counting,
     Numbers,
     go,
     seed_all,
     train,
 )
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, Sampler, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from trainmover.errors import ConfigError
 from trainmover_executor.feed import Feed
 from trainmover_executor.feed.sources.source import DataEndedError
+from trainmover_executor.feed.stream import Stream
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
 from trainmover_executor.state.rng import capture_rng
 
@@ -164,6 +166,100 @@ class TestWhatIsLoaded:
         for at in (3, 19):  # it is not known before the first time
             go(feed, calm.places[at])
         assert loader.dataset.loaded[:20].sum() < 6
+
+    @pytest.mark.filterwarnings("ignore:'set_vital':UserWarning")
+    def test_a_stateful_loader_far_into_the_data_is_ready_before_it_is_needed(self):
+        drawn: list[int] = []
+
+        class Shuffled(Sampler[int]):
+            def __iter__(self):
+                for index in torch.randperm(SIZE).tolist():
+                    drawn.append(index)
+                    yield index
+
+        def make() -> StatefulDataLoader:
+            return StatefulDataLoader(Numbers(), BATCH, sampler=Shuffled())
+
+        beginning()
+        calm = train(Feed(make()), most=7)
+        places = [unpack_tree(place)["feed"] for place in calm.places]
+        loader = make()
+        feed = Feed(loader)
+        train(feed, most=2)
+        loader.dataset.loaded.zero_()
+        assert feed.approach(places[3], budget_s=60)
+        assert feed.approach(places[4], budget_s=60)
+        assert loader.dataset.loaded.sum() == 0
+        drawn.clear()
+        go(feed, calm.places[5])
+        assert len(drawn) == BATCH, "one batch on from what is prepared"
+        assert train(feed, most=1).batches == calm.batches[6:7]
+        assert loader.dataset.loaded.sum() == BATCH
+        assert loader.state_dict()["_sampler_iter_yielded"] == 7
+
+    @pytest.mark.filterwarnings("ignore:'set_vital':UserWarning")
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_a_stateful_loader_leaves_out_what_its_state_has_drawn_at_once(
+        self, workers: int, monkeypatch
+    ):
+        size, run, runs = 4_000, Stream.run, []
+        monkeypatch.setattr(Stream, "run", lambda *args: (runs.append(1), run(*args))[1])
+
+        def make() -> StatefulDataLoader:
+            sampler = DistributedSampler(range(size), num_replicas=1, rank=0)
+            return StatefulDataLoader(torch.arange(size), 2, sampler=sampler, num_workers=workers)
+
+        drawing = iter(own := make())
+        for _ in range(size // 2 - 8):
+            next(drawing)
+        loader = make()
+        loader.load_state_dict(own.state_dict())
+        feed = Feed(loader)
+        want = [each.tolist() for each in drawing]
+        assert feed.draw()[1].tolist() == want[0]
+        position = feed.position()
+        other = Feed(make())
+        other.seek(unpack_tree(pack_tree(position)))
+        assert other.draw()[1].tolist() == feed.draw()[1].tolist() == want[1]
+        assert len(runs) < 200
+
+    @pytest.mark.filterwarnings("ignore:'set_vital':UserWarning")
+    @pytest.mark.parametrize("at", [1, 5, 8])
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_the_state_of_a_stateful_loader_means_the_same_without_us(self, workers: int, at: int):
+        def make() -> StatefulDataLoader:
+            sampler = DistributedSampler(range(SIZE), num_replicas=1, rank=0)
+            return StatefulDataLoader(
+                torch.arange(SIZE), BATCH, sampler=sampler, num_workers=workers
+            )
+
+        loader, plain = make(), make()
+        want = [each.tolist() for each in make()]
+        feed = Feed(loader)
+        for _ in range(at):
+            feed.draw()
+        plain.load_state_dict(loader.state_dict())
+        assert [each.tolist() for each in plain] == want[at:]
+
+    @pytest.mark.filterwarnings("ignore:'set_vital':UserWarning")
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_a_state_behind_the_last_batch_begins_the_next_pass(self, workers: int):
+        def make() -> StatefulDataLoader:
+            return StatefulDataLoader(
+                torch.arange(SIZE), BATCH, sampler=Counting(), num_workers=workers
+            )
+
+        used, loader = make(), make()
+        list(used)
+        loader.load_state_dict(used.state_dict())
+        feed = Feed(loader)
+        first = feed.draw()[1].tolist()
+        position = unpack_tree(pack_tree(feed.position()))
+        rest = [feed.draw()[1].tolist() for _ in range(2)]
+        other = Feed(make())
+        other.seek(position)
+        assert [other.draw()[1].tolist() for _ in range(2)] == rest
+        assert first not in rest
 
     def test_far_into_the_data_it_is_quick(self):
         size = 4_000_000

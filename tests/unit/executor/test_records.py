@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from trainmover_executor.program.looking import finding
 from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.kinds.records import (
     one_look,
@@ -145,6 +146,14 @@ def test_a_step_that_is_done_again_has_the_same_records():
     variables.put_back(frame)
     assert len(held) == len(before)
     assert all(a is b for a, b in zip(held, before, strict=True))
+
+
+def test_no_log_names_a_memory_that_is_carried(monkeypatch):
+    monkeypatch.setattr(finding, "program_frames", lambda frame: [frame])
+    variables, frame = LoopVariables([]), sys._getframe()
+    held = memory()
+    found = variables.passed_over(frame)
+    assert not any(value is held for _, value in found)
 
 
 def test_two_records_that_are_alike_stay_two():

@@ -227,7 +227,8 @@ class Feed:
     def approach(self, position: dict[str, Any], *, budget_s: float) -> bool:
         """Prepare a ``seek`` to ``position`` or a later one of the pass, for so many seconds.
 
-        Nothing is loaded where places are found by index. Process-wide generators stay as they are.
+        Nothing is loaded where indices can be drawn alone. Process-wide generators stay as they
+        are.
 
         Returns:
             Whether nothing is left to prepare.
@@ -241,7 +242,7 @@ class Feed:
         with _generators_kept():
             if self._source.follows:
                 return self._go(position, until=until, drops=_FOLLOWS * self._source.drops)
-            if self.how == "index":
+            if self._source.prepares:
                 self._source.end()
                 self._begun = False
                 self._set_epoch_of(position)

@@ -102,6 +102,7 @@ class LoopVariables:
         """
         self._finder.look_besides(roots, known=known)
 
+    @one_look()
     def passed_over(self, frame: FrameType | None) -> list[tuple[str, Any]]:
         """(path, value) of what is needed on from ``frame`` and cannot be carried as a value."""
         self._passed_over = []

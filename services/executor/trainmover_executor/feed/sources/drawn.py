@@ -43,6 +43,7 @@ class DrawnSource:
 
     how: How = "draw"
     follows = True
+    prepares = False
     drops = float("inf")
     loads_ahead = False
     unloaded = 0

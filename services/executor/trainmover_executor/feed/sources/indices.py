@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -67,7 +68,7 @@ class Indices:
         self.passes = 0
 
     def __iter__(self) -> Iterator[Any]:
-        return _Undecided(self.take)
+        return _Undecided(self.take, self._sampler)
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -156,11 +157,30 @@ def _chain_of(sampler: Any) -> Iterator[Any]:
 
 
 class _Undecided:
-    """An iterator that decides which pass it is once it is used: some are made and dropped."""
+    """An iterator that decides which pass it is once it is used: some are made and dropped.
 
-    def __init__(self, take: Callable[[], IndexPass]) -> None:
+    To a ``StatefulDataLoader`` it has the state of torchdata's own, so that a state of the loader
+    means the same without TrainMover. A pass is brought to its place before the loader reads it.
+
+    Args:
+        take: Gives the pass.
+        sampler: Of index batches.
+    """
+
+    def __init__(self, take: Callable[[], IndexPass], sampler: Any) -> None:
         self._take = take
+        self._sampler = sampler
         self._pass: IndexPass | None = None
+
+    def state_dict(self) -> dict[str, int]:
+        at = 0 if self._pass is None else self._pass.at
+        samples = at * (getattr(self._sampler, "batch_size", None) or 1)
+        with contextlib.suppress(AttributeError, TypeError):  # single indices, or without an end
+            samples = min(samples, len(self._sampler.sampler))  # the last batch may be smaller
+        return {"samples_yielded": samples}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        del state
 
     def __iter__(self) -> _Undecided:
         return self

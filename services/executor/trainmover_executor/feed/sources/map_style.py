@@ -57,6 +57,7 @@ class MapSource:
 
     how: How = "index"
     follows = False
+    prepares = True
 
     def __init__(self, loader: DataLoader[Any], *, apart: bool = False) -> None:
         self._loader = loader

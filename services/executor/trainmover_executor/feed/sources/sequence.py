@@ -33,6 +33,7 @@ class SequenceSource:
 
     how: How = "index"
     follows = False
+    prepares = True
     drops = 0.0
     loads_ahead = False
     unloaded = 0

@@ -41,6 +41,10 @@ class Source(Protocol):
         """Whether a standby is to draw and drop what training has used, while it waits."""
 
     @property
+    def prepares(self) -> bool:
+        """Whether ``prepare`` gets nearer to a place, and gives up the pass that is under way."""
+
+    @property
     def drops(self) -> float:
         """Batches that are rather drawn and dropped than avoided by resuming anew."""
 

@@ -70,6 +70,7 @@ class StatefulSource:
         self._seeds_items = _seeds_items(loader)
         self._prefetched = prefetched(loader) if isinstance(loader, DataLoader) else 0.0
         self.loads_ahead = self._prefetched > 0.0
+        self.prepares = self._indices is not None and not self.loads_ahead
         self._iterator: Iterator[Any] | None = None
         self._id = 0
         self._owned: dict[str, Any] = {}
@@ -83,7 +84,7 @@ class StatefulSource:
     @property
     def follows(self) -> bool:
         """See ``Source``: it is not known yet what it takes to resume, or it takes long."""
-        return self._resume_s == 0.0 or self._resume_s > _QUICK_S
+        return not self.prepares and (self._resume_s == 0.0 or self._resume_s > _QUICK_S)
 
     @property
     def drops(self) -> float:
@@ -104,8 +105,17 @@ class StatefulSource:
         self._seed.passes += 1
         self._id = self._seed.value = mix(torch_state(), self._seed.passes)
         self._pass = None if self._indices is None else self._indices.fresh()
+        if self._pass is not None and self._loader.next_iter_state:  # the program loaded a state
+            self._begin_behind(self._loader.next_iter_state)
         self._open()
         self._mark = None
+
+    def _begin_behind(self, state: dict[str, Any]) -> None:
+        if not state["_iterator_finished"]:
+            assert self._pass is not None  # noqa: S101 - asked for where there is one
+            self._pass.skip_to(_drawn_in(state))
+        elif self.loads_ahead:  # its workers would load the pass, end, and begin another one
+            self._loader.next_iter_state = None
 
     def _beginning(self) -> Any:
         """The state before the first pass."""
@@ -259,9 +269,22 @@ class StatefulSource:
         self.unloaded = 0
 
     def prepare(self, mark: dict[str, Any], at: int, *, until: float) -> bool:
-        """See ``Source``: it resumes quickly from anywhere."""
-        del mark, at, until
-        return True
+        """See ``Source``; what has no indices of ours resumes quickly."""
+        del at
+        if not self.prepares:
+            return True
+        self._load({})  # lets go of what has been drawn of the sampler here, which takes a while
+        self._pass = self._near(mark)
+        return self._pass.skip_to(_drawn_in(mark["loader"]), until=until)
+
+    def _near(self, mark: dict[str, Any]) -> IndexPass:
+        """The pass of ``mark``, not beyond it."""
+        assert self._indices is not None  # noqa: S101 - asked for where they are
+        here, at = self._pass, _drawn_in(mark["loader"])
+        is_near = here is not None and here.began and here.at <= at
+        if here is not None and is_near and here.mark["id"] == mark["pass"]["id"]:
+            return here
+        return self._indices.repeated(mark["pass"])
 
     def resume(self, mark: dict[str, Any], at: int) -> int:
         """See ``Source``."""
@@ -271,10 +294,8 @@ class StatefulSource:
         self._id = self._seed.value = mark["id"]
         self._seed.passes = mark["passes"]
         if self._indices is not None:
-            self._pass = self._indices.repeated(mark["pass"])
-            if not self.loads_ahead:  # the loader would drop them late, when it is asked for more
-                self._pass.skips = mark["loader"]["_sampler_iter_yielded"]
-                self._pass.skip_to(self._pass.skips)
+            self._pass = self._near(mark) if self.prepares else self._indices.repeated(mark["pass"])
+            self._pass.skip_to(_drawn_in(mark["loader"]))
         with contextlib.ExitStack() as quiet:
             if isinstance(self._loader, DataLoader):  # a number is drawn, and then not used
                 quiet.enter_context(replaced(self._loader, generator=torch.Generator()))
@@ -290,6 +311,12 @@ class StatefulSource:
 
     def recount(self, mark: dict[str, Any]) -> None:
         """See ``Source``: what a pass is seeded with comes with the loader's state."""
+
+
+def _drawn_in(state: dict[str, Any]) -> int:
+    """Index batches drawn where a StatefulDataLoader had ``state``."""
+    main = state["_snapshot"]["_main_snapshot"] if "_snapshot" in state else state
+    return int(main["_sampler_iter_yielded"])
 
 
 def _indices_of(loader: Any) -> Indices | None:
