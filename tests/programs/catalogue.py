@@ -127,6 +127,7 @@ CATALOGUE = {
     "spectral": Program(90, ends=(30, 60), usual=False),
     "prefetcher": Program(90, ends=(30, 60)),
     "preconditioned": Program(90, ends=(30, 60), usual=False),
+    "codebook": Program(60),
     "wide": Program(110, usual=False),
     "windows": Program(90, ends=(30, 60), usual=False),
     "history": Program(90, ends=(30, 60), between=True),

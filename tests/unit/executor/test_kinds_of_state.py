@@ -34,6 +34,7 @@ import pydantic
 import pytest
 import structlog
 import torch
+from torch import nn
 
 from trainmover_executor.checks.left_behind import LeftBehind
 from trainmover_executor.program.variables import LoopVariables
@@ -255,6 +256,56 @@ IS_SAID = {
     "names of a class": Case(lambda: [Name("a"), object()], put(0, Name("b"))),
     "tuples of a class": Case(lambda: [Path2((1,)), object()], put(0, Path2((2,)))),
 }
+
+
+class Metric(nn.Module):
+    """As torchmetrics has them: what it counts is in no ``state_dict``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total, self.seen = 0, torch.zeros(1)
+        self.parts: list[torch.Tensor] = []
+
+    def update(self, value: int) -> None:
+        self.total += value
+        self.seen += 1
+        self.parts.append(torch.tensor(value))
+
+
+class Environment:
+    """As gymnasium has them: wrapped in as many others as somebody likes."""
+
+    def __init__(self) -> None:
+        self.state = np.zeros(2)
+
+    def step(self) -> None:
+        self.state = self.state + 1
+
+
+class Wrapper(Environment):
+    def __init__(self, inside: Environment) -> None:
+        self.inside, self.steps = inside, 0
+
+    def step(self) -> None:
+        self.steps += 1
+        self.inside.step()
+
+    def shown(self) -> list[Any]:
+        inside = self.inside
+        rest = inside.shown() if isinstance(inside, Wrapper) else [inside.state]
+        return [self.steps, *rest]
+
+
+def wrapped(times: int) -> Environment:
+    return Wrapper(wrapped(times - 1)) if times else Environment()
+
+
+COMES["an environment in a dozen wrappers"] = Case(
+    lambda: [wrapped(12)], lambda all_: all_[0].step(), show=lambda all_: all_[0].shown()
+)
+COMES["a metric"] = Case(
+    Metric, lambda metric: metric.update(3), show=lambda one: (one.total, one.seen, one.parts)
+)
 
 
 class Outcome(NamedTuple):

@@ -189,9 +189,12 @@ def _print_of_object(value: Any) -> Any:
         True for _ in itertools.chain(value.parameters(), value.buffers())
     ):
         return id(value)
+    carried = names_of(value)
     settings = [
-        (type(one), {name: each for name, each in vars(one).items() if type(each) in PLAIN})
+        (type(one), name, each)
         for one in value.modules()
+        for name, each in vars(one).items()
+        if type(each) in PLAIN and (id(one), name) not in carried
     ]
     return repr(settings)
 

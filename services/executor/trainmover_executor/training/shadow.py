@@ -23,6 +23,7 @@ from trainmover_executor.position.ended import EndedCall
 from trainmover_executor.position.moment import Moment
 from trainmover_executor.position.position import Position
 from trainmover_executor.state.handing_over.written import WrittenElsewhere
+from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.training.calls import Call, StepIterator
@@ -88,6 +89,9 @@ class Shadow:
         self._batches: dict[Any, KeptBatch] = {}
         self._given: Step | None = None
         self._in_front: WrittenElsewhere | None = None
+        self._start = StepStart(state)
+        self._begun: Step | None = None
+        self._started: Any = None
         self.completed = 0
         self.votes_at_end = False
 
@@ -271,9 +275,22 @@ class Shadow:
     # -- attempts ----------------------------------------------------------------------------------
 
     def begin(self, step: Step, frame: FrameType) -> None:
-        """The body of a step begins in the sandbox."""
-        del frame
-        step.put_batch_back()  # where the body has run before
+        """The body of a step begins in the sandbox.
+
+        Where it has run before, it begins with what it began with: it may take another way
+        otherwise, through other collectives than those of the job's first step. What the code
+        behind the body of one more step needs comes with the vote.
+        """
+        if step is self._begun:
+            self._start.restore()
+            self._loop.variables.put_back(frame)
+            step.put_batch_back()
+        elif not self._one_more:
+            self._begun, self._started = step, self._site
+            self._start.capture(self.completed)
+            self._loop.variables.keep(frame)
+        elif self._started == self._site:
+            self._start.restore()
         if self._in_front is not None and self._in_front.names():
             self._joiner.writes_in_front = True
         self._in_front = None

@@ -38,6 +38,7 @@ from trainmover_executor.program.looking.parts import (
     members_of,
     nowhere,
     parts_of,
+    wraps,
 )
 from trainmover_executor.program.looking.shapes import Kind, Members, Suspended, entries_of
 from trainmover_executor.program.looking.still import StillModule
@@ -58,9 +59,12 @@ __all__ = ["Finder", "Root", "Variable"]
 Root = tuple[str, dict[str, Any], Callable[[str, Any], None]]
 """Where variables live: path, names and values, how to set one."""
 
-_DEPTH: Final = 8
-_STEP_IN_LIBRARIES: Final = 3
+_DEPTH: Final = 64
+_STEP: Final = 8
+_STEP_IN_LIBRARIES: Final = 24
 """Objects of installed packages, a framework's trainer say, are large, and mostly no state."""
+_STEP_OF_A_WRAPPER: Final = 1
+"""From an object to one of its own kind that it wraps: an environment in several others, say."""
 _MOST_OBJECTS: Final = 4096
 """So many objects, so deep, are looked into at each look."""
 _UNCHANGEABLE: Final = (int, float, str, bytes, tuple)
@@ -242,8 +246,10 @@ class Finder:
             yield Variable(f"{path}{Kind.MARK}", Kind(value), put)
         if kind is GeneratorType:
             yield Variable(f"{path}{Suspended.MARK}", Suspended(value), put)
-        deeper = depth + (1 if mine else _STEP_IN_LIBRARIES)
+        step = _STEP if mine else _STEP_IN_LIBRARIES
         for name, member, setter in parts:
+            is_wrapped = wraps(kind, type(member))  # type: ignore[arg-type] # as above
+            deeper = depth + (_STEP_OF_A_WRAPPER if is_wrapped else step)
             yield from self._visit(member, f"{path}.{name}", setter, seen, deeper)
 
     def _visit_known(self, value: Any, path: str, seen: Seen) -> Iterator[Variable]:
@@ -306,7 +312,7 @@ class Finder:
             return
         outside, self._in_module = self._in_module, True
         try:
-            yield from self._visit(value, path, put, seen, 1)
+            yield from self._visit(value, path, put, seen, _STEP)
         finally:
             self._in_module = outside
 
@@ -322,7 +328,7 @@ class Finder:
                 write: Callable[[Any], None] = nowhere
             else:
                 write = partial((base_of(type(value)) or type(value)).__setitem__, value, key)
-            yield from self._visit(member, f"{path}[{key_text(key)}]", write, seen, depth + 1)
+            yield from self._visit(member, f"{path}[{key_text(key)}]", write, seen, depth + _STEP)
 
 
 def _is_module(frame: FrameType) -> bool:

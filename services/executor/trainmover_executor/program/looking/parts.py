@@ -50,6 +50,7 @@ __all__ = [
     "parts_of",
     "set_attribute",
     "slots_of",
+    "wraps",
 ]
 
 BAGS: Final = (types.SimpleNamespace, argparse.Namespace)
@@ -95,6 +96,12 @@ def is_own(kind: type[Any]) -> bool:
 def is_made_by_script(kind: type[Any]) -> bool:
     """Whether a class is of the script's modules, or a bag of values."""
     return kind in BAGS or is_of_script(kind.__module__)
+
+
+@lru_cache(maxsize=4096)
+def wraps(kind: type[Any], inside: type[Any]) -> bool:
+    """Whether two classes are derived from the same one, apart from those of Python."""
+    return any(is_own(each) and issubclass(inside, each) for each in kind.__mro__)
 
 
 def is_name(path: str) -> bool:
