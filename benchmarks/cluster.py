@@ -146,6 +146,14 @@ class Cluster:
             )
         )
 
+    async def is_there(self, *, slot: int) -> None:
+        """Wait until a standby that can only draw what was used has done so for ``slot``."""
+        await self.until(
+            lambda view: any(
+                one.rank == slot and one.drawing_s and not one.behind for one in view.costs
+            )
+        )
+
     async def all_warm(self, *, standbys: int) -> list[int]:
         """Wait until nobody warms up any more; the slots that a standby is warm for.
 

@@ -53,6 +53,8 @@ async def disturbed(
     ) as cluster:
         for kind, slot in (("planned", 0), ("crash", 1)):
             await cluster.warm(slot=slot)
+            if loader == "iterable":
+                await cluster.is_there(slot=slot)
             await cluster.steps(20)
             act = cluster.migrate if kind == "planned" else cluster.crash
             move = await act(slot)

@@ -62,9 +62,12 @@ class Lines(IterableDataset[torch.Tensor]):
     def __iter__(self) -> Iterator[torch.Tensor]:
         info = torch.utils.data.get_worker_info()
         first, stride = (0, 1) if info is None else (info.id, info.num_workers)
+        nothing = torch.zeros(WIDTH)
         for index in range(first, SIZE, stride):
-            if index >= self.free and self.cost_s:
-                time.sleep(self.cost_s)
+            if index < self.free:
+                yield nothing
+                continue
+            time.sleep(self.cost_s)
             yield item(2 * index + self.rank) + 0.01 * torch.randn(WIDTH)
 
 

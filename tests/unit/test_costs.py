@@ -36,6 +36,11 @@ def test_status_shows_where_the_job_votes_and_what_standbys_draw() -> None:
     assert [one["machine"] for one in view.as_data()["costs"]] == ["spare", "w-0", "w-1"]
 
 
+def test_status_shows_that_a_standby_has_to_draw_more() -> None:
+    behind = STANDBY.model_copy(update={"behind": 12_000})
+    assert cost_lines([behind]) == [f"{DATA} (rank 1: 12,000 batches behind)"]
+
+
 def test_a_rank_that_says_it_again_and_machines_that_are_gone_do_not_count() -> None:
     gone = WorkerCosts(machine="w-9", rank=1, vote="end", because="old")
     again = WorkerCosts(machine="w-1", rank=1, vote="front")

@@ -222,6 +222,8 @@ class WorkerCosts(Frozen):
         because: Why the vote is at the end, for people.
         drawn: Loaders that a joiner can follow only by drawing what was used, for people.
         drawing_s: Seconds that this standby has spent in drawing it.
+        behind: Batches that this standby has still to draw before it is where its rank is. A crash
+            of the rank would pause the job for as long as that takes.
         state_bytes: Parameters and optimizer state of the rank: what a joiner has to be given; 0
             where a standby says it.
     """
@@ -234,6 +236,7 @@ class WorkerCosts(Frozen):
     because: str = ""
     drawn: str = ""
     drawing_s: float = 0.0
+    behind: Count = 0
     state_bytes: Count = 0
 
 

@@ -73,3 +73,11 @@ def test_a_standby_says_what_it_spent_in_drawing_when_that_has_doubled() -> None
         rank.costs.followed(rank.feeds)
     assert [one.drawing_s for one in rank.said] == [0.5, 1.1, 2.3]
     assert rank.said[0].vote is None
+
+
+def test_a_standby_that_draws_for_long_says_how_far_it_has_to_go_and_that_it_is_there() -> None:
+    rank = Rank()
+    for spent, behind in ((1.0, 900), (2.1, 800), (3.0, 700), (4.3, 500), (5.0, 0), (5.1, 0)):
+        rank.feeds[0].cost_s = spent
+        rank.costs.followed(rank.feeds, behind=behind)
+    assert [one.behind for one in rank.said] == [800, 500, 0]

@@ -33,5 +33,10 @@ def _data(costs: list[WorkerCosts]) -> str:
     if not drawn:
         return ""
     line = f"data: {'; '.join(drawn)} can be followed only by drawing what was used"
-    spent = {f"{one.drawing_s:.1f} s at {one.machine}" for one in costs if one.drawing_s}
+    spent = {_spent(one) for one in costs if one.drawing_s}
     return f"{line}: {', '.join(sorted(spent))}" if spent else line
+
+
+def _spent(one: WorkerCosts) -> str:
+    spent = f"{one.drawing_s:.1f} s at {one.machine}"
+    return f"{spent} (rank {one.rank}: {one.behind:,} batches behind)" if one.behind else spent

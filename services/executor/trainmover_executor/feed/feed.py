@@ -209,6 +209,11 @@ class Feed:
         self._print = position["print"]
         self._source.arrive(mark)
 
+    def behind(self, position: dict[str, Any]) -> int:
+        """Batches from here to ``position``, at the least: of passes in between nobody knows."""
+        drawn = self._consumed if self._epoch == position["epoch"] else 0
+        return max(0, int(position["consumed"]) - drawn)
+
     def recount(self, position: dict[str, Any]) -> None:
         """Passes over the loader that were begun since ``position`` was taken begin again."""
         self._source.recount(position["mark"])

@@ -14,6 +14,8 @@ __all__ = ["Costs"]
 
 _SETTLING_STEPS: Final = 3
 """The first copies take longer than those into the same memory."""
+_LONG_S: Final = 2.0
+"""Drawing that takes longer is told of before it is over."""
 
 
 class Costs:
@@ -28,6 +30,7 @@ class Costs:
         self._at_end: bool | None = None
         self._in_steps = 0
         self._drawing_s = 0.0
+        self._behind = 0
 
     def committed(
         self, start: StepStart, feeds: Sequence[Feed], *, at_end: bool, because: str
@@ -59,18 +62,26 @@ class Costs:
                 )
             )
 
-    def followed(self, feeds: Sequence[Feed]) -> None:
-        """A standby stands where its rank does; told first then, and when it cost twice as much."""
+    def followed(self, feeds: Sequence[Feed], *, behind: int = 0) -> None:
+        """A standby has drawn data; told when it is where its rank is, and when it cost twice more.
+
+        Args:
+            feeds: The data of the open calls.
+            behind: Batches that it has still to draw.
+        """
         drawing_s = sum(feed.cost_s for feed in feeds if feed.how == "draw")
-        if drawing_s <= 2 * self._drawing_s:
+        least_s = 2 * self._drawing_s if self._drawing_s or not behind else _LONG_S
+        arrived = self._behind > 0 and not behind
+        if drawing_s <= least_s and not arrived:
             return
-        self._drawing_s = drawing_s
+        self._drawing_s, self._behind = drawing_s, behind
         self._say(
             WorkerCosts(
                 machine=self._runtime.spec.machine,
                 rank=self._runtime.rank,
                 drawn=_drawn(feeds),
                 drawing_s=drawing_s,
+                behind=behind,
             )
         )
 

@@ -256,8 +256,8 @@ class Shadow:
         """See ``Data.approach``."""
         pairs = self._with(feeds)
         arrived = [feed.approach(position, budget_s=_BUDGET_S) for feed, position in pairs]
-        if all(arrived):
-            self._loop.costs.followed([feed for feed, _ in pairs])
+        behind = sum(feed.behind(position) for feed, position in pairs if feed.how == "draw")
+        self._loop.costs.followed([feed for feed, _ in pairs], behind=behind)
         return all(arrived)
 
     def preload(
