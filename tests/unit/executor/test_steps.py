@@ -7,6 +7,7 @@ import json
 import sys
 from collections import OrderedDict
 from types import FrameType
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.report.metrics import StepLog
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.training import TrainingState
+from trainmover_executor.training.session import Session
 from trainmover_executor.training.step import Step, StepAborted
 
 
@@ -179,6 +181,14 @@ class TestStep:
             pass
         with pytest.raises(ConfigError, match="step 4 was entered twice"), one:
             pytest.fail("the body must not run")
+
+    def test_a_step_is_not_unpacked(self):
+        with pytest.raises(ConfigError, match=r"with step as \(x, y\)"):
+            _one, (_x, _y) = step(batch=(1, 2))
+
+    def test_work_between_steps_is_a_function(self):
+        with pytest.raises(ConfigError, match="was given a float: give it the function"):
+            Session.between_steps(Mock(), 0.93)
 
     def test_microbatches_split_every_tensor(self):
         x, y = torch.arange(8.0).view(4, 2), torch.arange(4)

@@ -251,8 +251,13 @@ class Session:
             work: Called by all ranks at the same place, outside of ``with step``.
 
         Raises:
-            ConfigError: A step is under way.
+            ConfigError: A step is under way, or ``work`` is no function.
         """
+        if not callable(work):
+            raise ConfigError(
+                f"session.between_steps() was given a {type(work).__name__}: give it the function "
+                "that it is to call, 'session.between_steps(lambda: evaluate(model))'"
+            )
         return self._loop.between(work, sys._getframe(1))  # noqa: SLF001 - documented
 
     def digest(self) -> str:

@@ -149,6 +149,17 @@ class Step:
                 "collected could not be handed to a joiner. Write a loop, and append to a list."
             )
 
+    def __iter__(self) -> Iterator[Any]:
+        """Refused: ``for step, batch in session.steps(loader)`` would skip what commits a step.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(
+            "session.steps() gives steps, which cannot be unpacked: the batch comes with the body. "
+            "Write 'for step in session.steps(loader):', and in it 'with step as (x, y):'"
+        )
+
     def microbatches(self, count: int) -> Iterator[Any]:
         """The batch in ``count`` parts as equal as possible, for accumulation.
 
