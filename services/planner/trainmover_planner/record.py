@@ -143,8 +143,19 @@ def _of_their_state(transition: Transition, payload: Frozen) -> None:
         case executor.WorkerCosts():
             if _membership_of(transition.state, payload.machine, payload.rank) is not None:
                 worth.note_size(transition, payload)
+            _drawn(transition, payload)
         case _:
             pass
+
+
+def _drawn(transition: Transition, fact: executor.WorkerCosts) -> None:
+    """A standby may have drawn less of its data than training has."""
+    membership, inventory = transition.state.membership, transition.state.inventory
+    if membership is None or fact.rank >= membership.layout.world_size:
+        return
+    slot, behind = membership.layout.slot_of(fact.rank), fact.behind > 0
+    inventory = inventory.followed(fact.machine, fact.rank, slot, behind=behind)
+    transition.note(inventory=inventory)
 
 
 def _of_detectors(transition: Transition, fact: Fact) -> None:

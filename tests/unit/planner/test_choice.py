@@ -8,6 +8,7 @@ import random
 import pytest
 
 from trainmover.events import incident
+from trainmover.events.executor import WorkerCosts
 from trainmover_planner.machines.choice import WEIGHTS as W
 from trainmover_planner.machines.matching import cheapest
 
@@ -81,6 +82,10 @@ class Cluster:
         assert reply["ok"], reply
         return reply["plan"]
 
+    def draws(self, machine, *, rank, behind):
+        """A standby says how far it is with data that can only be drawn."""
+        self.world.say(WorkerCosts(machine=machine, rank=rank, drawn="Lines", behind=behind))
+
     def joiner(self):
         (move,) = self.plan("w-1")["moves"]
         return move["joiner"]
@@ -107,6 +112,18 @@ def test_the_nearest_standby_is_chosen(world_class):
         {"fresh": len(W.ages_s) * W.fresh},
         {"fresh": len(W.ages_s) * W.fresh, "far": 2 * 4 * W.far},
     ], "it is in another pod than both neighbours, and pod is the fourth level"
+
+
+def test_one_that_has_still_to_draw_data_comes_after_those_that_are_there(world_class):
+    cluster = Cluster(world_class, ("y", NEAR), ("z", FAR))
+    assert cluster.joiner() == "y"
+    cluster.draws("y", rank=1, behind=12_000)
+    cluster.draws("y", rank=7, behind=12_000)  # of no slot
+    assert cluster.joiner() == "z"
+    assert "behind" in cluster.plan("w-1")["candidates"][1]["costs"]
+    assert "behind" not in cluster.plan("w-2")["candidates"][0]["costs"], "another slot"
+    cluster.draws("y", rank=1, behind=0)
+    assert cluster.joiner() == "y"
 
 
 def test_what_is_near_is_for_the_operator_to_say(world_class):

@@ -35,6 +35,8 @@ class Weights:
     Attributes:
         former: It is the machine that was to leave the slot.
         cold: It is not ready for the slot yet: the program has to start first.
+        behind: It has still to draw data that training has used, which can be reached in no other
+            way: the job would pause for as long as that takes.
         leaving: A notice says that it is about to go itself.
         trouble: Each incident about it, and each time it was given up, within a day; at most 8.
         slow: Each ``slow_share`` of a step that it was late when the detector last named it the
@@ -48,6 +50,7 @@ class Weights:
 
     former: int = 1_000_000
     cold: int = 100_000
+    behind: int = 20_000
     leaving: int = 10_000
     trouble: int = 1_000
     slow: int = 100
@@ -114,6 +117,7 @@ class Judge:
         pace = pace_of(self._state, name, self._now_s) or 0.0
         terms = {
             "cold": weights.cold * (slot not in host.ready),
+            "behind": weights.behind * self._is_behind(host, slot),
             "leaving": weights.leaving * (name in self._leaving),
             "trouble": weights.trouble * troubles,
             "slow": weights.slow * min(math.ceil(pace / weights.slow_share), _MOST_TROUBLES),
@@ -121,6 +125,10 @@ class Judge:
             "fresh": weights.fresh * sum(age_s < each for each in weights.ages_s),
         }
         return Option(host.member(slot), {term: cost for term, cost in terms.items() if cost})
+
+    def _is_behind(self, host: Host, slot: int) -> bool:
+        ranks = self._membership.layout.ranks_of(slot)
+        return bool(host.behind) and any(rank in host.behind for rank in ranks)
 
     def former(self, member: Member) -> Option:
         """The machine that was to leave a slot, and could take it back."""

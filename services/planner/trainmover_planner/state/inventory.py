@@ -39,6 +39,7 @@ class Host:
         warm_limit: Most slots that it keeps processes for; None: all.
         warming: For each slot it may take, the endpoints of its process for it, started or not.
         ready: Slots it can take at once.
+        behind: Ranks that it would take, for which it has still to draw data.
     """
 
     machine: Machine
@@ -47,6 +48,7 @@ class Host:
     warm_limit: int | None = None
     warming: Mapping[int, tuple[str, ...]] = field(default_factory=lambda: _EMPTY)
     ready: Table[int, None] = field(default_factory=Table)
+    behind: Table[int, None] = field(default_factory=Table)
 
     @property
     def incarnation(self) -> Incarnation:
@@ -132,6 +134,14 @@ class Inventory:
         if host is None:
             return self
         return self._with(replace(host, ready=host.ready.put(fact.slot, None)))
+
+    def followed(self, machine: str, rank: int, slot: int, *, behind: bool) -> Inventory:
+        """A standby for ``slot`` said whether it has still to draw data for ``rank``."""
+        host = self.get(machine)
+        if host is None or slot not in host.warming or behind == (rank in host.behind):
+            return self
+        others = host.behind.put(rank, None) if behind else host.behind.drop(rank)
+        return self._with(replace(host, behind=others))
 
     def cooled(self, machine: str, generation: int, slots: Iterable[int]) -> Inventory:
         """The processes for ``slots`` are gone."""
