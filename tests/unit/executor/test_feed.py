@@ -261,6 +261,38 @@ class TestWhatIsLoaded:
         assert [other.draw()[1].tolist() for _ in range(2)] == rest
         assert first not in rest
 
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_a_loader_of_the_programs_own_that_has_a_state_is_resumed_by_it(self, workers: int):
+        class Resumes(DataLoader):
+            at = 0
+
+            def __iter__(self):
+                for number, batch in enumerate(super().__iter__()):
+                    if number >= self.at:
+                        self.at += 1
+                        yield batch
+                self.at = 0
+
+            def state_dict(self):
+                return {"at": self.at}
+
+            def load_state_dict(self, state):
+                self.at = state["at"]
+
+        def make() -> Feed:
+            return Feed(Resumes(torch.arange(SIZE), BATCH, num_workers=workers))
+
+        feed, other = make(), make()
+        beginning = unpack_tree(pack_tree(feed.position()))
+        for _ in range(3):
+            feed.draw()
+        other.draw()
+        other.seek(beginning)
+        assert other.draw()[1].tolist() == [0, 1, 2]
+        other.seek(unpack_tree(pack_tree(feed.position())))
+        assert torch.equal(other.draw()[1], feed.draw()[1])
+        assert other.draw()[1].tolist() == [12, 13, 14]
+
     def test_far_into_the_data_it_is_quick(self):
         size = 4_000_000
         dataset = torch.arange(size)

@@ -379,6 +379,7 @@ class Shadow:
         self._set(position)
         self._put_batch_back()
         self._batches.clear()
+        self._start, self._begun = StepStart(self._state), None  # lets go of what they hold
         self._handover.is_joiner = True
         loop.joined(moment, sites=self._sites)
 

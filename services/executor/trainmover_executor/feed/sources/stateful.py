@@ -48,6 +48,11 @@ def resumes_itself(loader: object) -> bool:
     return True
 
 
+def _is_torchdatas(loader: object) -> bool:
+    """Whether it is a ``StatefulDataLoader``; the state of another one is its own affair."""
+    return isinstance(loader, DataLoader) and hasattr(loader, "next_iter_state")
+
+
 def _is_map_style(loader: DataLoader[Any]) -> bool:
     return bool(loader._dataset_kind == _DatasetKind.Map)  # noqa: SLF001 - what torch decides by
 
@@ -119,7 +124,7 @@ class StatefulSource:
 
     def _beginning(self) -> Any:
         """The state before the first pass."""
-        if not isinstance(self._loader, DataLoader):
+        if not _is_torchdatas(self._loader):
             return self._loader.state_dict()
         dataset: Any = self._loader.dataset
         own = isinstance(dataset, Stateful) and not self._loader.num_workers
@@ -235,7 +240,7 @@ class StatefulSource:
         return bool(getattr(self._loader, "_initial_iter_for_state_dict", False))
 
     def _load_beginning(self) -> None:
-        if not isinstance(self._loader, DataLoader):
+        if not _is_torchdatas(self._loader):
             self._loader.load_state_dict(self._first)
             return
         self._load({})  # a StatefulDataLoader's own way to begin anew
@@ -325,7 +330,7 @@ def _indices_of(loader: Any) -> Indices | None:
     The loader itself draws and drops the indices before its place, from a sampler that may have
     another epoch or random numbers by then.
     """
-    if not isinstance(loader, DataLoader) or not _is_map_style(loader):
+    if not (_is_torchdatas(loader) and _is_map_style(loader)):
         return None
     indices = Indices(loader, skipped_late=True)
     own = any(isinstance(each, Stateful) for each in indices.chain)

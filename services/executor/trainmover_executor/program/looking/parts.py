@@ -101,7 +101,7 @@ def is_made_by_script(kind: type[Any]) -> bool:
 @lru_cache(maxsize=4096)
 def wraps(kind: type[Any], inside: type[Any]) -> bool:
     """Whether two classes are derived from the same one, apart from those of Python."""
-    return any(is_own(each) and issubclass(inside, each) for each in kind.__mro__)
+    return any(is_own(each) and each in inside.__mro__ for each in kind.__mro__)
 
 
 def is_name(path: str) -> bool:
