@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ProcessStat", "descendants", "read_stat", "same_process", "snapshot"]
+__all__ = ["ProcessStat", "descendants", "read_stat", "same_process", "snapshot", "waits_of"]
 
 _PROC = Path("/proc")
 
@@ -46,6 +46,16 @@ def read_stat(pid: int) -> ProcessStat | None:
         return parse_stat((_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace"))
     except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+def waits_of(pid: int) -> int | None:
+    """How often a process went to sleep until somebody wakes it; None when there is none."""
+    try:
+        lines = (_PROC / str(pid) / "status").read_text(encoding="utf-8").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    counts = (line.split()[1] for line in lines if line.startswith("voluntary_ctxt_switches:"))
+    return next(map(int, counts), None)
 
 
 def same_process(pid: int, start_ticks: int) -> bool:

@@ -18,6 +18,7 @@ import functools
 import heapq
 import io
 import itertools
+import multiprocessing
 import queue
 import random
 import sys
@@ -227,7 +228,30 @@ COMES = {
     "a generator": Case(powers, next, next),
 }
 
+
+class Asked:
+    """State of the program in a process of its own, as ``AsyncVectorEnv`` keeps environments."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("fork")
+        self.pipe, there = context.Pipe()
+        self.process = context.Process(target=count, args=(there,), daemon=True)
+        self.process.start()
+
+    def ask(self) -> None:
+        for _ in range(50):
+            self.pipe.send(None)
+            self.pipe.recv()
+
+
+def count(pipe) -> None:
+    for number in itertools.count():
+        pipe.recv()
+        pipe.send(number)
+
+
 IS_SAID = {
+    "a process": Case(Asked, Asked.ask),
     "an iterator of a list": Case(lambda: iter([1, 2, 3]), next, next),
     "an iterator of a range": Case(lambda: iter(range(9)), next, next),
     "an iterator backwards": Case(lambda: reversed([1, 2, 3]), next, next),

@@ -13,6 +13,7 @@ import threading
 import types
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
+from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ import torch
 from torch import nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from trainmover.runtime import procfs
 from trainmover_executor.program.frames import is_program, place_in
 from trainmover_executor.program.looking.modules import names_of
 from trainmover_executor.program.looking.parts import is_name
@@ -56,6 +58,7 @@ _TRACK: Final = (
     "give it to session.track(...), compute it from step.index, or note numbers with session.log()"
 )
 _CYCLE: Final = "draw from session.cycle(loader): a step that is done again draws the same batch"
+_IN_HERE: Final = "have the training process hold what it keeps (gymnasium's SyncVectorEnv, say)"
 _MODEL: Final = "model."
 _BUFFER: Final = "register_buffer() makes a tensor of it that is carried, session.track() a value"
 
@@ -213,6 +216,11 @@ def _print_of_tensor(value: torch.Tensor, memory: Collection[int]) -> Any:
     return value.data_ptr(), value._version  # noqa: SLF001 - no public name
 
 
+def _print_of_process(value: BaseProcess) -> Any:
+    """How often it was asked for something: what it keeps, environments say, nobody can see."""
+    return None if value.pid is None else procfs.waits_of(value.pid)
+
+
 def _last(value: Any) -> Any:
     """The last member of an ordered container."""
     if isinstance(value, set | frozenset) or not value:
@@ -251,6 +259,7 @@ _PRINTS: Final[tuple[tuple[Any, Callable[[Any], Any]], ...]] = (
     ((io.StringIO, io.BytesIO), lambda held: None if held.closed else held.tell()),
     (queue.Queue, lambda held: (held.qsize(), held.unfinished_tasks)),
     (queue.SimpleQueue, lambda held: held.qsize()),
+    (BaseProcess, _print_of_process),
     (contextvars.ContextVar, lambda held: id(held.get(None))),
     (threading.local, lambda held: [(name, id(each)) for name, each in vars(held).items()]),
     (Iterator, _print_of_iterator),
@@ -262,6 +271,8 @@ _PRINTS: Final[tuple[tuple[Any, Callable[[Any], Any]], ...]] = (
 def _cure_of(path: str, value: Any) -> str:
     if path.startswith(_MODEL):
         return _BUFFER
+    if isinstance(value, BaseProcess):
+        return _IN_HERE
     is_data = isinstance(value, _BaseDataLoaderIter | itertools.cycle) or (
         type(value) in _WITH_A_LENGTH
     )
