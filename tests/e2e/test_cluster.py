@@ -31,6 +31,7 @@ def same_bits(job: ClusterJob, undisturbed: ClusterJob) -> None:
         assert disturbed == {step: loss for step, loss in expected.items() if step not in missing}
 
 
+@pytest.mark.soak  # the demo does the same, and tests/e2e/test_demo_cli.py compares its bits
 def test_moves_and_deaths_by_hand_change_no_bit(
     cluster: StartJob, undisturbed: StartJob, tmp_path: Path
 ) -> None:

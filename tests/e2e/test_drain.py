@@ -10,7 +10,8 @@ import pytest
 from tests.e2e.test_steering import GPT, facts
 from tests.support.cluster import ClusterJob
 
-pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]
+# The normal run tries drains without ranks, in tests/simulation.
+pytestmark = [pytest.mark.job, pytest.mark.soak, pytest.mark.timeout(400)]
 
 StartJob = Callable[..., ClusterJob]
 

@@ -52,6 +52,7 @@ GATED = """
 """
 
 
+@pytest.mark.soak  # the normal run saves and resumes sharded state in tests/programs
 def test_a_sharded_job_without_machines_goes_on_from_what_it_saved(
     cluster: Callable[..., ClusterJob],
     undisturbed: Callable[..., ClusterJob],

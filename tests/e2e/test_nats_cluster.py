@@ -161,6 +161,7 @@ async def test_a_migration_outlives_the_leader(bus_of_three: Cluster, victim: st
 
 
 @pytest.mark.job
+@pytest.mark.soak  # the normal run has migrations without ranks, above
 @pytest.mark.timeout(400)
 async def test_a_real_job_is_moved_while_the_leader_dies(
     bus_of_three: Cluster, cluster: StartJob, undisturbed: StartJob, tmp_path: Path

@@ -63,7 +63,8 @@ def test_a_move_and_a_crash_change_no_bit(
     assert outcome(job) == undisturbed(habit, *STEPS)
 
 
-@pytest.mark.parametrize("habit", [pytest.param("evaluating", marks=pytest.mark.soak), "sharded"])
+@pytest.mark.soak  # the normal run has one in tests/programs
+@pytest.mark.parametrize("habit", ["evaluating", "sharded"])
 def test_a_crash_in_an_evaluation_skips_it_everywhere_and_changes_no_bit(
     habit: str, start: Start, undisturbed: Undisturbed
 ) -> None:

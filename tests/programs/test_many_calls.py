@@ -20,6 +20,7 @@ def test_a_standby_that_comes_late_passes_them_all(drive: Drive, undisturbed: Un
     drive.moved(SCRIPT, slot=1, at=LATE, late=True).same_as(undisturbed(SCRIPT))
 
 
+@pytest.mark.soak
 def test_a_standby_that_came_early_has_followed(drive: Drive, undisturbed: Undisturbed) -> None:
     spot = Spot("vote.begin", LATE, 2)
     left = drive.killed(SCRIPT, spots=[spot], then_moves=(0, LATE + 20))

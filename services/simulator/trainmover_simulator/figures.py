@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 from trainmover_simulator.failures import DAY_S, MODELS, PLANNED, Failure, draw, evenly
@@ -96,12 +97,14 @@ def _all() -> Iterator[Figure]:
 # -- how the numbers are made -----------------------------------------------------------------
 
 
+@cache  # most figures compare with years that another one has, too
 def _even(system: System, scenario: Scenario, gpus: int, mttf_s: float, planned: float) -> Outcome:
     """A year without chance: what the papers' formulas describe."""
     job = Job(gpus, _DAYS, standbys=int(system.standby_s is not None))
     return replay(system, scenario, job, evenly(mttf_s=mttf_s, planned=planned, days=_DAYS))
 
 
+@cache
 def _drawn(system: System, gpus: int) -> Outcome:
     """A year with chance, one standby as in the paper, and all that the paper leaves out."""
     job = Job(gpus, _DAYS, standbys=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.support.loaders import (
     Again,
     Counting,
     Numbers,
+    Trace,
     go,
     seed_all,
     train,
@@ -41,6 +43,12 @@ def beginning() -> None:
     seed_all(1)
 
 
+@cache  # three tests go on from it
+def undisturbed(name: str) -> Trace:
+    beginning()
+    return train(Feed(ALL[name](), epochs=EPOCHS), most=MOST)
+
+
 def standby(make: Any, *, epochs: int | None = EPOCHS) -> Feed:
     """A feed after shadow iterations, in a process whose generators are anywhere."""
     beginning()
@@ -55,8 +63,7 @@ def standby(make: Any, *, epochs: int | None = EPOCHS) -> Feed:
 @pytest.mark.parametrize("name", ALL)
 class TestSeek:
     def test_goes_on_with_the_same_bits_in_any_pass(self, name: str):
-        beginning()
-        calm = train(Feed(ALL[name](), epochs=EPOCHS), most=MOST)
+        calm = undisturbed(name)
         for at in (4, len(calm.batches) - 4):
             joiner = standby(ALL[name])
             go(joiner, calm.places[at])
@@ -66,8 +73,7 @@ class TestSeek:
                 assert rest.places == calm.places[at + 1 :]
 
     def test_prepared_in_steps_it_is_the_same(self, name: str):
-        beginning()
-        calm = train(Feed(ALL[name](), epochs=EPOCHS), most=MOST)
+        calm = undisturbed(name)
         joiner = standby(ALL[name])
         before = torch.get_rng_state()
         for at in (1, 2, 6):
@@ -79,8 +85,7 @@ class TestSeek:
         assert train(joiner, most=MOST - 9).batches == calm.batches[9:]
 
     def test_a_place_before_what_was_preloaded_is_found(self, name: str):
-        beginning()
-        calm = train(Feed(ALL[name](), epochs=EPOCHS), most=MOST)
+        calm = undisturbed(name)
         joiner = standby(ALL[name])
         joiner.preload(unpack_tree(calm.places[1])["feed"])
         go(joiner, calm.places[1])
