@@ -164,6 +164,7 @@ CATALOGUE = {
     "by_hand": Program(90, usual=False),
     "clipped": Program(90, usual=False),
     "lookahead": Program(90, usual=False),
+    "odd_optimizers": Program(90),
     "sam_class": Program(90, usual=False),
     "muon": Program(90, usual=False),
     "own_work": Program(96, ends=(12, 24), between=True),

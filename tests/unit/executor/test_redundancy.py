@@ -15,7 +15,7 @@ from trainmover_executor.redundancy.followed import Followed
 from trainmover_executor.redundancy.follower import Follower, NotFollowedError
 from trainmover_executor.redundancy.layout import redundancy_of
 from trainmover_executor.state.handing_over.written import WrittenElsewhere, marks_of_states
-from trainmover_executor.state.optimizers import settings_of
+from trainmover_executor.state.optimizers.settings import settings_of
 from trainmover_executor.state.packing.portable import PartedTree, pack_tree, part_tree, unpack_tree
 from trainmover_executor.state.training import TrainingState
 

@@ -340,26 +340,6 @@ class TestHandOver:
         ):
             TrainingState(models=[], optimizers=[], others={"critic": second})
 
-    def test_an_optimizer_that_keeps_its_state_in_another_one_is_refused(self):
-        class Outer(torch.optim.SGD):
-            def __init__(self, inner):
-                super().__init__(inner.param_groups, lr=0.1)
-                self.optim = inner
-
-        inner = torch.optim.Adam(nn.Linear(2, 2).parameters())
-        with pytest.raises(ConfigError, match=r"Outer keeps its state in another .*'optim'"):
-            TrainingState(models=[], optimizers=[Outer(inner)], others={})
-        wrapper = Outer(inner)
-        wrapper.state = inner.state
-        TrainingState(models=[], optimizers=[wrapper], others={})
-
-    def test_a_container_of_optimizers_is_refused(self):
-        inner = torch.optim.Adam(nn.Linear(2, 2).parameters())
-        container = torch.optim.SGD(inner.param_groups, lr=0.1)
-        container.optimizers = [inner]
-        with pytest.raises(ConfigError, match=r"SGD keeps its state in another .*'optimizers'"):
-            TrainingState(models=[], optimizers=[container], others={})
-
 
 def test_what_a_model_got_later_belongs_to_its_state():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))

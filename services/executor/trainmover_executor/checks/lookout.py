@@ -24,6 +24,8 @@ from trainmover_executor.checks.portable import check_state
 from trainmover_executor.checks.strangers import Strangers, memory_of
 from trainmover_executor.program.frames import place_in
 from trainmover_executor.program.variables import LoopVariables
+from trainmover_executor.state.optimizers.numbers import NUMBERS
+from trainmover_executor.state.optimizers.settings import constants_of
 from trainmover_executor.state.packing.shards import local_of
 from trainmover_executor.state.training import TrainingState
 
@@ -35,9 +37,7 @@ _EARLY_STEPS: Final = 3
 _EVERY: Final = 64
 _PATIENT_STEPS: Final = 1000
 """So many steps may be lost by an error; behind them it is a warning."""
-_OWN_TO_TORCH: Final = frozenset(
-    {"_step_count", "_opt_called", "state", "param_groups", "defaults"}
-)
+_OWN_TO_TORCH: Final = frozenset({"state", "param_groups", "defaults"})
 
 
 class Lookout:
@@ -122,17 +122,19 @@ class Lookout:
             for name, value in now.items():
                 if before.get(name, value) != value:
                     raise ConfigError(
-                        f"{type(optimizer).__name__} keeps {name!r} as an attribute, which changes "
-                        f"from step to step (the loop at {place_in(frame)}) and would stay behind "
-                        "when a machine is replaced. Keep it in its param_groups or its state."
+                        f"{type(optimizer).__name__} keeps {name}, which changes from step to step "
+                        f"(the loop at {place_in(frame)}) and would stay behind when a machine is "
+                        "replaced. Keep numbers in its param_groups, tensors in its state."
                     )
         self._hidden = hidden
 
 
 def _hidden_in(optimizer: torch.optim.Optimizer, memory: Collection[int]) -> dict[str, Any]:
-    """Prints of what an optimizer keeps neither in its state nor in its groups."""
-    names = vars(optimizer).keys() - _OWN_TO_TORCH
-    prints = {name: _print_of(getattr(optimizer, name), memory) for name in sorted(names)}
+    """Prints of what an optimizer keeps neither in its state nor in its groups, but numbers."""
+    held = sorted(vars(optimizer).items())
+    kept = {name: each for name, each in held if type(each) not in NUMBERS}
+    prints = {name: _print_of(kept[name], memory) for name in kept.keys() - _OWN_TO_TORCH}
+    prints |= {name: repr(value) for name, value in constants_of(optimizer)}
     return {name: found for name, found in prints.items() if found is not None}
 
 

@@ -12,7 +12,8 @@ import torch
 
 from trainmover.errors import ConfigError
 from trainmover_executor.program.values.compare import equal
-from trainmover_executor.state.optimizers import settings_of
+from trainmover_executor.state.optimizers.entries import common_entries, opened
+from trainmover_executor.state.optimizers.settings import settings_of
 from trainmover_executor.state.packing.codec import (
     StateNotPortableError,
     decode,
@@ -52,8 +53,10 @@ def check_state(state: TrainingState) -> None:
         name = f"optimizer {index} ({type(optimizer).__name__})"
         cure = "Keep numbers, strings and tensors of usual types in its state and groups"
         _portable(name, {"groups": settings_of(optimizer)}, cure=cure)
-        for number, entries in enumerate(optimizer.state.values()):
-            where = {"state": {f"of its parameter {number}": dict(entries)}}
+        _portable(name, {"state": common_entries(optimizer)}, cure=cure)
+        kept = (each for key, each in optimizer.state.items() if isinstance(key, torch.Tensor))
+        for number, entries in enumerate(kept):
+            where = {"state": {f"of its parameter {number}": opened(entries)}}
             _portable(name, where, cure=cure)
     for index, model in enumerate(state.models):
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any, Final
 
@@ -20,11 +20,11 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trainmover.errors import ConfigError
 from trainmover_executor.program.frames import place_in
-from trainmover_executor.state.optimizers import inner_optimizers
+from trainmover_executor.state.optimizers.wrapped import inner_optimizers
 from trainmover_executor.state.packing.checksum import sum_of_words
 from trainmover_executor.state.packing.codec import encode
 from trainmover_executor.state.packing.memory import bytes_of, flat_of
-from trainmover_executor.state.packing.shards import local_of
+from trainmover_executor.state.packing.shards import local_of, made_of
 from trainmover_executor.state.training import TrainingState
 
 __all__ = ["Strangers", "memory_of", "refuse_strange_steps"]
@@ -120,7 +120,8 @@ class Strangers:
             ours = self._state.optimizers
             if any(value is each or value.state is each.state for each in ours):
                 return None
-            entries = [entry for each in value.state.values() for entry in each.values()]
+            held = [each for each in value.state.values() if isinstance(each, Mapping)]
+            entries = [entry for each in held for entry in each.values()]
             tensors = [entry for entry in entries if isinstance(entry, torch.Tensor)]
             return _tensors_print(tensors, memory), [e for e in entries if type(e) in (int, float)]
         if isinstance(value, _Scheduler | torch.amp.GradScaler):
@@ -153,7 +154,8 @@ def _tensors_print(tensors: Iterable[torch.Tensor], memory: Collection[int]) -> 
 def _not_in(memory: Collection[int], tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     """Those of ``tensors`` that can be looked at and are not in ``memory``."""
     for tensor in tensors:
-        if is_lazy(tensor) or tensor.is_meta or tensor.layout is not torch.strided:
+        is_apart = is_lazy(tensor) or tensor.is_meta or made_of(tensor) is not None
+        if is_apart or tensor.layout is not torch.strided:
             continue
         if tensor.numel() and local_of(tensor).untyped_storage().data_ptr() not in memory:
             yield tensor

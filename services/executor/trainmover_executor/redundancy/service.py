@@ -22,7 +22,7 @@ from trainmover_executor.redundancy.follower import Follower, NotFollowedError
 from trainmover_executor.redundancy.layout import redundancy_of
 from trainmover_executor.redundancy.replicas import LastChecksum, Replicas
 from trainmover_executor.redundancy.whole import WholeFollowed
-from trainmover_executor.state.optimizers import settings_of
+from trainmover_executor.state.optimizers.settings import settings_of
 from trainmover_executor.state.packing.codec import TensorSpec
 from trainmover_executor.state.packing.memory import flat_of
 from trainmover_executor.state.packing.portable import PartedTree, pack_tree, part_tree, unpack_tree

@@ -23,14 +23,11 @@ from torch.utils.data import DataLoader
 
 from trainmover.errors import ConfigError
 from trainmover_executor.state.loose import LooseParameters
-from trainmover_executor.state.optimizers import (
-    load_optimizer,
-    load_settings,
-    optimizer_tree,
-    refuse_nested,
-    settings_apart,
-    settings_of,
-)
+from trainmover_executor.state.optimizers.entries import common_entries, load_common
+from trainmover_executor.state.optimizers.numbers import OptimizerNumbers
+from trainmover_executor.state.optimizers.settings import load_settings, settings_apart, settings_of
+from trainmover_executor.state.optimizers.trees import load_optimizer, optimizer_tree
+from trainmover_executor.state.optimizers.wrapped import with_inner
 from trainmover_executor.state.packing.codec import encode
 from trainmover_executor.state.packing.fingerprint import fingerprint_of
 from trainmover_executor.state.packing.memory import bytes_of, flat_of, on_devices_of
@@ -70,7 +67,7 @@ class TrainingState:
 
     Raises:
         ConfigError: Something in ``others`` has no ``state_dict`` / ``load_state_dict`` or is an
-            optimizer, or an optimizer keeps its state in another one.
+            optimizer, or an optimizer has its state sharded over ranks.
     """
 
     def __init__(
@@ -82,11 +79,10 @@ class TrainingState:
     ) -> None:
         for name, other in others.items():
             _check_other(name, other)
-        for optimizer in optimizers:
-            refuse_nested(optimizer)
         loose = LooseParameters.of(models, optimizers)
         self.models = (*models, loose) if loose is not None else tuple(models)
-        self.optimizers = tuple(optimizers)
+        self.optimizers = with_inner(optimizers)
+        self._numbers = OptimizerNumbers(self.optimizers)
         self.others = dict(others)
         besides = [other for other in others.values() if isinstance(other, nn.Module)]
         self.all_models = (*self.models, *besides)
@@ -100,6 +96,12 @@ class TrainingState:
     def extras(self) -> dict[str, Stateful]:
         """Those of ``others`` that may be each rank's own; models and schedulers are alike."""
         return {name: one for name, one in self.others.items() if not isinstance(one, _ALIKE)}
+
+    def keeps_besides(self, optimizer: int) -> bool:
+        """Whether that one of ``optimizers`` keeps what belongs to no parameter."""
+        return bool(
+            common_entries(self.optimizers[optimizer]) or self._numbers.changed()[optimizer]
+        )
 
     def forget_passes(self) -> None:
         """Have wrappers forget what they remember of earlier passes over the model.
@@ -128,6 +130,7 @@ class TrainingState:
         return {
             "models": [_module_tree(model) for model in self.models],
             "optimizers": [optimizer_tree(optimizer) for optimizer in self.optimizers],
+            "numbers": self._numbers.changed(),
             "others": self.small(),
         }
 
@@ -136,6 +139,7 @@ class TrainingState:
         return {
             "parameters": [local_of(parameter) for parameter in self.parameters()],
             "optimizers": [optimizer_tree(optimizer) for optimizer in self.optimizers],
+            "numbers": self._numbers.changed(),
         }
 
     @torch.no_grad()
@@ -145,6 +149,7 @@ class TrainingState:
             assign(local_of(parameter), value)
         for optimizer, state in zip(self.optimizers, tree["optimizers"], strict=True):
             load_optimizer(optimizer, state)
+        self._numbers.load(tree["numbers"])
 
     def gradients(self) -> list[torch.Tensor | None]:
         """Live local gradients, in the order of ``parameters``."""
@@ -270,6 +275,8 @@ class TrainingState:
             _load_module(model, state)
         for optimizer, state in zip(self.optimizers, tree["optimizers"], strict=True):
             load_optimizer(optimizer, state)
+        if "numbers" in tree:  # a neighbour's copy is of an optimizer of torch's, which has none
+            self._numbers.load(tree["numbers"])
         self.load_small(on_devices_of(self.small(), tree["others"]))
 
     def rest(self) -> dict[str, Any]:
@@ -277,6 +284,8 @@ class TrainingState:
         return {
             "buffers": [_module_tree(model)["buffers"] for model in self.models],
             "settings": [settings_of(optimizer) for optimizer in self.optimizers],
+            "common": [common_entries(optimizer) for optimizer in self.optimizers],
+            "numbers": self._numbers.changed(),
             "others": self.small(),
         }
 
@@ -288,6 +297,9 @@ class TrainingState:
                 _assign_buffer(model, name, value)
         for optimizer, settings in zip(self.optimizers, tree["settings"], strict=True):
             load_settings(optimizer, settings)
+        for optimizer, entries in zip(self.optimizers, tree["common"], strict=True):
+            load_common(optimizer, entries)
+        self._numbers.load(tree["numbers"])
         self.load_small(on_devices_of(self.small(), tree["others"]))
 
     def buffers(self) -> list[torch.Tensor]:

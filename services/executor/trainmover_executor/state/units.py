@@ -16,7 +16,7 @@ from torch import optim
 from torch.distributed.tensor import DTensor
 
 from trainmover.errors import ProtocolError
-from trainmover_executor.state.optimizers import load_entries
+from trainmover_executor.state.optimizers.entries import entries_of, load_entries
 from trainmover_executor.state.packing.checksum import sum_of_words
 from trainmover_executor.state.packing.codec import TensorSpec
 from trainmover_executor.state.packing.fingerprint import fingerprint_of
@@ -91,25 +91,29 @@ class StateUnits:
 
     def log_obstacle(self) -> str:
         """Why its steps cannot be taken again from their gradients; empty when they can."""
-        scaled = any(
-            isinstance(other, torch.amp.GradScaler) and other.is_enabled()
-            for other in self._state.others.values()
-        )
         if name := self._in_two_places():
             return f"{name} has its memory in common with another parameter"
-        known = {id(unit.parameter) for unit in self._units.values()}
-        for optimizer in self._state.optimizers:
-            kind = type(optimizer).__name__
-            if isinstance(optimizer, optim.LBFGS | optim.SparseAdam):
-                return f"{kind} takes more than dense gradients"
-            if type(optimizer) not in ELEMENTWISE and self._is_sharded(optimizer):
-                return f"{kind} may communicate in its step, and its shards are on other ranks"
-            if scaled and getattr(optimizer, "_step_supports_amp_scaling", False):
-                return f"the gradient scaler reaches into fused {kind}"
-            for group in optimizer.param_groups:
-                if any(id(parameter) not in known for parameter in group["params"]):
-                    return f"{kind} holds parameters that belong to none of the session's models"
-        return ""
+        found = map(self._obstacle_in, range(len(self._state.optimizers)))
+        return next((each for each in found if each), "")
+
+    def _obstacle_in(self, index: int) -> str:
+        optimizer, others = self._state.optimizers[index], self._state.others.values()
+        kind = type(optimizer).__name__
+        if isinstance(optimizer, optim.LBFGS | optim.SparseAdam):
+            return f"{kind} takes more than dense gradients"
+        if type(optimizer) not in ELEMENTWISE and self._is_sharded(optimizer):
+            return f"{kind} may communicate in its step, and its shards are on other ranks"
+        if self._state.keeps_besides(index):
+            return f"{kind} keeps state that belongs to no parameter"
+        scaled = any(isinstance(one, torch.amp.GradScaler) and one.is_enabled() for one in others)
+        if scaled and getattr(optimizer, "_step_supports_amp_scaling", False):
+            return f"the gradient scaler reaches into fused {kind}"
+        owners = {id(unit.parameter): unit.optimizer for unit in self._units.values()}
+        held = {owners.get(id(each), -1) for g in optimizer.param_groups for each in g["params"]}
+        if -1 in held:
+            return f"{kind} holds parameters that belong to none of the session's models"
+        is_shared = bool(held - {index})
+        return f"{kind} has its parameters in common with another optimizer" if is_shared else ""
 
     def _in_two_places(self) -> str:
         """A parameter whose memory another one begins with, too; empty if there is none."""
@@ -156,8 +160,8 @@ class StateUnits:
         unit = self._units[name]
         entries: Mapping[str, Any] = {}
         if unit.optimizer is not None:
-            entries = self._state.optimizers[unit.optimizer].state.get(unit.parameter, {})
-        return {"value": local_of(unit.parameter), "entries": dict(entries)}
+            entries = entries_of(self._state.optimizers[unit.optimizer], unit.parameter)
+        return {"value": local_of(unit.parameter), "entries": entries}
 
     @torch.no_grad()
     def load(self, name: str, tree: Mapping[str, Any]) -> None:
@@ -222,9 +226,7 @@ class StateUnits:
 
     def nbytes(self, name: str) -> int:
         """Bytes of a unit."""
-        tree = self.tree(name)
-        tensors = [tree["value"], *tree["entries"].values()]
-        return sum(local_of(t).nbytes for t in tensors if isinstance(t, torch.Tensor))
+        return sum(local_of(each).nbytes for each in self._tensors(name))
 
     def sample(self, name: str) -> int:
         """A number that differs when the beginning of the unit's parameter does: cheap."""
@@ -239,16 +241,27 @@ class StateUnits:
 
         It finds what it is for, an optimizer that went another way. Links check their own bytes.
         """
+        return fingerprint_of(map(local_of, self._tensors(name)))
+
+    def _tensors(self, name: str) -> Iterator[torch.Tensor]:
         tree = self.tree(name)
-        tensors = [tree["value"]] + [
-            value for _, value in sorted(tree["entries"].items()) if isinstance(value, torch.Tensor)
-        ]
-        return fingerprint_of(map(local_of, tensors))
+        return _tensors_in([tree["value"], tree["entries"]])
 
     def _unit(self, name: str) -> _Unit:
         if name not in self._units:
             raise ProtocolError(f"the leaver sent {name!r}, which this rank's model does not have")
         return self._units[name]
+
+
+def _tensors_in(tree: Any) -> Iterator[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, list | tuple):
+        for each in tree:
+            yield from _tensors_in(each)
+    elif isinstance(tree, Mapping):
+        for _, each in sorted(tree.items(), key=lambda item: str(item[0])):
+            yield from _tensors_in(each)
 
 
 def sample_of(tensor: torch.Tensor) -> int:

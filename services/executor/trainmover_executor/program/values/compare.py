@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from trainmover_executor.program.values.large import Large
+from trainmover_executor.state.packing.memory import bits_of
 
 __all__ = ["differing", "equal"]
 
@@ -35,11 +36,7 @@ def _equal_tensors(one: torch.Tensor, other: torch.Tensor) -> bool:
     same_kind = one.dtype == other.dtype and one.shape == other.shape
     if same_kind and one.device != other.device:  # one of them has come from another rank
         one, other = one.cpu(), other.cpu()
-    return same_kind and torch.equal(_bits_of(one), _bits_of(other))
-
-
-def _bits_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.reshape(-1).view(torch.uint8)
+    return same_kind and torch.equal(bits_of(one), bits_of(other))
 
 
 def _equal_arrays(one: Any, other: Any) -> bool:

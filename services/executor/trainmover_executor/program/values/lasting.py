@@ -22,7 +22,7 @@ from trainmover_executor.program.values.large import (
     signature_of,
 )
 from trainmover_executor.program.values.trees import portable
-from trainmover_executor.state.packing.shards import local_of
+from trainmover_executor.state.packing.shards import local_of, made_of
 from trainmover_executor.state.training import TrainingState
 
 __all__ = ["LastingValues"]
@@ -209,8 +209,16 @@ def _addresses(state: TrainingState) -> Iterator[int]:
     yield from map(_address_of, (*state.parameters(), *state.buffers()))
     yield from map(_address_of, state.gradients())
     for optimizer in state.optimizers:
-        for held in optimizer.state.values():
-            yield from map(_address_of, held.values())
+        yield from map(_address_of, _tensors_in(optimizer.state))
+
+
+def _tensors_in(entries: Mapping[Any, Any]) -> Iterator[Any]:
+    for value in entries.values():
+        inside = value if isinstance(value, Mapping) else made_of(value)
+        if inside is None:
+            yield value
+        else:
+            yield from _tensors_in(inside)
 
 
 def _address_of(held: Any) -> int:

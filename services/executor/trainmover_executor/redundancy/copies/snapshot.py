@@ -15,7 +15,7 @@ import torch
 from trainmover.errors import ProtocolError
 from trainmover_executor.redundancy.copies.stepping import state_of
 from trainmover_executor.state.handing_over.transfer import StateCorruptError
-from trainmover_executor.state.optimizers import load_settings
+from trainmover_executor.state.optimizers.settings import load_settings
 from trainmover_executor.state.packing.codec import TensorSpec
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.state.units import StateUnits

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from trainmover.errors import ProtocolError
-from trainmover_executor.state.optimizers import load_entries, load_settings
+from trainmover_executor.state.optimizers.entries import load_entries
+from trainmover_executor.state.optimizers.settings import load_settings
 from trainmover_executor.state.packing.codec import TensorSpec
 from trainmover_executor.state.units import ELEMENTWISE, sample_of
 

@@ -18,7 +18,7 @@ from trainmover_executor.state.handing_over.transfer import (
     receive_tree,
     send_tree,
 )
-from trainmover_executor.state.optimizers import load_settings
+from trainmover_executor.state.optimizers.settings import load_settings
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.state.units import StateUnits
 

@@ -23,7 +23,7 @@ from trainmover_executor.position.moment import Moment
 from trainmover_executor.state.handing_over.arrival import await_arrival
 from trainmover_executor.state.handing_over.transfer import Transferred, receive_tree, send_tree
 from trainmover_executor.state.handing_over.written import WrittenElsewhere, marks_of_states
-from trainmover_executor.state.optimizers import settings_of
+from trainmover_executor.state.optimizers.settings import settings_of
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.state.units import StateUnits
 

@@ -90,8 +90,8 @@ def marks_of_states(optimizers: Sequence[torch.optim.Optimizer]) -> list[Any]:
 
 
 def _first_of(optimizer: torch.optim.Optimizer) -> list[Any]:
-    entries = next(iter(optimizer.state.values()), None)
-    return list(entries.values()) if isinstance(entries, dict) else []
+    kept = (each for each in optimizer.state.values() if isinstance(each, dict))
+    return list(next(kept, {}).values())
 
 
 def _mark_of_value(value: Any) -> Any:

@@ -147,6 +147,9 @@ class _Encoder:
                 for key, item in value.items()
             ]
             return {_TAG: kind, "items": items}
+        if isinstance(value, collections.deque):
+            items = [self.visit(item, f"{path}/{i}") for i, item in enumerate(value)]
+            return {_TAG: "deque", "items": items, "most": value.maxlen}
         for name, kinds in _SEQUENCES.items():
             if isinstance(value, kinds):
                 ordered = sorted(value) if name in {"set", "frozenset"} else value
@@ -175,6 +178,9 @@ def decode(skeleton: Any, tensors: list[torch.Tensor]) -> Any:
             {visit(key): visit(item) for key, item in node["items"]}
         ),
         "tuple": lambda node: tuple(visit(item) for item in node["items"]),
+        "deque": lambda node: collections.deque(
+            [visit(item) for item in node["items"]], node["most"]
+        ),
         "set": lambda node: {visit(item) for item in node["items"]},
         "frozenset": lambda node: frozenset(visit(item) for item in node["items"]),
     }

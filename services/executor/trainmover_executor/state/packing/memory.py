@@ -21,6 +21,7 @@ from trainmover_executor.links.exchange import PIECE_BYTES
 __all__ = [
     "PieceBuffer",
     "Scratch",
+    "bits_of",
     "bytes_of",
     "fence",
     "flat_of",
@@ -86,7 +87,17 @@ def flat_of(tensor: torch.Tensor) -> torch.Tensor:
         staged = torch.empty(plain.numel(), dtype=plain.dtype, pin_memory=torch.cuda.is_available())
         staged.view(plain.shape).copy_(plain)  # waits: the bytes are read next
         return staged
-    return plain.view(-1) if plain.is_contiguous() else plain.contiguous().view(-1)
+    return _in_a_row(plain if plain.is_contiguous() else plain.contiguous())
+
+
+def _in_a_row(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor as one dimension; of one element, expand() leaves it a stride of 0."""
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor as one dimension, on its device: a view where it can be one."""
+    return _in_a_row(tensor.detach().contiguous()).view(torch.uint8)
 
 
 def write_back(tensor: torch.Tensor, flat: torch.Tensor) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-__all__ = ["assign", "like_parameter", "local_of"]
+__all__ = ["assign", "like_parameter", "local_of", "made_of"]
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -13,6 +16,19 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
     to_local = getattr(tensor, "to_local", None)
     local: torch.Tensor = tensor.detach() if to_local is None else to_local().detach()
     return local
+
+
+def made_of(value: Any) -> dict[str, torch.Tensor] | None:
+    """The tensors that a tensor is made of, by attribute: codes and scales of a quantized one.
+
+    None for what has memory of its own, and for a DTensor, of which there is ``local_of``.
+    """
+    if type(value) is torch.Tensor or isinstance(value, DTensor):
+        return None
+    if not is_traceable_wrapper_subclass(value):
+        return None
+    names, _ = value.__tensor_flatten__()
+    return {name: getattr(value, name) for name in names}
 
 
 def assign(live: torch.Tensor, value: torch.Tensor) -> None:

@@ -14,7 +14,7 @@ from trainmover_executor.frameworks.lightning.carried.text import from_text, to_
 from trainmover_executor.program.values.plain import PLAIN, is_plain
 from trainmover_executor.program.values.restored import restored
 from trainmover_executor.program.values.trees import portable
-from trainmover_executor.state.optimizers import load_settings, settings_of
+from trainmover_executor.state.optimizers.settings import load_settings, settings_of
 
 if TYPE_CHECKING:
     from trainmover_executor.frameworks.lightning.trainer import TrainMoverTrainer

@@ -1,0 +1,1 @@
+"""What optimizers are set to and keep, taken over in place where that is possible."""

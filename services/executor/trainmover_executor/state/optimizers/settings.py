@@ -1,0 +1,69 @@
+"""What the parameter groups of an optimizer are set to."""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+
+from trainmover_executor.state.packing.shards import assign
+
+__all__ = ["CONSTANTS", "constants_of", "load_settings", "settings_apart", "settings_of"]
+
+CONSTANTS: Final = (
+    enum.Enum,
+    torch.dtype,
+    torch.device,
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+)
+"""What says how an optimizer computes. Each rank has made its own, and nobody changes it."""
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Learning rate and the like of each parameter group, but constants."""
+    return [
+        {
+            key: value
+            for key, value in group.items()
+            if key != "params" and not isinstance(value, CONSTANTS)
+        }
+        for group in optimizer.param_groups
+    ]
+
+
+def constants_of(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:
+    """(name, value) of the constants in its parameter groups."""
+    for at, group in enumerate(optimizer.param_groups):
+        for key, value in group.items():
+            if isinstance(value, CONSTANTS):
+                yield f"param_groups[{at}][{key!r}]", value
+
+
+def settings_apart(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """As ``settings_of``, but nobody changes it in place: a learning rate may be a tensor.
+
+    Taken twice in each step, and a model may have hundreds of groups.
+    """
+    found = settings_of(optimizer)
+    for group in found:
+        for key, value in group.items():
+            if isinstance(value, torch.Tensor):
+                group[key] = value.clone()
+    return found
+
+
+def load_settings(optimizer: torch.optim.Optimizer, settings: list[dict[str, Any]]) -> None:
+    """Take over what ``settings_of`` returned."""
+    for group, received in zip(optimizer.param_groups, settings, strict=True):
+        for key, value in received.items():
+            live = group.get(key)
+            if isinstance(live, torch.Tensor) and isinstance(value, torch.Tensor):
+                assign(live, value)
+            else:
+                group[key] = value
