@@ -27,7 +27,9 @@ from trainmover.runtime import procfs
 from trainmover_executor.program.frames import is_program, place_in
 from trainmover_executor.program.looking.modules import names_of
 from trainmover_executor.program.looking.parts import is_name
+from trainmover_executor.program.looking.stateful import Untold
 from trainmover_executor.program.values.kinds.derived import base_of
+from trainmover_executor.program.values.large import signature_of
 from trainmover_executor.program.values.plain import CONTAINERS, PLAIN
 
 __all__ = ["LeftBehind", "attributes_of"]
@@ -260,6 +262,7 @@ _PRINTS: Final[tuple[tuple[Any, Callable[[Any], Any]], ...]] = (
     (queue.Queue, lambda held: (held.qsize(), held.unfinished_tasks)),
     (queue.SimpleQueue, lambda held: held.qsize()),
     (BaseProcess, _print_of_process),
+    (Untold, lambda held: repr(signature_of(held.of.state_dict()))),
     (contextvars.ContextVar, lambda held: id(held.get(None))),
     (threading.local, lambda held: [(name, id(each)) for name, each in vars(held).items()]),
     (Iterator, _print_of_iterator),
@@ -286,6 +289,8 @@ def _holds(value: Any) -> str:
         return f"a {type(value.value).__name__}, an attribute of a module"
     if isinstance(value, Iterator):
         return f"an iterator ({type(value).__name__})"
+    if isinstance(value, Untold):
+        return f"a {type(value.of).__name__}"
     if hasattr(value, "__len__"):
         return f"a {type(value).__name__} of {len(value)} items"
     return f"a {type(value).__name__}"

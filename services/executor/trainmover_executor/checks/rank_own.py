@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from trainmover_executor.moves.private_state import PrivateStateKeeper
 from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.large import holds_prints
+from trainmover_executor.program.values.lasting import EXTRA
 from trainmover_executor.program.variables import LoopVariables
 
 __all__ = ["RankOwn"]
@@ -25,6 +26,10 @@ class RankOwn:
     A hidden state, a memory of what this rank has seen: small ones of these are told whole from
     then on, and survive a crash. Of what is too large for that a warning says what to do.
 
+    What the session was given by name comes to a joiner with the rest of a replica's state. Where
+    it has changed some times and was the same at both ranks, an average of the weights say, it is
+    not looked at any more: that takes two passes over it in each step.
+
     Args:
         private_state: What is kept of other ranks, and was told by this one.
         variables: The program's own.
@@ -35,6 +40,7 @@ class RankOwn:
         self._variables = variables
         self._since: dict[str, int] = {}
         self._done: set[str] = set()
+        self._alike: dict[str, list[Any]] = {}
 
     def look(self, committed: int, *, step_s: float) -> None:
         """Compare what was told with the last vote, where it is time to.
@@ -51,7 +57,9 @@ class RankOwn:
             return
         theirs = self._private_state.neighbours_variables(step=committed)
         for path in large:
-            if path in theirs and not equal(mine[path], theirs[path]):
+            if theirs and equal(mine[path], theirs.get(path, mine[path])):
+                self._note_alike(path, mine[path])
+            elif path in theirs:
                 self._done.add(path)
                 is_kept = self._variables.lasting.tell_whole(path, step_s=step_s)
                 self._say(path, is_kept=is_kept)
@@ -60,7 +68,18 @@ class RankOwn:
         if path in self._done or not holds_prints(tree):
             return False
         since = committed - self._since.setdefault(path, committed)
-        return since < _EARLY_STEPS or not since % _EVERY
+        return path.startswith(EXTRA) or since < _EARLY_STEPS or not since % _EVERY
+
+    def _note_alike(self, path: str, tree: Any) -> None:
+        if not path.startswith(EXTRA):
+            return
+        seen = self._alike.setdefault(path, [])
+        if not (seen and equal(seen[-1], tree)):
+            seen.append(tree)
+        if len(seen) > _EARLY_STEPS:
+            self._done.add(path)
+            del self._alike[path]
+            self._variables.lasting.leave(path)
 
     @staticmethod
     def _say(path: str, *, is_kept: bool) -> None:
@@ -71,5 +90,5 @@ class RankOwn:
             "a variable differs from rank to rank and is too large for a neighbour to keep: a "
             "planned move carries it, but after a crash the joiner has its own",
             variable=path,
-            cure="compute it from what all ranks have, or keep it in a buffer of the model",
+            cure="keep less in it, or compute it from what all ranks have",
         )

@@ -31,8 +31,8 @@ from trainmover_executor.program.looking.still import StillModule
 from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.kinds.components import name_components
 from trainmover_executor.program.values.kinds.records import one_look
-from trainmover_executor.program.values.large import is_whole
-from trainmover_executor.program.values.lasting import LastingValues
+from trainmover_executor.program.values.large import holds_prints, is_whole
+from trainmover_executor.program.values.lasting import EXTRA, LastingValues
 from trainmover_executor.program.values.plain import MUTABLE, NOWHERE, Shared, in_two_places
 from trainmover_executor.program.values.restored import reserve, restored
 from trainmover_executor.program.values.trees import portable
@@ -179,6 +179,9 @@ class LoopVariables:
             Paths that do not exist here, or that hold what did not come.
         """
         self._changing.update(values)
+        for path, tree in values.items():
+            if path.startswith(EXTRA) and not holds_prints(tree):
+                self.lasting.know_own(path)
         return self._put(values, frame, contents=contents)
 
     def keep(self, frame: FrameType | None, *, whole: bool = False) -> None:
@@ -189,11 +192,18 @@ class LoopVariables:
             whole: Copy all that is large; else what bodies were seen to change in place.
         """
         self._passed_over = []
-        self._kept, self._holders = self._told(frame, everything=whole)
+        kept, self._holders = self._told(frame, everything=whole)
+        self._kept = {path: kept[path] for path in kept if not self._is_kept_apart(path)}
         self._bound = {path: value for path, value in self._passed_over if is_name(path)}
         self._passed_over = None
         self._still = [*self._finder.left_out]
         self.lasting.keep(self._kept, whole=whole)
+
+    def _is_kept_apart(self, path: str) -> bool:
+        """Whether it is large and of what the session was given: see ``StepStart``."""
+        if not path.startswith(EXTRA):
+            return False
+        return self.lasting.tree(path, self._holders[path]) is not None
 
     def note_changes(self) -> None:
         """What was changed in place since the last ``keep`` is copied by the next ones."""

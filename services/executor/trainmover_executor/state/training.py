@@ -59,6 +59,9 @@ class Stateful(Protocol):
 class TrainingState:
     """Reads and writes the replicated or sharded state of one rank.
 
+    Attributes:
+        own_extras: Names of large ones of ``extras`` that turned out to be each rank's own.
+
     Args:
         models: Modules whose parameters and buffers belong to the state. Parameters that an
             optimizer holds and no module are added as one more (see ``loose``).
@@ -84,6 +87,7 @@ class TrainingState:
         self.optimizers = with_inner(optimizers)
         self._numbers = OptimizerNumbers(self.optimizers)
         self.others = dict(others)
+        self.own_extras: set[str] = set()
         besides = [other for other in others.values() if isinstance(other, nn.Module)]
         self.all_models = (*self.models, *besides)
         self.structure = Structure(self.models, self.optimizers)

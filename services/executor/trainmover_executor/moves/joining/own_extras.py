@@ -15,10 +15,11 @@ __all__ = ["keeping_own_extras"]
 
 @contextlib.contextmanager
 def keeping_own_extras(state: TrainingState) -> Iterator[None]:
-    """Behind it, random generators and extras that are small are as in front of it."""
+    """Behind it, random generators and extras that may be own are as in front of it."""
     rng = capture_rng()
     states = {name: extra.state_dict() for name, extra in state.extras.items()}
-    own = copy.deepcopy({name: each for name, each in states.items() if is_plain(each)})
+    may_be = {n: each for n, each in states.items() if n in state.own_extras or is_plain(each)}
+    own = copy.deepcopy(may_be)
     yield
     for name, each in own.items():
         state.extras[name].load_state_dict(each)

@@ -40,12 +40,13 @@ from trainmover_executor.program.looking.parts import (
     parts_of,
     wraps,
 )
-from trainmover_executor.program.looking.shapes import Kind, Members, Suspended, entries_of
+from trainmover_executor.program.looking.shapes import Kind, Members, Shape, Suspended, entries_of
+from trainmover_executor.program.looking.stateful import STATE, Untold, tells_state
 from trainmover_executor.program.looking.still import StillModule
 from trainmover_executor.program.values.kinds.components import key_text
 from trainmover_executor.program.values.kinds.derived import base_of
 from trainmover_executor.program.values.kinds.named import CODE, is_named, name_of
-from trainmover_executor.program.values.lasting import LastingValues
+from trainmover_executor.program.values.lasting import EXTRA, LastingValues
 from trainmover_executor.program.values.plain import (
     CONTAINERS,
     is_changeable,
@@ -116,6 +117,7 @@ class Finder:
         self._lasting = lasting
         self._pass_over = pass_over
         self._in_module = False
+        self._hidden = 0
         self._besides: Callable[[], Iterable[Root]] = tuple
         self._still: dict[int, StillModule] = {}
         self.left_out: list[StillModule] = []
@@ -164,9 +166,17 @@ class Finder:
         for at, model in enumerate(self._models):
             yield from self._visit_module(model, f"session.model[{at}]", seen)
         for name, extra in self._extras.items():
-            state = extra.state_dict()
-            if is_plain(state):
-                yield Variable(f"session.{name}", state, extra.load_state_dict)
+            path = f"{EXTRA}{name}"
+            if not self._lasting.is_left(path):
+                yield from self._visit_state(extra, path)
+
+    def _visit_state(self, value: Stateful, path: str) -> Iterator[Variable]:
+        """What tells its state, and takes it back."""
+        state = value.state_dict()
+        if is_plain(state) or self._lasting.admits(path, state):
+            yield Variable(path, state, value.load_state_dict)
+        else:
+            self._pass_over(path, Untold(value))
 
     def roots(
         self, frame: FrameType | None, *, live: bool, seen: Seen | None = None
@@ -220,14 +230,33 @@ class Finder:
         if is_passed_over(kind):  # type: ignore[arg-type] # classes are hashable
             yield from self._visit_known(value, path, seen)
             return
-        over = depth >= _DEPTH or len(seen) > _MOST_OBJECTS or seen.has(value, path)
-        may_last = not (over or self._in_module)
+        known, is_deep = seen.has(value, path), depth >= _DEPTH or len(seen) > _MOST_OBJECTS
+        may_last = not (is_deep or known or self._in_module)
         if kind in SCALARS or is_plain(value) or (may_last and self._lasting.admits(path, value)):
             yield Variable(path, value, put)
             return
-        if not over:
-            seen.add(id(value))
+        if known:
+            return
+        if is_deep:
+            self._hidden += 1
+            return
+        seen.add(id(value))
+        if tells_state(value):
+            yield from self._visit_library(value, path, put, seen, depth)
+        else:
             yield from self._visit_inside(value, path, put, seen, depth)
+
+    def _visit_library(
+        self, value: Any, path: str, put: Callable[[Any], None], seen: Seen, depth: int
+    ) -> Iterator[Variable]:
+        """What an installed package made: it tells its state where it keeps more than is seen."""
+        before = self._hidden
+        found = list(self._visit_inside(value, path, put, seen, depth))
+        told = [] if self._hidden == before else list(self._visit_state(value, path + STATE))
+        for one in (*told, *found):
+            # What is large in there, and states of its parts, are told once.
+            if not (told and one.path != path + STATE and _is_told(one)):
+                yield one
 
     def _visit_inside(
         self, value: Any, path: str, put: Callable[[Any], None], seen: Seen, depth: int
@@ -240,6 +269,7 @@ class Finder:
         elif holds or parts is None or isinstance(value, _UNCHANGEABLE):
             self._pass_over(path, value)
         if parts is None:
+            self._hidden += 1
             return
         mine = is_made_by_script(value if isinstance(value, type) else kind)
         if mine and not isinstance(value, type) and base_of(kind) is None and name_of(kind):
@@ -329,6 +359,11 @@ class Finder:
             else:
                 write = partial((base_of(type(value)) or type(value)).__setitem__, value, key)
             yield from self._visit(member, f"{path}[{key_text(key)}]", write, seen, depth + _STEP)
+
+
+def _is_told(one: Variable) -> bool:
+    """Whether the state of what holds it has it, too."""
+    return one.path.endswith(STATE) or not (isinstance(one.value, Shape) or is_plain(one.value))
 
 
 def _is_module(frame: FrameType) -> bool:

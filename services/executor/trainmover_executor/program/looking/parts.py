@@ -14,6 +14,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from functools import lru_cache, partial
+from multiprocessing.sharedctypes import Synchronized
 from typing import Any, Final
 
 import torch
@@ -126,8 +127,8 @@ def _parts_of(value: Any) -> Iterable[Part] | None:
         return _parts_of_function(value) if mine else ()
     if isinstance(value, types.MethodType | types.BuiltinMethodType):
         return [("self", value.__self__, nowhere)]
-    if isinstance(value, functools.partial):
-        return _parts_of_partial(value)
+    if isinstance(value, functools.partial | Synchronized):
+        return _parts_of_wrapper(value)
     if isinstance(value, type):
         return _with_classes(value, value.__bases__) if is_own(value) else ()
     kind = type(value)
@@ -224,7 +225,9 @@ def is_mere_code(value: Any) -> bool:
     )
 
 
-def _parts_of_partial(value: functools.partial[Any]) -> list[Part]:
+def _parts_of_wrapper(value: functools.partial[Any] | Synchronized[Any]) -> list[Part]:
+    if isinstance(value, Synchronized):  # multiprocessing.Value
+        return [("value", value.value, partial(setattr, value, "value"))]
     given = [*value.args, *value.keywords.values()]
     return [("func", value.func, nowhere), *_changeable("args", given)]
 

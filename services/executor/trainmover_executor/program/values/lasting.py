@@ -25,7 +25,10 @@ from trainmover_executor.program.values.trees import portable
 from trainmover_executor.state.packing.shards import local_of, made_of
 from trainmover_executor.state.training import TrainingState
 
-__all__ = ["LastingValues"]
+__all__ = ["EXTRA", "LastingValues"]
+
+EXTRA: Final = "session."
+"""How the paths begin of what the session was given by name."""
 
 _LIMIT_BYTES: Final = 64 * 1024 * 1024
 _TIMES_THE_STATE: Final = 2
@@ -71,6 +74,7 @@ class LastingValues:
         self._entries: dict[str, _Entry] = {}
         self._before: dict[str, _Entry] = {}
         self._refused: dict[str, tuple[Any, ...]] = {}
+        self._left: set[str] = set()
         self._lasting: frozenset[str] = frozenset()
         self._own: dict[str, int] = {}
         self._in_place: set[str] = set()
@@ -166,9 +170,28 @@ class LastingValues:
         limit = min(max(_OWN_BYTES, step_s * _OWN_BYTES_A_SECOND), _MOST_OWN_BYTES)
         if entry is None or held + entry.nbytes > limit:
             return False
-        self._own[path] = entry.nbytes
+        self.know_own(path, nbytes=entry.nbytes)
         entry.exported = None
         return True
+
+    def know_own(self, path: str, *, nbytes: int = 0) -> None:
+        """Others are told what a variable holds: each rank has its own.
+
+        Args:
+            path: The variable.
+            nbytes: How large it is.
+        """
+        self._own[path] = nbytes
+        if self._state is not None and path.startswith(EXTRA):
+            self._state.own_extras.add(path.removeprefix(EXTRA))
+
+    def leave(self, path: str) -> None:
+        """All ranks have the same there, and whoever gives a joiner state gives it that."""
+        self._left.add(path)
+
+    def is_left(self, path: str) -> bool:
+        """Whether ``leave`` was called for it."""
+        return path in self._left
 
     def contents(self, paths: Collection[str]) -> dict[str, torch.Tensor]:
         """The tensors of variables, by their prints."""
