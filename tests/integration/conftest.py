@@ -90,13 +90,13 @@ class Gate:
 @pytest.fixture(scope="session")
 def undisturbed(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
     """The same program without any disturbance; each one is run once a session."""
-    known: dict[tuple[int, tuple[str, ...]], Run] = {}
+    known: dict[tuple[int, tuple[int, ...], tuple[str, ...]], Run] = {}
 
-    def run(*program: str, world: int = 4) -> Run:
-        key = world, program
+    def run(*program: str, world: int = 4, ring: tuple[int, ...] = ()) -> Run:
+        key = world, ring, program
         if key not in known:
-            folder = tmp_path_factory.mktemp("undisturbed")
-            with RanksJob(nursery, script_of(program), slots=world, folder=folder) as job:
+            folder, script = tmp_path_factory.mktemp("undisturbed"), script_of(program)
+            with RanksJob(nursery, script, slots=world, folder=folder, ring=ring) as job:
                 known[key] = outcome(job)
         return known[key]
 
@@ -114,6 +114,7 @@ def start(nursery: Nursery, tmp_path: Path) -> Iterator[Callable[..., tuple[Rank
         slots: int = 4,
         ranks_per_slot: int = 1,
         redundancy: str = "auto",
+        ring: tuple[int, ...] = (),
     ) -> tuple[RanksJob, Gate]:
         gate = Gate(tmp_path / "gate", gate_at)
         command = [*script_of(program), *gate.options]
@@ -125,6 +126,7 @@ def start(nursery: Nursery, tmp_path: Path) -> Iterator[Callable[..., tuple[Rank
                 ranks_per_slot=ranks_per_slot,
                 folder=tmp_path / "metrics",
                 redundancy=redundancy,
+                ring=ring,
             )
         )
         return jobs[-1], gate

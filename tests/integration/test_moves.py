@@ -62,6 +62,28 @@ def test_a_planned_move_changes_no_bit(
     assert {fact.epoch for fact in resumed} == {2}
 
 
+RING = (2, 0, 3, 1)
+
+
+def test_a_job_with_a_named_ring_keeps_its_bits(start: Start, undisturbed: Undisturbed) -> None:
+    """Sums are taken in the order that the job was formed with, whoever joins."""
+    program = ("fsdp2", *SLOW_LONG)
+    job, gate = start(*program, ring=RING)
+    standby, joiner = job.standby("spare", 2)
+    standby.expect(Warmed)
+    plan = job.move(2, standby, joiner)
+    gate.open()
+    for rank in job.ranks:
+        if rank.spec.rank != 2:
+            rank.expect(StepResumed)
+    job.ranks[2].process.kill()
+    job.took(plan, standby)
+
+    moved = outcome(job)
+    assert moved == undisturbed(*program, ring=RING)
+    assert moved != undisturbed(*program), "the order of the ring decides about bits"
+
+
 @pytest.mark.soak  # the normal run moves three of them in tests/paper
 @pytest.mark.parametrize("slot", [0, 1, 3])
 def test_every_stage_of_a_pipeline_can_move(

@@ -26,6 +26,7 @@ def membership(
     names: Sequence[str] | None = None,
     ranks_per_slot: int = 1,
     hosts: Sequence[object] = (),
+    ring: Sequence[int] = (),
 ) -> Membership:
     """Machines of their own names, unless the host of each rank is given."""
     layout = Layout(slots=world // ranks_per_slot, ranks_per_slot=ranks_per_slot)
@@ -43,6 +44,7 @@ def membership(
             Member(machine=name, generation=0, endpoints=tuple(part))
             for name, part in zip(machines, parts, strict=True)
         ),
+        ring=tuple(ring),
     )
 
 
@@ -70,6 +72,7 @@ class Fabric:
         shared: Whether all ranks are on one host, so that links share memory.
         hosts: The host of each rank, where some links share memory and others do not.
         ranks_per_slot: Ranks of each machine.
+        ring: The slots in the order of the ring, where it is not that of their numbers.
 
     Attributes:
         shares: Whether the link of two ranks shares memory; by default those of one host do.
@@ -82,12 +85,13 @@ class Fabric:
         shared: bool = False,
         hosts: Sequence[object] = (),
         ranks_per_slot: int = 1,
+        ring: Sequence[int] = (),
     ) -> None:
         self.world = world
         named = hosts or (["host"] * world if shared else [])
         hosts = named or range(world)
         self.shares: Callable[[int, int], bool] = lambda one, other: hosts[one] == hosts[other]
-        self.start = membership(world, ranks_per_slot=ranks_per_slot, hosts=named)
+        self.start = membership(world, ranks_per_slot=ranks_per_slot, hosts=named, ring=ring)
         self.tables: dict[str, LinkTable] = {}
         for rank in range(world):
             self._add(self.start.endpoint_of(rank), rank)

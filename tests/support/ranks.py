@@ -191,6 +191,7 @@ class RanksJob:
         as_module: bool = False,
         ranks_per_slot: int = 1,
         redundancy: str = "auto",
+        ring: tuple[int, ...] = (),
     ) -> None:
         self._nursery = nursery
         self._redundancy = redundancy
@@ -208,6 +209,7 @@ class RanksJob:
                 self._member(f"m{i}", *(listeners[rank] for rank in self.layout.ranks_of(i)))
                 for i in range(slots)
             ),
+            ring=ring,
         )
         self.ranks = [
             self._spawn(f"m{self.layout.slot_of(rank)}", rank, "active", listener)

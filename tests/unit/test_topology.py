@@ -13,11 +13,12 @@ def member(name, generation=0, ranks=1):
     return Member(machine=name, generation=generation, endpoints=endpoints)
 
 
-def membership_of(*names, ranks=1, epoch=1):
+def membership_of(*names, ranks=1, epoch=1, ring=()):
     return Membership(
         epoch=epoch,
         layout=Layout(slots=len(names), ranks_per_slot=ranks),
         members=tuple(member(name, ranks=ranks) for name in names),
+        ring=ring,
     )
 
 
@@ -82,3 +83,29 @@ def test_readers_are_tolerant_and_nothing_changes():
     assert parsed == membership
     with pytest.raises(ValidationError):
         parsed.epoch = 3  # type: ignore[misc]
+
+
+class TestRing:
+    def test_it_is_that_of_the_numbers_where_none_is_named(self):
+        one = membership_of("a", "b", "c", "d", ranks=2)
+        assert one.around(range(8)) == tuple(range(8))
+        assert one.around([5, 1, 3]) == (0, 1, 2)
+        assert one.beside(0) == {1, 3}
+        assert membership_of("a", "b").beside(0) == {1}
+        assert membership_of("a").beside(0) == frozenset()
+
+    def test_a_group_goes_round_in_the_order_of_its_slots(self):
+        one = membership_of("a", "b", "c", "d", ranks=2, ring=(2, 0, 3, 1))
+        assert one.around(range(8)) == (4, 5, 0, 1, 6, 7, 2, 3)
+        assert one.around([1, 3, 5, 7]) == (2, 0, 3, 1)
+        assert one.around([0, 2, 1, 3]) == (0, 2, 1, 3)
+        assert [one.beside(slot) for slot in range(4)] == [{2, 3}, {3, 2}, {1, 0}, {0, 1}]
+
+    def test_it_stays_when_machines_change(self):
+        one = membership_of("a", "b", "c", ring=(1, 0, 2))
+        assert one.replace({0: member("x")}).replace({}, epoch=9).ring == (1, 0, 2)
+
+    @pytest.mark.parametrize("ring", [(0, 1), (0, 1, 1), (1, 2, 3), (0, 1, 2, 3)])
+    def test_it_names_each_slot_once(self, ring):
+        with pytest.raises(ValidationError, match="each of 3 slots once"):
+            membership_of("a", "b", "c", ring=ring)

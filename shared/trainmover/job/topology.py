@@ -7,7 +7,7 @@ by an *epoch* that only grows (INV-EPOCH-MONOTONE).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -84,11 +84,20 @@ class Member(Frozen):
 
 
 class Membership(Frozen):
-    """The map slot -> machine at one epoch."""
+    """The map slot -> machine at one epoch.
+
+    Attributes:
+        epoch: Its number.
+        layout: The job's shape.
+        members: Of each slot.
+        ring: All slots in the order in which rings go round them; empty: by number. It is named
+            when the job forms and never changes, because sums are taken in it (INV-SAME-BITS).
+    """
 
     epoch: int = Field(ge=1)
     layout: Layout
     members: tuple[Member, ...]
+    ring: tuple[int, ...] = ()
 
     @model_validator(mode="after")
     def _is_whole(self) -> Membership:
@@ -106,6 +115,8 @@ class Membership(Frozen):
         if len(self._slots) != len(self.members):
             every = sorted(member.machine for member in self.members)
             raise ValueError(f"a machine fills two slots: {every}")
+        if self.ring and sorted(self.ring) != list(range(self.layout.slots)):
+            raise ValueError(f"a ring names each of {self.layout.slots} slots once: {self.ring}")
         return self
 
     def endpoint_of(self, rank: int) -> str:
@@ -126,6 +137,33 @@ class Membership(Frozen):
         """The slot ``machine`` fills, or None when it fills none."""
         return self._slots.get(machine)
 
+    def beside(self, slot: int) -> frozenset[int]:
+        """The slots before and after ``slot`` in the ring; one where there are two in all."""
+        at, count = self._places[slot], self.layout.slots
+        around = self.ring or range(count)
+        return frozenset({around[at - 1], around[(at + 1) % count]} - {slot})
+
+    def around(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        """Which of ``ranks`` follows which in a ring: their indices, in order.
+
+        Ranks of one slot stay together, as they stand in ``ranks``; where no ring is named, all do.
+        """
+        indices = range(len(ranks))
+        if not self.ring:
+            return tuple(indices)
+        places, slot_of = self._places, self.layout.slot_of
+        return tuple(sorted(indices, key=lambda index: places[slot_of(ranks[index])]))
+
+    @cached_property
+    def _places(self) -> Sequence[int]:
+        """Where each slot is in the ring."""
+        if not self.ring:
+            return range(self.layout.slots)
+        places = [0] * self.layout.slots
+        for place, slot in enumerate(self.ring):
+            places[slot] = place
+        return places
+
     @cached_property
     def _slots(self) -> Mapping[str, int]:
         return {member.machine: slot for slot, member in enumerate(self.members)}
@@ -144,6 +182,7 @@ class Membership(Frozen):
             epoch=self.epoch + 1 if epoch is None else epoch,
             layout=self.layout,
             members=tuple(members),
+            ring=self.ring,
         )
 
     def changed_slots(self, later: Membership) -> frozenset[int]:

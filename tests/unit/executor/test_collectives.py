@@ -33,12 +33,14 @@ def shared(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(
-    params=[(n, False) for n in (1, 2, 3, 4, 5)] + [(n, True) for n in (2, 3, 4)],
-    ids=lambda p: f"{p[0]}-{'shm' if p[1] else 'tcp'}",
+    params=[(n, False, ()) for n in (1, 2, 3, 4, 5)]
+    + [(n, True, ()) for n in (2, 3, 4)]
+    + [(5, False, (2, 0, 4, 1, 3)), (4, True, (2, 0, 3, 1))],
+    ids=lambda p: f"{p[0]}-{'shm' if p[1] else 'tcp'}{'-ring' if p[2] else ''}",
 )
 def fabric(request: pytest.FixtureRequest) -> Iterator[Fabric]:
-    world, shared = request.param
-    fabric = Fabric(world, shared=shared)
+    world, shared, ring = request.param
+    fabric = Fabric(world, shared=shared, ring=ring)
     yield fabric
     fabric.close()
 
@@ -298,13 +300,14 @@ def test_a_peer_that_never_comes_is_given_up_after_the_timeout():
     fabric.close()
 
 
+@pytest.mark.parametrize("ring", [(), (2, 0, 3, 1)], ids=["by number", "named"])
 @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MIN, ReduceOp.MAX])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_where_ranks_are_changes_no_bit(op, dtype):
+def test_where_ranks_are_changes_no_bit(op, dtype, ring):
     """A machine may be replaced by one on another host, or by one on the same."""
     reduction, results = reduction_of(op), []
     for hosts in ("abcd", "aaaa", "aaab"):  # messages are of more than one slot, of odd sizes
-        fabric = Fabric(4, hosts=hosts)
+        fabric = Fabric(4, hosts=hosts, ring=ring)
         tensors = [rough(rank, 3_000_017, dtype) for rank in range(4)]
         parts = [[rough(4 * rank + i, 700_003, dtype) for i in range(4)] for rank in range(4)]
         outs = [torch.empty(700_003, dtype=dtype) for _ in range(4)]
@@ -318,6 +321,24 @@ def test_where_ranks_are_changes_no_bit(op, dtype):
         results.append([bits_of(tensors[0]), *map(bits_of, outs)])
         fabric.close()
     assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("hosts", ["abcd", "aaaa"])
+def test_sums_are_taken_in_the_order_of_the_ring(hosts):
+    """They have the bits of a job whose ranks are numbered in that order, and no others."""
+    results = {}
+    for name, ring, seeds in (
+        ("named", (2, 0, 3, 1), (0, 1, 2, 3)),
+        ("renumbered", (), (2, 0, 3, 1)),
+        ("by number", (), (0, 1, 2, 3)),
+    ):
+        fabric = Fabric(4, hosts=hosts, ring=ring)
+        tensors = [rough(seed, LARGE, torch.float32) for seed in seeds]
+        everywhere(fabric.communicators(), lambda rank, c, t=tensors: c.allreduce(t[rank], SUM))
+        assert len({bits_of(tensor) for tensor in tensors}) == 1
+        results[name] = bits_of(tensors[0])
+        fabric.close()
+    assert results["named"] == results["renumbered"] != results["by number"]
 
 
 def rough(seed: int, count: int, dtype: torch.dtype) -> torch.Tensor:

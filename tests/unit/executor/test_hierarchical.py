@@ -28,7 +28,7 @@ from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.links.table import LinkTable
 
 SUM = reduction_of(ReduceOp.SUM)
-SHAPES = [(2, 2), (3, 2), (2, 3), (1, 3), (3, 1), (4, 1)]
+SHAPES = [(2, 2), (3, 2), (2, 3), (1, 3), (3, 1), (4, 1), (4, 2, (2, 0, 3, 1))]
 COUNTS = [0, 1, 7, 30_011]
 """The last one is larger than what every rail carries whole, and divides by nothing."""
 
@@ -59,8 +59,8 @@ def hierarchy(
 def fabric_of() -> Iterator[Callable[[int, int], Fabric]]:
     fabrics: list[Fabric] = []
 
-    def make(machines: int, rails: int) -> Fabric:
-        fabrics.append(Fabric(machines * rails, ranks_per_slot=rails))
+    def make(machines: int, rails: int, ring: tuple[int, ...] = ()) -> Fabric:
+        fabrics.append(Fabric(machines * rails, ranks_per_slot=rails, ring=ring))
         return fabrics[-1]
 
     yield make
@@ -68,7 +68,7 @@ def fabric_of() -> Iterator[Callable[[int, int], Fabric]]:
         fabric.close()
 
 
-@pytest.fixture(params=SHAPES, ids=lambda shape: f"{shape[0]}x{shape[1]}")
+@pytest.fixture(params=SHAPES, ids=lambda shape: "x".join(map(str, shape[:2])))
 def members(
     request: pytest.FixtureRequest, fabric_of: Callable[[int, int], Fabric]
 ) -> list[HierarchicalCommunicator]:

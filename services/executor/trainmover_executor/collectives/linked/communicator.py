@@ -1,7 +1,8 @@
 """Collectives over direct links: recursive doubling for latency, a ring for bandwidth.
 
-The order in which values are added depends on rank positions and sizes only, never on timing or on
-which machine holds a rank, so a machine can be replaced without changing a bit (INV-SAME-BITS).
+The order in which values are added depends on rank positions, sizes and the ring that the job was
+formed with, never on timing or on which machine holds a rank, so a machine can be replaced without
+changing a bit (INV-SAME-BITS).
 For the same reason doubling or not is a pure function of (group size, message size). Ranks that
 share a host do what the ring does all at once.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
 
@@ -31,6 +32,8 @@ SMALL_BYTES: Final = 32 * 1024
 """Up to here fewer rounds beat fewer bytes (measured on loopback: the curves cross at 20-60 KB)."""
 
 _STRANDS: Final = 16
+
+T = TypeVar("T")
 
 
 def strand_of(tag: int) -> int:
@@ -65,7 +68,7 @@ class LinkCommunicator(RingWire):
                 self._allreduce_doubling(flat, reduction, frame)
             elif (mesh := self._mesh(frame)) is not None:
                 chunks = self._chunks_of(flat)
-                own, *others = chunks[self.rank + 1 :] + chunks[: self.rank + 1]
+                own, *others = chunks[self._place + 1 :] + chunks[: self._place + 1]
                 mesh.allreduce(own, others, reduction)
             else:
                 self._allreduce_ring(flat, reduction, frame)
@@ -89,7 +92,7 @@ class LinkCommunicator(RingWire):
             and (mesh := self._mesh(frame)) is not None
         ):
             mine.copy_(chunks[rank])
-            mesh.reduce_scatter(mine, chunks[rank + 1 :] + chunks[:rank], reduction)
+            mesh.reduce_scatter(mine, self._of_others(chunks), reduction)
         else:
             self._reduce_scatter_ring(mine, chunks, reduction, frame)
         reduction.finish(mine, size=self._size)
@@ -102,7 +105,7 @@ class LinkCommunicator(RingWire):
         rank = self.rank
         flats[rank].copy_(flat_of(tensor))
         if _is_large(flats) and (mesh := self._mesh(frame)) is not None:
-            mesh.all_gather(flats[rank], flats[rank + 1 :] + flats[:rank])
+            mesh.all_gather(flats[rank], self._of_others(flats))
         else:
             self._all_gather_ring(flats, frame)
         for out, flat in zip(outs, flats, strict=True):
@@ -260,8 +263,11 @@ class LinkCommunicator(RingWire):
 
     def _around(self) -> list[Link]:
         """The links to all others in ring order, from the next rank to the one before."""
-        members = [(self.rank + distance) % self._size for distance in range(1, self._size)]
-        return self._links(members)
+        return self._links(self._of_others(range(self._size)))
+
+    def _of_others(self, parts: Sequence[T]) -> list[T]:
+        """What there is of each other rank, in the same order."""
+        return [parts[self._onward(distance)] for distance in range(1, self._size)]
 
     # -- algorithms ----------------------------------------------------------------------------
 
