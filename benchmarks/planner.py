@@ -80,7 +80,12 @@ class Fleet:
         for number in range(self.machines + SPARE):
             name = f"node-{number}"
             yield machine.MachineRegistered(
-                machine=Machine(name=name, generation=0, endpoints=self.endpoints(name, 30_000)),
+                machine=Machine(
+                    name=name,
+                    generation=0,
+                    endpoints=self.endpoints(name, 30_000),
+                    labels={"leaf": f"l{number // 16}", "pod": f"p{number // 256}"},
+                ),
                 nnodes_min=self.machines,
                 nnodes_max=self.machines + SPARE,
                 pid=1,

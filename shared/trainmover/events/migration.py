@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainmover.job.plan import Forecast, MigrationKind, Move, Plan
+from trainmover.job.plan import Crossings, Forecast, MigrationKind, Move, Plan
 from trainmover.job.topology import Frozen, Membership
 
 __all__ = [
@@ -32,10 +32,17 @@ FailureCode = Literal["failed", "exhausted", "program"]
 
 
 class JobFormed(Frozen):
-    """Enough machines registered; the first membership exists."""
+    """Enough machines registered; the first membership exists.
+
+    Attributes:
+        membership: Who fills which slot, and the order of the ring.
+        standbys: Machines without a slot.
+        crossings: Why the ring has that order; None where no machine says where it is.
+    """
 
     membership: Membership
     standbys: tuple[str, ...] = ()
+    crossings: Crossings | None = None
 
 
 class JobHeld(Frozen):

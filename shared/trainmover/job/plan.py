@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from trainmover.job.topology import Frozen, Membership
 
-__all__ = ["Candidate", "Forecast", "MigrationKind", "Move", "Plan"]
+__all__ = ["Candidate", "Crossings", "Forecast", "MigrationKind", "Move", "Plan"]
 
 MigrationKind = Literal["planned", "failure"]
 
@@ -97,6 +97,41 @@ class Forecast(Frozen):
         )
 
 
+class Crossings(Frozen):
+    """How many links of the ring of slots leave a leaf, a pod: they cross what others share.
+
+    Attributes:
+        levels: Labels that say where machines are, the nearest level first.
+        links: Links of the ring, one from each slot to the next.
+        before: For each level, the links between machines that are apart at it or further out,
+            before the change; when a job forms, in the order of the slots' numbers.
+        after: The same after it.
+        least: The same in the best order of the machines after it.
+    """
+
+    levels: tuple[str, ...]
+    links: int = Field(ge=0)
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    least: tuple[int, ...]
+
+    @model_validator(mode="after")
+    def _counts_each_level(self) -> Crossings:
+        if not len(self.levels) == len(self.before) == len(self.after) == len(self.least):
+            raise ValueError(f"one count for each of {self.levels}")
+        return self
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """``4 of 16 links leave their leaf (2 before; 2 is the least)``, for each level."""
+        counts = zip(self.levels, self.before, self.after, self.least, strict=True)
+        return tuple(
+            f"{after} of {self.links} links leave their {level} "
+            f"({before} before; {least} is the least)"
+            for level, before, after, least in counts
+        )
+
+
 class Plan(Frozen):
     """Everything the machines need to know about one migration.
 
@@ -112,6 +147,8 @@ class Plan(Frozen):
             never another joining rank; the same number says that its process holds it already.
         candidates: Of each slot that a standby takes, the chosen one and the next best.
         forecast: What a planned move is expected to cost and to save; None after a failure.
+        crossings: What a planned move does to the ring; None after a failure, and where no machine
+            says where it is.
     """
 
     id: str
@@ -123,6 +160,7 @@ class Plan(Frozen):
     sources: Mapping[int, int]
     candidates: tuple[Candidate, ...] = ()
     forecast: Forecast | None = None
+    crossings: Crossings | None = None
 
     @property
     def epoch(self) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
@@ -143,10 +144,12 @@ class World:
             )
         return commands
 
-    def form(self) -> Membership:
+    def form(self, *, labels: Sequence[Mapping[str, str]] = ()) -> Membership:
         """All machines register, the standbys become ready, every rank says what it holds."""
-        for number in range(self.slots + self.spare):
-            self.register(f"w-{number}")
+        for number, where in zip(
+            range(self.slots + self.spare), chain(labels, repeat({})), strict=False
+        ):
+            self.register(f"w-{number}", labels=where)
         for number in range(self.slots, self.slots + self.spare):
             self.warming(f"w-{number}")
             self.ready(f"w-{number}")

@@ -75,10 +75,11 @@ def act(world, action):  # noqa: C901 - one line for each thing that can happen
 
 
 def check(world):
-    memberships, commands = {}, {}
+    memberships, commands, rings = {}, {}, set()
     for payload in world.facts():
         if isinstance(payload, JobFormed | MigrationCommitted):
             epoch = payload.membership.epoch
+            rings.add(payload.membership.ring)
             assert memberships.setdefault(epoch, payload.membership) == payload.membership
     for item in world.log:
         if not isinstance(item, SendCommand):
@@ -90,6 +91,7 @@ def check(world):
         assert commands.setdefault((item.machine, item.id), meaning) == meaning
         if isinstance(item.command, Prepare | Recover):
             after = item.command.plan.membership
+            rings.add(after.ring)
             # INV-EPOCH-MONOTONE and INV-ONE-OWNER: an epoch means one membership, for ever.
             assert memberships.setdefault(after.epoch, after) == after
             names = [member.machine for member in after.members]
@@ -97,6 +99,7 @@ def check(world):
             plan = item.command.plan
             givers = {giver for rank, giver in plan.sources.items() if giver != rank}
             assert not givers & plan.joining_ranks, "a joining rank has nothing to hand out"
+    assert len(rings) <= 1, "sums are taken in the order of the ring (INV-SAME-BITS)"
     state = world.state
     assert sum(one.open for one in state.migrations.values()) <= 1
     assert state.membership is None or state.membership.epoch <= state.issued
@@ -109,7 +112,7 @@ def check(world):
 @given(actions=st.lists(ACTIONS, max_size=25), slots=st.sampled_from([3, 4]))
 def test_invariants_hold_whatever_happens(world_class, actions, slots):
     world = world_class(slots=slots, spare=6 - slots)
-    world.form()
+    world.form(labels=[{"leaf": f"l{number % 2}"} for number in range(6)])
     for action in actions:
         if world.state.over:
             break

@@ -206,6 +206,8 @@ def plan_table(plan: Plan | None) -> Any:
         parts += ["", _candidates_table(plan.candidates)]
     if plan.forecast is not None:
         parts += ["", f"cost: {plan.forecast.cost_words}", f"gain: {plan.forecast.gain_words}"]
+    if plan.crossings is not None:
+        parts += ["", *(f"ring: {words}" for words in plan.crossings.words)]
     return Group(*parts)
 
 

@@ -41,7 +41,7 @@ class Weights:
         trouble: Each incident about it, and each time it was given up, within a day; at most 8.
         slow: Each ``slow_share`` of a step that it was late when the detector last named it the
             slowest, within a day; at most 8.
-        far: Each level of the topology at which it is apart from a machine in a neighbouring slot.
+        far: Each level of the topology at which it is apart from a machine beside it in the ring.
         fresh: Each of ``ages_s`` that has not passed since it registered: it has not proved itself,
             and may still follow data that can only be read in order.
         ages_s: Seconds.
@@ -137,7 +137,7 @@ class Judge:
     def _distance(self, host: Host, slot: int) -> int:
         """Levels of the topology between a machine and those beside ``slot`` in the ring."""
         members = self._membership.members
-        beside = {(slot - 1) % len(members), (slot + 1) % len(members)} - {slot}
+        beside = self._membership.beside(slot)
         return sum(self._levels(host, members[other].machine) for other in beside)
 
     def _levels(self, host: Host, other: str) -> int:

@@ -11,6 +11,7 @@ from trainmover.job.tables import Table
 from trainmover.job.topology import Layout, Member, Membership
 from trainmover_planner.machines.forgetting import forget_machines
 from trainmover_planner.state.inventory import Host, Incarnation
+from trainmover_planner.state.rings import named_ring
 from trainmover_planner.state.state import Shape, State, slot_of
 from trainmover_planner.state.transition import Transition
 
@@ -116,6 +117,8 @@ def form(transition: Transition) -> None:
     hosts = _registered(state)
     slots = hosts[0].nnodes[0]
     chosen, spare = hosts[:slots], hosts[slots:]
+    machines = [host.machine.name for host in chosen]
+    ring, crossings = named_ring(state.inventory, machines, levels=state.policy.topology)
     membership = Membership(
         epoch=state.issued + 1,
         layout=Layout(slots=slots, ranks_per_slot=len(hosts[0].machine.endpoints)),
@@ -127,10 +130,12 @@ def form(transition: Transition) -> None:
             )
             for host in chosen
         ),
+        ring=ring,
     )
     adopt(transition, membership)
     names = tuple(host.machine.name for host in spare)
-    transition.publish(JobFormed(membership=membership, standbys=names), id="job.formed")
+    formed = JobFormed(membership=membership, standbys=names, crossings=crossings)
+    transition.publish(formed, id="job.formed")
     start_members(transition)
 
 

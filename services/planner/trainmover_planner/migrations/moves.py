@@ -15,6 +15,7 @@ from trainmover_planner.migrations.migrations import base_of
 from trainmover_planner.rules.rebalance import pace_of
 from trainmover_planner.rules.worth import foresee
 from trainmover_planner.state.inventory import Host
+from trainmover_planner.state.rings import move_crossings
 from trainmover_planner.state.state import State
 
 __all__ = ["Proposal", "check_moves", "planned", "refusal"]
@@ -104,16 +105,18 @@ def planned(
         incident: What a detector found, where that is why.
     """
     before = proposal.membership
+    after = before.replace(proposal.joiners, epoch=state.issued + 1)
     return Plan(
         id=id,
         job=state.job,
         kind="planned",
         from_epoch=before.epoch,
-        membership=before.replace(proposal.joiners, epoch=state.issued + 1),
+        membership=after,
         moves=proposal.moves,
         sources={rank: rank for slot in proposal.joiners for rank in before.layout.ranks_of(slot)},
         candidates=proposal.candidates,
         forecast=foresee(state, proposal.joiners, incident, kept=proposal.kept),
+        crossings=move_crossings(state.inventory, before, after, levels=state.policy.topology),
     )
 
 
