@@ -55,6 +55,7 @@ OFF = {
     f"ETTR of Megatron {REBALANCED}, 256 GPUs": 0.259,
     f"ETTR of Megatron {REBALANCED}, 512 GPUs": 0.288,
     f"ETTR of Megatron {REBALANCED}, 1,024 GPUs": 0.190,
+    "throughput gained by planned paths, 22 B parameters on 512 GPUs": 0.176,
 }
 
 
