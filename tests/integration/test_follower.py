@@ -29,13 +29,21 @@ LONG = ("--steps", "200")
 
 
 @pytest.mark.parametrize(
-    ("workload", "slot"),
-    [("fsdp2", 0), ("fsdp2", 2), ("tp_fsdp2", 1), ("pp", 0), ("pp", 1), ("pp", 3)],
+    ("workload", "slot", "ring"),
+    [
+        ("fsdp2", 0, ()),
+        ("fsdp2", 2, ()),
+        ("fsdp2", 2, (2, 0, 3, 1)),
+        ("tp_fsdp2", 1, ()),
+        ("pp", 0, ()),
+        ("pp", 1, ()),
+        ("pp", 3, ()),
+    ],
 )
 def test_a_crash_of_a_sharded_rank_changes_no_bit(
-    workload: str, slot: int, start: Start, undisturbed: Undisturbed
+    workload: str, slot: int, ring: tuple[int, ...], start: Start, undisturbed: Undisturbed
 ) -> None:
-    job, gate = start(workload, *STEPS)
+    job, gate = start(workload, *STEPS, ring=ring)
     follower = job.ranks[(slot + 1) % 4]
     standby, joiner = job.standby("spare", slot)
     assert job.ranks[slot].expect(JobLayoutKnown).redundancy == "follower"
@@ -47,7 +55,7 @@ def test_a_crash_of_a_sharded_rank_changes_no_bit(
     plan = job.recover(slot, standby, joiner, source=(slot + 1) % 4)
     resumed = [rank.expect(StepResumed) for rank in job.ranks if rank.spec.rank != slot]
     job.took(plan, standby)
-    assert outcome(job) == undisturbed(workload, *STEPS)
+    assert outcome(job) == undisturbed(workload, *STEPS, ring=ring)
     assert all(fact.steps_redone <= 1 for fact in resumed)
 
 

@@ -48,9 +48,7 @@ def test_planned_orders_alone_make_the_paper_s_job_faster_by_the_claim() -> None
     assert faster(before, after) >= CLAIM
 
 
-@pytest.mark.parametrize(
-    ("per_leaf", "gain"), [(2, 0.127), (8, 0.148), (16, 0.148)], ids=str
-)
+@pytest.mark.parametrize(("per_leaf", "gain"), [(2, 0.127), (8, 0.148), (16, 0.148)], ids=str)
 def test_with_other_leaves_they_stay_a_little_below(per_leaf: int, gain: float) -> None:
     """Said here so that nobody picks the leaf that suits: hashes at the cards bound both orders."""
     fabric = replace(SETTING, per_leaf=per_leaf)

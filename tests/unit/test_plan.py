@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from trainmover.commands import Prepare, Recover, parse_command
-from trainmover.job.plan import Move, Plan
+from trainmover.job.plan import Crossings, Move, Plan
 from trainmover.job.topology import Layout, Member, Membership
 
 
@@ -64,3 +64,16 @@ def test_a_recovery_may_move_nobody():
 def test_a_plan_survives_the_wire(kind):
     command = kind(plan=Plan(**fields()))
     assert parse_command(command.model_dump_json()) == command
+
+
+def test_crossings_are_told_for_each_level():
+    crossings = Crossings(
+        levels=("leaf", "pod"), links=16, before=(2, 0), after=(4, 0), least=(3, 0)
+    )
+    assert crossings.words == (
+        "4 of 16 links leave their leaf (2 before; 3 is the least)",
+        "0 of 16 links leave their pod (0 before; 0 is the least)",
+    )
+    assert Plan(**fields(crossings=crossings)).crossings == crossings
+    with pytest.raises(ValidationError, match=r"one count for each of \('leaf',\)"):
+        Crossings(levels=("leaf",), links=16, before=(2, 0), after=(4,), least=(3,))

@@ -105,8 +105,8 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--topology",
         metavar="LABELS",
-        help="labels that say where a machine is, the nearest level first: a job's ring goes place by "
-        "place, and a standby near to the machines beside a slot is preferred "
+        help="labels that say where a machine is, the nearest level first: a job's ring goes place "
+        "by place, and a standby near to the machines beside a slot is preferred "
         f"(default {','.join(_DEFAULTS.topology)})",
     )
     group.add_argument(

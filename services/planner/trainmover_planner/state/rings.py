@@ -126,9 +126,9 @@ def _paths(
     named = set().union(*labels)
     known = tuple(level for level in levels if level in named)
     outermost = known[::-1]
+    columns = [[each.get(level, "") for each in labels] for level in outermost]
     same: dict[Path, Path] = {}
-    paths = [tuple([each.get(level, "") for level in outermost]) for each in labels]
-    return known, [same.setdefault(path, path) for path in paths] if known else []
+    return known, [same.setdefault(path, path) for path in zip(*columns, strict=True)]
 
 
 def _counted(
