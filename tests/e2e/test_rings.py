@@ -48,7 +48,7 @@ async def played(site: Site, gate: Path, *, leaver: str | None) -> tuple[JobForm
         site.machine(number, *program, env={}, labels=[f"leaf={leaf}"])
     formed: list[JobFormed] = []
     memberships: list[Membership] = []
-    ready = set[int]()
+    ready, begun = set[int](), False
     async with asyncio.timeout(240), NatsBus(site.url, name="test") as bus:
         await bus.setup()
         async with aclosing(bus.events(site.job)) as facts:
@@ -60,7 +60,8 @@ async def played(site: Site, gate: Path, *, leaver: str | None) -> tuple[JobForm
                         memberships.append(fact.membership)
                     case MachineReady(slot=slot):
                         ready.add(slot)
-                        if len(ready) == SLOTS and not gate.exists():  # a leaver gets warm, too
+                        if len(ready) == SLOTS and not begun:  # a leaver gets warm later, too
+                            begun = True
                             await asyncio.to_thread(begin, site, gate, leaver)
                     case MigrationCommitted():
                         memberships.append(fact.membership)

@@ -420,6 +420,24 @@ def test_no_further_bay_is_started_while_a_plan_is_under_way() -> None:
     assert [s.slot for s in of(effects.Spawn, actions)] == [1]
 
 
+def test_a_plan_with_another_ring_is_refused_by_members() -> None:
+    """Sums are taken in its order (INV-SAME-BITS)."""
+    world = active()
+    job = world.state.membership
+    assert job is not None
+    move = Move(slot=0, leaver="node-0", joiner="node-9")
+    plan = plan_for(world, member("node-9"), own(world), moves=(move,))
+    other = plan.membership.model_copy(update={"ring": (1, 0)})
+    assert world.command(Prepare(plan=plan.model_copy(update={"membership": other}))) != []
+    refusal = world.last(PlanFailed)
+    assert isinstance(refusal, PlanFailed)
+    assert (refusal.rank, refusal.step_safe) == (1, True)
+    assert "another ring" in refusal.reason
+    assert world.state.plan is None
+    world.command(Prepare(plan=plan))
+    assert world.state.plan == plan
+
+
 def test_a_plan_that_names_sockets_we_do_not_have_is_refused_for_every_rank() -> None:
     world = standby()
     stranger = member(ME, endpoints=("10.1.1.1:9",))

@@ -23,6 +23,12 @@ __all__ = ["on_abort", "on_break", "on_fact", "on_plan"]
 
 _REMEMBERED = 64
 
+_ANOTHER_RING = (
+    "it names another ring than the job was formed with, in which sums would have other bits; a "
+    "planner of an earlier release does that: start the current one"
+)
+"""A planner that knows no rings names none."""
+
 
 def on_plan(transition: Transition, command: Prepare | Recover) -> None:
     """Carry a plan to the processes it concerns, once."""
@@ -50,6 +56,12 @@ def _as_member(transition: Transition, command: Prepare | Recover) -> None:
         reason = f"the job went on without this machine (plan {plan.id}, epoch {plan.epoch})"
         incarnations.begin_ending(transition, Ending(then="standby", reason=reason), grace_s=0.0)
         return
+    mine = state.membership
+    if isinstance(command, Prepare) and mine is not None and plan.membership.ring != mine.ring:
+        slot = mine.slot_of_machine(state.me.machine)
+        if slot is not None:
+            _refuse(transition, plan, slot, _ANOTHER_RING)
+            return
     _remember(transition, plan)
     transition.set(plan=plan, aborted=False)
     transition.forward(state.live, command)
