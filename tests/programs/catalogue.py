@@ -165,6 +165,7 @@ CATALOGUE = {
     "clipped": Program(90, usual=False),
     "lookahead": Program(90, usual=False),
     "odd_optimizers": Program(90),
+    "ring_memory": Program(60),
     "sam_class": Program(90, usual=False),
     "muon": Program(90, usual=False),
     "own_work": Program(96, ends=(12, 24), between=True),

@@ -12,7 +12,12 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from trainmover.errors import ConfigError
-from trainmover_executor.worker.adapters.refused import refuse_backends, refuse_join
+from trainmover_executor.collectives.process_group import BACKEND
+from trainmover_executor.worker.adapters.distributed import (
+    refuse_backends,
+    refuse_join,
+    take_groups,
+)
 
 
 def test_a_group_of_another_backend_is_refused_with_what_to_do_instead():
@@ -30,6 +35,34 @@ def test_torch_makes_groups_by_the_names_that_are_refused(monkeypatch):
     monkeypatch.setattr(distributed_c10d, "ProcessGroupGloo", native.ProcessGroupGloo)
     with pytest.raises(ConfigError, match="backend 'gloo'"):
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=2)
+
+
+@pytest.mark.parametrize("asked", ["gloo", "nccl", "cpu:gloo,cuda:nccl", dist.Backend("gloo")])
+def test_a_group_that_a_library_asks_of_another_backend_is_ours(asked):
+    calls = []
+
+    def new_group(*args, **options):
+        calls.append((args, options))
+
+    c10d = SimpleNamespace(new_group=new_group, get_backend=lambda: BACKEND)
+    public = SimpleNamespace(new_group=new_group)
+    take_groups(c10d, public)
+    public.new_group([0, 1], None, asked, "options", group_desc="saves")
+    c10d.new_group(backend=asked)
+    c10d.new_group([1], backend="fake", pg_options="its own")
+    assert calls == [
+        (([0, 1], None, None, None), {"group_desc": "saves"}),
+        ((None, None, None, None), {}),
+        (([1], None, "fake", "its own"), {}),
+    ]
+
+
+def test_a_group_of_a_job_of_another_backend_is_left_alone():
+    calls = []
+    c10d = SimpleNamespace(new_group=lambda *args: calls.append(args), get_backend=lambda: "gloo")
+    take_groups(c10d, SimpleNamespace())
+    c10d.new_group([0], backend="gloo")
+    assert calls == [([0], None, "gloo", None)]
 
 
 def test_ranks_that_take_other_numbers_of_steps_are_refused(monkeypatch):

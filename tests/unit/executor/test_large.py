@@ -280,3 +280,65 @@ class TestRankOwn:
         tree, _ = next(mine)
         assert holds_prints(the(tree, "state"))
         assert "differs from rank to rank and is too large" in capsys.readouterr().out
+
+
+class Memory:
+    """What a program passes by name: large, and changed in place."""
+
+    def __init__(self, value):
+        self.values = torch.full((LARGE,), float(value))
+
+    def state_dict(self):
+        return {"held": {"values": self.values}, "seen": int(self.values[0])}
+
+    def load_state_dict(self, state):
+        self.values.copy_(state["held"]["values"])
+
+
+class TestExtras:
+    """Large state that was passed by name: a replica has it, unless it is each rank's own."""
+
+    def rank(self, value):
+        memory, state = Memory(value), state_of()
+        variables = LoopVariables([memory], extras={"memory": memory}, lasting=LastingValues(state))
+        variables.changed(sys._getframe(), asks=True)
+        return memory, state, variables
+
+    def told(self, memory, variables):
+        memory.values += 1
+        return variables.changed(sys._getframe(), asks=True)
+
+    def test_each_ranks_own_is_told_whole_and_kept(self):
+        mine, state, variables = self.rank(0)
+        theirs, _, others = self.rank(5)
+        keeper = Keeper(self.told(mine, variables), self.told(theirs, others))
+        RankOwn(keeper, variables).look(3, step_s=0.1)
+        tree = self.told(mine, variables)
+        assert not holds_prints(tree["session.memory"])
+        assert state.own_extras == {"memory"}
+
+        joiner, its_state, its_variables = self.rank(7)
+        assert its_variables.load(unpack_tree(pack_tree(tree)), sys._getframe()) == []
+        assert torch.equal(joiner.values, mine.values)
+        assert its_state.own_extras == {"memory"}
+
+    def test_what_is_alike_for_some_steps_is_not_looked_at_any_more(self):
+        mine, state, variables = self.rank(0)
+        theirs, _, others = self.rank(0)
+        keeper = Keeper({}, {})
+        own = RankOwn(keeper, variables)
+        for step in range(20):
+            keeper.own, keeper.theirs = self.told(mine, variables), self.told(theirs, others)
+            own.look(step, step_s=0.1)
+        assert "session.memory" not in keeper.own
+        assert state.own_extras == set()
+        passed_over = dict(variables.passed_over(sys._getframe()))
+        assert "session.memory" not in passed_over
+
+    def test_what_does_not_change_shows_nothing(self):
+        mine, _, variables = self.rank(0)
+        tree = self.told(mine, variables)
+        own = RankOwn(Keeper(tree, tree), variables)
+        for step in range(20):
+            own.look(step, step_s=0.1)
+        assert "session.memory" in self.told(mine, variables)

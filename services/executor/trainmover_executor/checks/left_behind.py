@@ -25,9 +25,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainmover.runtime import procfs
 from trainmover_executor.program.frames import is_program, place_in
+from trainmover_executor.program.looking.finding import Untold
 from trainmover_executor.program.looking.modules import names_of
 from trainmover_executor.program.looking.parts import is_name
-from trainmover_executor.program.looking.stateful import Untold
 from trainmover_executor.program.values.kinds.derived import base_of
 from trainmover_executor.program.values.large import signature_of
 from trainmover_executor.program.values.plain import CONTAINERS, PLAIN

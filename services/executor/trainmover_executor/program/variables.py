@@ -82,6 +82,7 @@ class LoopVariables:
         self._passed_over: list[tuple[str, Any]] | None = None
         self._outgrown: set[str] = set()
         self._settles = False
+        self._explored: dict[str, Any] | None = None
         self._still: list[StillModule] = []
         self.newcomers = Newcomers()
 
@@ -157,6 +158,23 @@ class LoopVariables:
         within = f"{module.name}."
         return module.is_simple and not any(path.startswith(within) for path in self._changing)
 
+    @one_look()
+    def explore(self, frame: FrameType | None, *, ends: bool) -> None:
+        """Look deeper than usual, into objects of libraries: what changes there is looked at, too.
+
+        Args:
+            frame: The innermost frame to look at.
+            ends: It is the last time for now.
+        """
+        found = self._finder.all(frame, everything=True, but_still=True, far=True)
+        now = {one.path: self._tree(one.path, one.value, NOWHERE) for one in found}
+        if self._explored is not None:
+            before = self._explored
+            self._finder.open(
+                path for path in now if path not in before or not equal(before[path], now[path])
+            )
+        self._explored = None if ends else now
+
     def roots(self, frame: FrameType | None) -> frozenset[str]:
         """How the paths begin of all variables that can be seen from ``frame``."""
         return frozenset(root for root, _, _ in self._finder.roots(frame, live=False))
@@ -182,6 +200,7 @@ class LoopVariables:
         for path, tree in values.items():
             if path.startswith(EXTRA) and not holds_prints(tree):
                 self.lasting.know_own(path)
+        self._finder.open(values)
         return self._put(values, frame, contents=contents)
 
     def keep(self, frame: FrameType | None, *, whole: bool = False) -> None:

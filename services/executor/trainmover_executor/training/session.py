@@ -72,12 +72,13 @@ class Session:
             end of bodies that were seen to need it; ``end`` keeps parameters and optimizers until
             the end of each body from the first step on.
         extras: Anything else with ``state_dict`` and ``load_state_dict``, by name. Its state may
-            differ from rank to rank as long as it is small (16 KB a tensor).
+            differ from rank to rank as long as it is small (1 MiB, or 2 MiB for each second of a
+            step).
 
     Raises:
         ConfigError: The program was not started by TrainMover, or has a session already; something
-            has no state_dict, or one that does not come back as it was; an optimizer keeps its
-            state in another one (``ZeroRedundancyOptimizer``). What cannot be known before the
+            has no state_dict, or one that does not come back as it was; an optimizer shards its
+            state over the ranks (``ZeroRedundancyOptimizer``). What cannot be known before the
             first steps is said after them: state that they added, and what they change and the
             session does not know.
     """

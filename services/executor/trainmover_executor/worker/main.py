@@ -20,11 +20,15 @@ from trainmover.tracing import observe
 from trainmover_executor.feed.beside.passes import carry_passes
 from trainmover_executor.messages.worker import Broke, WorkerSpec
 from trainmover_executor.worker.adapters.checkpoints import adapt_checkpoints
+from trainmover_executor.worker.adapters.distributed import (
+    refuse_backends,
+    refuse_join,
+    take_groups,
+)
 from trainmover_executor.worker.adapters.ending import end_program
 from trainmover_executor.worker.adapters.files import WithheldWrites, flush_files
 from trainmover_executor.worker.adapters.names import OwnPaths, WithheldNames
 from trainmover_executor.worker.adapters.objects import keep_own_objects
-from trainmover_executor.worker.adapters.refused import refuse_backends, refuse_join
 from trainmover_executor.worker.adapters.withhold import withhold_saves
 from trainmover_executor.worker.blame import error_line, place_of
 from trainmover_executor.worker.runtime import Runtime, current_runtime
@@ -56,6 +60,7 @@ def main(spec: WorkerSpec) -> NoReturn:
             runtime.on_shadow_iterations(withheld.begin_iterations)
             runtime.on_promotion(withheld.end)
     runtime.start()
+    take_groups()
     refuse_backends()
     refuse_join()
     carry_passes(runtime.drawers)

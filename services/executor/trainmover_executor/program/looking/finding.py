@@ -40,8 +40,7 @@ from trainmover_executor.program.looking.parts import (
     parts_of,
     wraps,
 )
-from trainmover_executor.program.looking.shapes import Kind, Members, Shape, Suspended, entries_of
-from trainmover_executor.program.looking.stateful import STATE, Untold, tells_state
+from trainmover_executor.program.looking.shapes import Kind, Members, Suspended, entries_of
 from trainmover_executor.program.looking.still import StillModule
 from trainmover_executor.program.values.kinds.components import key_text
 from trainmover_executor.program.values.kinds.derived import base_of
@@ -55,7 +54,7 @@ from trainmover_executor.program.values.plain import (
 )
 from trainmover_executor.state.training import Stateful
 
-__all__ = ["Finder", "Root", "Variable"]
+__all__ = ["Finder", "Root", "Untold", "Variable"]
 
 Root = tuple[str, dict[str, Any], Callable[[str, Any], None]]
 """Where variables live: path, names and values, how to set one."""
@@ -68,6 +67,8 @@ _STEP_OF_A_WRAPPER: Final = 1
 """From an object to one of its own kind that it wraps: an environment in several others, say."""
 _MOST_OBJECTS: Final = 4096
 """So many objects, so deep, are looked into at each look."""
+_FAR: Final = 4
+"""So many times as deep, and as many objects, where one looks far."""
 _UNCHANGEABLE: Final = (int, float, str, bytes, tuple)
 """What a class of the program's own may be derived from, and be more than its attributes."""
 
@@ -85,6 +86,19 @@ class Variable:
     path: str
     value: Any
     put: Callable[[Any], None]
+
+
+class Untold:
+    """What the session was given by name, whose state cannot be carried as a variable.
+
+    Attributes:
+        of: It.
+    """
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Stateful) -> None:
+        self.of = of
 
 
 class Finder:
@@ -117,7 +131,9 @@ class Finder:
         self._lasting = lasting
         self._pass_over = pass_over
         self._in_module = False
-        self._hidden = 0
+        self._times = 1
+        self._opened: set[str] = set()
+        self._ways = NO_PATHS
         self._besides: Callable[[], Iterable[Root]] = tuple
         self._still: dict[int, StillModule] = {}
         self.left_out: list[StillModule] = []
@@ -125,6 +141,12 @@ class Finder:
     def leave_out(self, still: Iterable[tuple[int, StillModule]]) -> None:
         """Modules that ``all`` need not go through, as long as they hold what they hold now."""
         self._still.update(still)
+
+    def open(self, paths: Iterable[str]) -> None:
+        """Look at these variables however deep they are."""
+        if not self._opened.issuperset(paths := set(paths)):
+            self._opened |= paths
+            self._ways = Paths(self._opened)
 
     def ignore(self, data: object) -> None:
         """Steps are made of ``data``: what is large in it is no result of theirs."""
@@ -145,6 +167,7 @@ class Finder:
         everything: bool = False,
         paths: Paths = NO_PATHS,
         but_still: bool = False,
+        far: bool = False,
     ) -> Iterator[Variable]:
         """Every variable that holds a plain value.
 
@@ -154,7 +177,9 @@ class Finder:
             everything: What is large, too.
             paths: By these all are found, whatever other names an object has.
             but_still: But those of modules that hold what they held at first.
+            far: Look deeper, which takes longer.
         """
+        self._times = _FAR if far else 1
         self._lasting.begin(everything=everything)
         seen = Seen(self._known, paths=paths)
         if but_still:
@@ -168,10 +193,9 @@ class Finder:
         for name, extra in self._extras.items():
             path = f"{EXTRA}{name}"
             if not self._lasting.is_left(path):
-                yield from self._visit_state(extra, path)
+                yield from self._visit_extra(extra, path)
 
-    def _visit_state(self, value: Stateful, path: str) -> Iterator[Variable]:
-        """What tells its state, and takes it back."""
+    def _visit_extra(self, value: Stateful, path: str) -> Iterator[Variable]:
         state = value.state_dict()
         if is_plain(state) or self._lasting.admits(path, state):
             yield Variable(path, state, value.load_state_dict)
@@ -230,33 +254,20 @@ class Finder:
         if is_passed_over(kind):  # type: ignore[arg-type] # classes are hashable
             yield from self._visit_known(value, path, seen)
             return
-        known, is_deep = seen.has(value, path), depth >= _DEPTH or len(seen) > _MOST_OBJECTS
+        known, is_deep = seen.has(value, path), self._is_deep(path, depth, seen)
         may_last = not (is_deep or known or self._in_module)
         if kind in SCALARS or is_plain(value) or (may_last and self._lasting.admits(path, value)):
             yield Variable(path, value, put)
             return
-        if known:
-            return
-        if is_deep:
-            self._hidden += 1
-            return
-        seen.add(id(value))
-        if tells_state(value):
-            yield from self._visit_library(value, path, put, seen, depth)
-        else:
+        if not (known or is_deep):
+            seen.add(id(value))
             yield from self._visit_inside(value, path, put, seen, depth)
 
-    def _visit_library(
-        self, value: Any, path: str, put: Callable[[Any], None], seen: Seen, depth: int
-    ) -> Iterator[Variable]:
-        """What an installed package made: it tells its state where it keeps more than is seen."""
-        before = self._hidden
-        found = list(self._visit_inside(value, path, put, seen, depth))
-        told = [] if self._hidden == before else list(self._visit_state(value, path + STATE))
-        for one in (*told, *found):
-            # What is large in there, and states of its parts, are told once.
-            if not (told and one.path != path + STATE and _is_told(one)):
-                yield one
+    def _is_deep(self, path: str, depth: int, seen: Seen) -> bool:
+        times = self._times
+        if depth < times * _DEPTH and len(seen) <= times * _MOST_OBJECTS:
+            return False
+        return not (self._ways.lead_to(path) or seen.seeks(path))
 
     def _visit_inside(
         self, value: Any, path: str, put: Callable[[Any], None], seen: Seen, depth: int
@@ -269,7 +280,6 @@ class Finder:
         elif holds or parts is None or isinstance(value, _UNCHANGEABLE):
             self._pass_over(path, value)
         if parts is None:
-            self._hidden += 1
             return
         mine = is_made_by_script(value if isinstance(value, type) else kind)
         if mine and not isinstance(value, type) and base_of(kind) is None and name_of(kind):
@@ -359,11 +369,6 @@ class Finder:
             else:
                 write = partial((base_of(type(value)) or type(value)).__setitem__, value, key)
             yield from self._visit(member, f"{path}[{key_text(key)}]", write, seen, depth + _STEP)
-
-
-def _is_told(one: Variable) -> bool:
-    """Whether the state of what holds it has it, too."""
-    return one.path.endswith(STATE) or not (isinstance(one.value, Shape) or is_plain(one.value))
 
 
 def _is_module(frame: FrameType) -> bool:

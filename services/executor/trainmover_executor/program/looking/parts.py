@@ -277,11 +277,16 @@ class Paths:
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
-        self._through = {path[: at.start()] for path in paths for at in _STEP.finditer(path)}
+        self._ends = frozenset(paths)
+        self._through = {path[: at.start()] for path in self._ends for at in _STEP.finditer(path)}
 
     def lead_through(self, path: str) -> bool:
         """Whether ``path`` is where one of them leads through."""
         return path in self._through
+
+    def lead_to(self, path: str) -> bool:
+        """Whether ``path`` is one of them, or where one leads through."""
+        return path in self._ends or path in self._through
 
 
 NO_PATHS: Final = Paths(())
@@ -306,6 +311,10 @@ class Seen(set[int]):
     def leave_out(self, ids: Iterable[int]) -> None:
         """Objects that need not be looked into; they do not count as looked into, either."""
         self._left_out.update(ids)
+
+    def seeks(self, path: str) -> bool:
+        """Whether what is looked for is there, or is found through it."""
+        return self._paths.lead_to(path)
 
     def has(self, value: object, path: str) -> bool:
         """Whether ``value``, found by ``path``, has been looked into, or need not be."""
