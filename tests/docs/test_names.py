@@ -66,7 +66,11 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Folders from which pages name files: packages, and what `trainmover bus setup` writes."""
     keys = tmp_path_factory.mktemp("bus") / "security"
     setup = security.Setup(
-        jobs=("gpt",), machines=("NAME",), subscribers=("TOOL",), routes=("nats-1:6222",)
+        jobs=("gpt",),
+        machines=("NAME",),
+        subscribers=("TOOL",),
+        pools={"POOL": ()},
+        routes=("nats-1:6222",),
     )
     security.write(keys, setup)
     packages = [path.parent for path in ROOT.glob("services/*/*/__init__.py")]

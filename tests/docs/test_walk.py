@@ -115,6 +115,8 @@ ELSEWHERE = {
     ),
     r"trainmover pool advise --machines 64 .*": "tests/unit/cli/test_pool.py::"
     "test_people_get_a_table_the_advice_and_what_it_assumes",
+    r"trainmover (pool serve|agent) --pool spares .* --nats-nkey .*": "tests/e2e/test_pool.py::"
+    "test_on_a_secured_bus_the_pools_machine_takes_a_slot",
     r"trainmover (pool (serve|status)|agent) --pool spares .*": "tests/e2e/test_pool.py::"
     "test_two_jobs_lose_a_machine_and_the_pool_its_leader",
     r"trainmover pool advise --job my-run": "tests/e2e/test_pool_advise.py::"

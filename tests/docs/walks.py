@@ -403,6 +403,10 @@ SECURED: tuple[Step, ...] = (
     certified,
     Say("trainmover bus setup --out security --job gpt --machines 6 --host nats"),
     Say("trainmover bus setup --out security --subscriber pager"),
+    Say(
+        "trainmover bus setup --out security --job gpt --job small --pool spares=spare-1,spare-2",
+        "pool-spares",
+    ),
     server("-c", "security/server/nats.conf"),
     Say("trainmover bus setup --out security --nats nats://127.0.0.1:4222"),
     Say(

@@ -17,6 +17,7 @@ from trainmover.testing import running_server
 
 MACHINES = ("node-0", "node-1")
 SUBSCRIBERS = ("pager", "board", "archive")
+POOLS = {"spares": ("spare-0", "spare-1")}
 JOB = "gpt"
 
 
@@ -28,7 +29,7 @@ class Secured:
     server: EmbeddedServer
 
     def credentials(self, who: str) -> Credentials:
-        """Those of "planner", or of "machine-node-0"."""
+        """Those of "planner", of "machine-node-0", or of "pool-spares", which leads that pool."""
         role, _, machine = who.partition("-")
         return Credentials.of_folder(client_folder(self.folder, User(Role(role), machine)))
 
@@ -41,7 +42,13 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("security")
     write(
         folder,
-        Setup(jobs=(JOB, "bert"), machines=MACHINES, subscribers=SUBSCRIBERS, tls=False),
+        Setup(
+            jobs=(JOB, "bert"),
+            machines=MACHINES,
+            subscribers=SUBSCRIBERS,
+            pools=POOLS,
+            tls=False,
+        ),
     )
     with running_server(extra_config=(folder / "server" / "auth.conf").read_text()) as server:
         found = Secured(folder, server)

@@ -6,8 +6,6 @@ an error on the connection before it answers the ping that follows.
 
 from __future__ import annotations
 
-import re
-
 import nats
 import pytest
 from tests.security.conftest import Secured
@@ -17,7 +15,7 @@ from trainmover.bus.kept import KEPT
 
 EVERYBODY = (
     *("planner", "detector", "machine-node-0", "operator", "ops", "relay"),
-    "subscriber-pager",
+    *("subscriber-pager", "pool-spares", "machine-spare-0"),
 )
 
 PUBLISH = {
@@ -52,6 +50,41 @@ PUBLISH = {
     "tm.v1.gpt.machine.registered": set(),
     # what others know about machines: people's, and their tools'
     "tm.v1.gpt.machine.noticed": {"operator"},
+    # a pool: its leader assigns its machines, and asks planners for them
+    "tm.v1.spares.pool.assigned": {"pool-spares"},
+    "tm.v1.gpt.pool.assigned": {"pool-spares"},
+    "tm.v1.gpt.pool.recalled": {"pool-spares"},
+    "tm.v1.gpt.request.standbys": {"pool-spares", "operator"},
+    "tm.v1.gpt.request.release": {"pool-spares", "operator"},
+    "tm.v1.gpt.request.quarantine": {"operator"},
+    "tm.v1.spares.cmd.spare-0": {"pool-spares"},
+    "tm.v1.gpt.cmd.spare-0": {"planner"},
+    "$KV.tm_jobs.spares.pool-lease": {"pool-spares"},
+    "$KV.tm_jobs.gpt.planner-lease": {"planner"},
+    "tm.v1.spares.request.status": {"operator", "ops"},
+    "tm.v1.spares.request.other": set(),
+    "tm.v1.spares.job.finished": set(),
+    "tm.v1.others.cmd.spare-0": set(),
+    "tm.v1.others.pool.assigned": set(),
+    "$JS.API.CONSUMER.CREATE.TM_EVENTS.x.tm.v1.spares.pool.seen.*": {
+        *("planner", "detector", "operator", "ops", "pool-spares"),
+    },
+    # a machine of it: it says where it is, and offers itself as one of a pool
+    "tm.v1.spares.pool.seen.spare-0": {"machine-spare-0"},
+    "tm.v1.spares.pool.seen.spare-1": set(),
+    "tm.v1.spares.pool.seen.node-0": set(),
+    "tm.v1.gpt.machine.lent.spare-0": {"machine-spare-0"},
+    "tm.v1.gpt.machine.lent.spare-1": set(),
+    "tm.v1.gpt.machine.lent.node-0": set(),
+    "tm.v1.gpt.machine.registered.spare-0": set(),
+    "tm.v1.gpt.step.progress.spare-0": {"machine-spare-0"},
+    "tm.v1.gpt.telemetry.spare-0": {"machine-spare-0"},
+    "tm.v1.gpt.departure.spare-0": {"machine-spare-0"},
+    "$KV.tm_machines.gpt.spare-0.generation": {"planner", "machine-spare-0"},
+    "$JS.API.CONSUMER.CREATE.TM_COMMANDS.agent:spares:spare-0.tm.v1.spares.cmd.spare-0": {
+        "machine-spare-0",
+    },
+    "$JS.API.CONSUMER.CREATE.TM_COMMANDS.agent:spares:spare-1.tm.v1.spares.cmd.spare-1": set(),
     # requests: people's
     "tm.v1.gpt.request.migrate": {"operator"},
     # a machine's own departure, and no other's
@@ -60,7 +93,9 @@ PUBLISH = {
     "tm.v1.gpt.request.abort": {"operator"},
     "tm.v1.gpt.request.status": {"operator", "ops"},
     # dead letters: whoever must read facts may say that one is bad
-    "tm.v1.dead": {"planner", "detector", "machine-node-0", "relay"},
+    "tm.v1.dead": {
+        *("planner", "detector", "machine-node-0", "relay", "pool-spares", "machine-spare-0"),
+    },
     # another job, another tool, no job of ours
     "tm.v1.other.migration.proposed": set(),
     "tm.v1.other.step.progress.node-0": set(),
@@ -86,11 +121,12 @@ PUBLISH = {
         for kept in KEPT
     },
     "$JS.API.STREAM.INFO.TM_EVENTS": {
-        *("planner", "detector", "operator", "ops", "relay", "subscriber-pager"),
+        *("planner", "detector", "operator", "ops", "relay", "subscriber-pager", "pool-spares"),
     },
     "$JS.API.CONSUMER.CREATE.TM_EVENTS.x": {"planner", "detector", "operator", "ops"},
     "$JS.API.CONSUMER.CREATE.TM_EVENTS.x.tm.v1.gpt.job.*": {
         *("planner", "detector", "operator", "ops", "machine-node-0"),
+        *("pool-spares", "machine-spare-0"),
     },
     "$JS.API.CONSUMER.CREATE.TM_EVENTS.x.tm.v1.gpt.step.progress.node-1": {
         *("planner", "detector", "operator", "ops"),
@@ -127,8 +163,12 @@ PUBLISH = {
     "$JS.ACK.TM_COMMANDS.agent:gpt:node-1.1.1.1.1.0": set(),
     "$JS.API.STREAM.MSG.GET.TM_COMMANDS": set(),
     # buckets and dead letters, to look at
-    "$JS.API.STREAM.MSG.GET.KV_tm_jobs": {"planner", "detector", "operator", "ops"},
-    "$JS.API.STREAM.MSG.GET.KV_tm_machines": {"planner", "operator", "ops", "machine-node-0"},
+    "$JS.API.STREAM.MSG.GET.KV_tm_jobs": {
+        *("planner", "detector", "operator", "ops", "pool-spares"),
+    },
+    "$JS.API.STREAM.MSG.GET.KV_tm_machines": {
+        *("planner", "operator", "ops", "machine-node-0", "machine-spare-0"),
+    },
     # a direct get can put a bare message anywhere: nobody's
     "$JS.API.DIRECT.GET.KV_tm_jobs": set(),
     "$JS.API.DIRECT.GET.KV_tm_jobs.$KV.tm_jobs.gpt": set(),
@@ -155,7 +195,13 @@ SUBSCRIBE = {
     "$SYS.>": set(),
     "_INBOX.>": set(),
     "_INBOX.admin.x": set(),
-    "$SRV.PING": {"planner", "detector", "machine-node-0", "relay"},
+    "tm.v1.spares.request.*": {"pool-spares"},
+    "tm.v1.spares.pool.>": {"operator", "ops"},
+    "tm.v1.spares.cmd.*": set(),
+    "$SRV.PING": {
+        *("planner", "detector", "machine-node-0", "relay", "pool-spares", "machine-spare-0"),
+    },
+    "$SRV.PING.trainmover-pool": {"pool-spares"},
     "$SRV.PING.trainmover-planner": {"planner"},
 }
 
@@ -238,8 +284,12 @@ async def test_every_subject_of_the_catalogue_has_one_speaker(secured: Secured) 
     from trainmover.events import CATALOG
 
     for who in EVERYBODY:
+        role, _, which = who.partition("-")
+        may = {kind.name for kind in CATALOG.values() if kind.by == role}
+        machine = which if role == "machine" else "node-0"
+        if machine == "spare-0":  # it offers itself in another way, and to its pool
+            may = may - {"machine.registered"} | {"machine.lent"}
         async with Asker(secured, who) as asker:
             for kind in CATALOG.values():
-                subject = kind.subject("bert", machine="node-0")
-                allowed = re.match(kind.by, who) is not None
-                assert await asker.may_publish(subject) is allowed, (who, subject)
+                subject = kind.subject("bert", machine=machine)
+                assert await asker.may_publish(subject) is (kind.name in may), (who, subject)

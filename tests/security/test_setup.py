@@ -266,6 +266,54 @@ def test_a_subscriber_gets_a_key_until_it_is_taken_back(tmp_path: Path) -> None:
     assert key.read_text() != first
 
 
+def test_a_pool_gets_keys_and_every_jobs_secrets(tmp_path: Path) -> None:
+    everything = ("--out", str(tmp_path), "--job", "gpt", "--machines", "1")
+    done = setup(*everything, "--pool", "spares=spare-1,spare-2")
+    assert done.returncode == 0, done.stderr
+    clients = tmp_path / "clients"
+    leader = clients / "pools" / "spares" / "nkey"
+    machine = clients / "machines" / "spare-1"
+    before = contents(tmp_path)
+    assert leader.exists()
+    # A job and a machine more: keys stay, and whoever may be assigned to it knows its secret.
+    done = setup("--out", str(tmp_path), "--job", "new", "--pool", "spares=spare-3")
+    assert done.returncode == 0, done.stderr
+    after = contents(tmp_path)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"server/auth.conf", "setup.json"}
+    assert sorted(path.name for path in machine.iterdir()) == [
+        *("ca.pem", "link-gpt", "link-new", "nkey"),
+    ]
+    assert (machine / "link-new").read_text() == (tmp_path / "links" / "new").read_text()
+    key = (machine / "nkey").read_text()
+    # Taken back: the machine's until it is named again, the leader's to be made anew.
+    done = setup("--out", str(tmp_path), "--revoke", "spare-1", "--revoke", "spares")
+    assert done.returncode == 0, done.stderr
+    assert "--rotate JOB" in done.stderr
+    assert [path.name for path in machine.iterdir()] == ["ca.pem"]
+    assert leader.read_bytes() != before["clients/pools/spares/nkey"]
+    setup("--out", str(tmp_path), "--pool", "spares=spare-1")
+    assert (machine / "nkey").read_text() != key
+
+
+@pytest.mark.parametrize(
+    ("pool", "hint"),
+    [
+        ("gpt=spare-1", "a pool cannot be named 'gpt'"),
+        ("spares=node-0", "machine 'node-0' is named twice"),
+        ("a.b=spare-1", "pool name 'a.b'"),
+        ("spares=a b", "machine name 'a b'"),
+    ],
+)
+def test_a_pool_and_its_machines_have_names_of_their_own(
+    tmp_path: Path, pool: str, hint: str
+) -> None:
+    done = setup("--out", str(tmp_path), "--job", "gpt", "--machines", "1", "--pool", pool)
+    assert done.returncode == 2
+    assert hint in done.stderr
+    assert not (tmp_path / "clients").exists()
+
+
 @pytest.mark.parametrize("name", ["relay", "node-0", "a.b"])
 def test_a_subscriber_has_a_name_that_nobody_else_has(tmp_path: Path, name: str) -> None:
     """The relay's position has the relay's name."""

@@ -62,6 +62,10 @@ def record(transition: Transition, fact: Fact) -> None:
 
 def _of_machines(transition: Transition, payload: Frozen) -> None:
     match payload:
+        case machine.MachineLent():
+            _lent(transition, payload)
+        case machine.PoolMachineAssigned():
+            _assigned(transition, payload)
         case machine.MachineRegistered():
             _registered(transition, payload)
         case machine.MachineWarming() | machine.MachineReady():
@@ -70,6 +74,25 @@ def _of_machines(transition: Transition, payload: Frozen) -> None:
             _exited(transition, payload)
         case _:
             pass
+
+
+def _lent(transition: Transition, fact: machine.MachineLent) -> None:
+    """A machine of a pool offers itself: that counts where its pool assigned it."""
+    state = transition.state
+    if state.lending.holds(fact.machine.name, state.job):
+        _registered(transition, fact)
+    else:
+        transition.note(lending=state.lending.wait(fact))
+
+
+def _assigned(transition: Transition, fact: machine.PoolMachineAssigned) -> None:
+    state = transition.state
+    lending, offer = state.lending.note(fact), None
+    if lending.holds(fact.machine, state.job):
+        lending, offer = lending.take(fact.machine)
+    transition.note(lending=lending)
+    if offer is not None:
+        _registered(transition, offer)
 
 
 def _registered(transition: Transition, fact: machine.MachineRegistered) -> None:

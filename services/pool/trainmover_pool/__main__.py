@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from trainmover.bus.protocol import Bus
-from trainmover.errors import ConfigError, TrainMoverError
-from trainmover.policy.sharing import NO_KEYS
+from trainmover.errors import TrainMoverError
 from trainmover.protocol.requests import POOL_LEASE
 from trainmover.runtime.lease import Lease
 from trainmover.runtime.service import ServiceOptions, add_common_options, run_service
@@ -42,8 +41,6 @@ def main() -> None:
     options = ServiceOptions.from_args("pool", arguments)
     file = SharingFile(arguments.jobs)
     try:
-        if options.credentials.given:
-            raise ConfigError(NO_KEYS)
         file.load()
     except TrainMoverError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")

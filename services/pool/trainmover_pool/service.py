@@ -17,6 +17,7 @@ from trainmover.commands import Command as MachineCommand
 from trainmover.errors import (
     BusError,
     BusUnavailableError,
+    PermissionDeniedError,
     ProtocolError,
     RequestRefusedError,
 )
@@ -256,9 +257,24 @@ class Pool:
         _log.info("pool.assigns", machine=name, job=job, reason=command.reason)
         order = Assign(term=term, job=job, run=command.run, offer=command.offer)
         id = f"{self._pool}:{name}:{command.run}:{command.offer}:{term}:{job}"
-        await self._order(name, order, id)
         fact = PoolMachineAssigned(machine=name, job=job, reason=command.reason, term=term)
-        await self._say(fact, id)
+        # First: the machine's key holds for all jobs, and its offer for the one that knows of this.
+        await asyncio.gather(*(self._tell(each, fact, id) for each in self._everybody(job)))
+        await self._order(name, order, id)
+
+    def _everybody(self, job: str) -> set[str]:
+        """Who hears of an assignment: the job, those that must take the machine no more, people."""
+        sharing = self._state.sharing
+        return {job, self._pool, *(() if sharing is None else sharing.jobs)}
+
+    async def _tell(self, to: str, fact: PoolMachineAssigned, id: str) -> None:
+        try:
+            await self._say(fact, f"{id}:{to}", to=to)
+        except PermissionDeniedError:
+            if to == fact.job:
+                raise
+            # Nobody was ever assigned there with this key.
+            self._complain("pool.job_out_of_reach", job=to)
 
     async def _recall(self, command: Recalling, term: int) -> None:
         name, job = command.machine, command.job
@@ -272,7 +288,9 @@ class Pool:
                 reason=command.reason,
                 term=term,
             )
-            await self._say(fact, f"{self._pool}:{name}:{job}:{term}:{next(self._numbers)}")
+            id = f"{self._pool}:{name}:{job}:{term}:{next(self._numbers)}"
+            await self._say(fact, id, to=self._pool)
+            await self._say(fact, f"{id}:{job}", to=job)
             wish = ReleaseRequest(
                 machine=name, reason=command.reason, requested_by=f"pool {self._pool}"
             )
@@ -288,6 +306,6 @@ class Pool:
     async def _order(self, machine: str, order: MachineCommand, id: str) -> None:
         await self._bus.send_command(self._pool, machine, order, id=id)
 
-    async def _say(self, fact: Frozen, id: str) -> None:
-        event = observe.new_event(job=self._pool, source=SOURCE, payload=fact, id=id)
+    async def _say(self, fact: Frozen, id: str, *, to: str) -> None:
+        event = observe.new_event(job=to, source=SOURCE, payload=fact, id=id)
         await self._bus.publish(event)

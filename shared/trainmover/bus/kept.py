@@ -68,10 +68,18 @@ KEPT: Final = (
     Kept(
         stream="TM_MACHINES",
         description="Registrations: the latest incarnation of each machine",
-        names=frozenset({"machine.registered"}),
+        names=frozenset({"machine.registered", "machine.lent"}),
         # Four facts of the largest size: one stolen key fills an eighth of the stream.
         each=4,
         max_bytes=128 * 1024**2,
+    ),
+    Kept(
+        stream="TM_ASSIGNMENTS",
+        description="Which job each machine of a pool was assigned to: the latest for each job",
+        names=frozenset({"pool.assigned"}),
+        # A machine may serve a job for months, while others come and go.
+        each=4096,
+        max_bytes=64 * 1024**2,
     ),
     Kept(
         stream="TM_RANKS",

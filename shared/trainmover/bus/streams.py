@@ -89,11 +89,15 @@ def fact_subjects(job: str, *, entity: str = "*", fact: str = "*") -> list[str]:
     """
     patterns = []
     for each in ENTITIES if entity == "*" else (entity,):
-        said = {kind.by for kind in CATALOG.values() if kind.entity == each}
+        said = {
+            kind.by_machines
+            for kind in CATALOG.values()
+            if kind.entity == each and fact in ("*", kind.fact)
+        }
         plain = subjects.events(job, entity=each, fact=fact)
-        if said != {"machine"}:
+        if said != {True}:
             patterns.append(plain)
-        if "machine" in said:
+        if True in said:
             patterns.append(f"{plain}.*")
     return patterns
 

@@ -13,9 +13,10 @@ from trainmover.job.topology import Frozen, Machine
 
 __all__ = ["CATALOG", "EventType", "Speaker", "lookup", "type_of"]
 
-Speaker = Literal["planner", "detector", "machine", "operator", "pool"]
+Speaker = Literal["planner", "detector", "machine", "pooled", "operator", "pool"]
 """Who may say a fact; the bus's permissions hold each to its own. ``operator`` stands for people
-and for tools that speak for them."""
+and for tools that speak for them, ``pooled`` for a machine of a pool and ``pool`` for who leads
+it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,14 @@ class EventType:
         return f"urn:trainmover:event:{self.name}:v1"
 
     @property
+    def by_machines(self) -> bool:
+        """Whether machines say it: the subject then ends in the name of the one that does."""
+        return self.by in ("machine", "pooled")
+
+    @property
     def template(self) -> str:
         """The subject without any id, for documents and names of spans."""
-        return f"tm.v1.{{job}}.{self.name}" + (".{machine}" if self.by == "machine" else "")
+        return f"tm.v1.{{job}}.{self.name}" + (".{machine}" if self.by_machines else "")
 
     def subject(self, job: str, *, machine: str | None = None) -> str:
         """The subject on which a job's facts of this type are published.
@@ -65,17 +71,17 @@ class EventType:
             job: Job name.
             machine: The machine that says it; needed for facts of machines, and only for those.
         """
-        said_by = (machine or "") if self.by == "machine" else None
+        said_by = (machine or "") if self.by_machines else None
         return subjects.event(job, entity=self.entity, fact=self.fact, machine=said_by)
 
     def pattern(self, job: str) -> str:
         """Pattern over the subjects of this type."""
         every = subjects.events(job, entity=self.entity, fact=self.fact)
-        return f"{every}.*" if self.by == "machine" else every
+        return f"{every}.*" if self.by_machines else every
 
     def machine_of(self, payload: Frozen) -> str | None:
         """The machine that says ``payload``, None when no machine does."""
-        if self.by != "machine":
+        if not self.by_machines:
             return None
         named: object = getattr(payload, "machine", "")
         return named.name if isinstance(named, Machine) else str(named)
@@ -89,6 +95,7 @@ _TYPES: Final = (
     # Of the entity that agents read; said again where machines do not follow.
     EventType("job", "analysis_placed", incident.AnalysisPlaced, "detector", kept_s=600),
     EventType("machine", "registered", machine.MachineRegistered, "machine"),
+    EventType("machine", "lent", machine.MachineLent, "pooled"),
     EventType("machine", "warming", machine.MachineWarming, "machine"),
     EventType("machine", "ready", machine.MachineReady, "machine"),
     EventType("machine", "warming_failed", machine.MachineWarmingFailed, "machine", kept_s=3600),
@@ -132,7 +139,7 @@ _TYPES: Final = (
     EventType("migration", "committed", migration.MigrationCommitted, "planner"),
     EventType("migration", "aborted", migration.MigrationAborted, "planner"),
     EventType("migration", "failed", migration.MigrationFailed, "planner"),
-    EventType("pool", "seen", machine.PoolMachineSeen, "machine", kept_s=10),
+    EventType("pool", "seen", machine.PoolMachineSeen, "pooled", kept_s=10),
     EventType("pool", "assigned", machine.PoolMachineAssigned, "pool"),
     EventType("pool", "recalled", machine.PoolMachineRecalled, "pool"),
 )

@@ -17,6 +17,7 @@ from trainmover.job.topology import Frozen, Machine
 
 __all__ = [
     "LinkLost",
+    "MachineLent",
     "MachineLost",
     "MachineNoticed",
     "MachineQuarantined",
@@ -50,6 +51,16 @@ class MachineRegistered(Frozen):
     warm_limit: int | None = Field(default=None, ge=1)
     pid: int
     host: str
+
+
+class MachineLent(MachineRegistered):
+    """A machine of a pool offers itself to a job; it counts where the pool assigned it there last.
+
+    Attributes:
+        pool: The pool that it is from.
+    """
+
+    pool: str = Field(max_length=64)
 
 
 class MachineWarming(Frozen):
@@ -212,7 +223,11 @@ class PoolMachineSeen(Frozen):
 
 
 class PoolMachineAssigned(Frozen):
-    """The leader of a pool asked a machine to serve a job; the machine decides whether it does."""
+    """The leader of a pool asks a machine to serve a job; the machine decides whether it does.
+
+    It is said to the pool and to each of its jobs, before the machine hears of it: from then on the
+    machine may register with ``job``, and with no other.
+    """
 
     machine: str
     job: str

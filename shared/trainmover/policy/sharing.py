@@ -18,19 +18,12 @@ from trainmover.policy.model import Count, Seconds
 from trainmover.policy.reading import File, PolicyError
 from trainmover.subjects import validate_id
 
-__all__ = ["NO_KEYS", "JobShare", "Sharing", "read_sharing"]
+__all__ = ["JobShare", "Sharing", "read_sharing"]
 
 _OURS: Final = frozenset(
-    {"--job", "--machine", "--nats", "--pool", "--host", "--label", "--log-dir"}
+    {"--job", "--machine", "--nats", "--pool", "--host", "--label", "--log-dir", "--lent-by"}
 )
 """What the machine itself says to the agent that it starts."""
-
-NO_KEYS: Final = (
-    "a pool does not run on a secured bus: 'trainmover bus setup' makes no keys for one yet. Give "
-    "the jobs there standbys of their own, or run the pool on a bus without keys "
-    "(see docs/howto/security.md)."
-)
-"""Why whoever has a key is refused: no permission says what a pool's leader may do with it."""
 
 
 def _split(value: object) -> object:

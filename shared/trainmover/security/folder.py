@@ -8,13 +8,15 @@ route                           the password by which those know each other
 clients/ROLE/nkey, ca.pem       all that one client needs
 clients/machines/NAME/...       the same for each machine
 clients/subscribers/NAME/...    the same for each tool that reads at a position of its own
+clients/pools/NAME/...          the same for the leader of each pool
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,7 +38,11 @@ __all__ = ["LOCAL_HOSTS", "Setup", "Written", "client_folder", "load", "revoke",
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 _SECRET: Final = 0o600
 _ROLES: Final = tuple(map(str, SINGLE_ROLES))
-_FOLDERS: Final = {Role.MACHINE: "machines", Role.SUBSCRIBER: "subscribers"}
+_FOLDERS: Final = {
+    Role.MACHINE: "machines",
+    Role.SUBSCRIBER: "subscribers",
+    Role.POOL: "pools",
+}
 _PUBLIC: Final = 0o644
 
 
@@ -47,6 +53,7 @@ class Setup(Frozen):
         jobs: Jobs that the permissions are for.
         machines: Machines that have a key.
         subscribers: Tools that have a key, and read facts at a position of that name.
+        pools: Pools whose leader has a key, each with the machines of it that have one.
         revoked: Machines whose key was taken back, and that nobody named since.
         hosts: Names and addresses that clients reach the server by.
         tls: Whether connections are encrypted.
@@ -57,28 +64,43 @@ class Setup(Frozen):
     jobs: tuple[str, ...] = Field(min_length=1)
     machines: tuple[str, ...] = ()
     subscribers: tuple[str, ...] = ()
+    pools: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
     revoked: tuple[str, ...] = ()
     hosts: tuple[str, ...] = LOCAL_HOSTS
     tls: bool = True
     routes: tuple[str, ...] = ()
     server_folder: str = ""
 
+    @property
+    def every_machine(self) -> tuple[str, ...]:
+        """Machines that have a key, those of pools as well."""
+        return (*self.machines, *(name for names in self.pools.values() for name in names))
+
     def check(self) -> Setup:
         """This setup, when every name in it can be used.
 
         Raises:
             InvalidIdError: One cannot be a token of a subject.
-            ConfigError: A route is no address, or a subscriber has the name of somebody else.
+            ConfigError: A route is no address, or somebody has the name of somebody else.
         """
         for job in self.jobs:
             validate_id(job, what="job")
-        for machine in self.machines:
+        for pool in self.pools:
+            if validate_id(pool, what="pool") in self.jobs:
+                raise ConfigError(f"a pool cannot be named {pool!r}: a job is. Rename the pool.")
+        for machine, count in Counter(self.every_machine).items():
             validate_id(machine, what="machine")
+            if count > 1:
+                raise ConfigError(
+                    f"machine {machine!r} is named twice: it is a job's own or of one pool. "
+                    "Give each its name, or take its key back first (--revoke)."
+                )
         for name in self.subscribers:
             validate_id(name, what="subscriber")
-            if name in {*_ROLES, *self.machines}:
+            if name in {*_ROLES, *self.every_machine, *self.pools}:
                 raise ConfigError(
-                    f"a subscriber cannot be named {name!r}: a role or a machine is. Name the tool."
+                    f"a subscriber cannot be named {name!r}: a role, a machine or a pool is. Name "
+                    "the tool."
                 )
         for route in self.routes:
             try:
@@ -153,20 +175,22 @@ def write(
 def revoke(folder: Path, setup: Setup, names: Iterable[str]) -> Setup:
     """Take keys back: what is left of ``setup``, to be written next.
 
-    A machine or a subscriber is gone until it is named again, and has a new key then; a role gets
-    a new key at once. The server goes on to know the old keys until it has read its files again,
-    and who had a machine's goes on to know the secrets of links: see ``rotate``.
+    A machine or a subscriber is gone until it is named again, and has a new key then; a role, or
+    the leader of a pool, gets a new key at once. The server goes on to know the old keys until it
+    has read its files again, and who had a machine's goes on to know the secrets of links: see
+    ``rotate``.
 
     Args:
         folder: As for ``write``.
         setup: What the folder was made for.
-        names: Machines, subscribers, or roles.
+        names: Machines, subscribers, pools (their leaders), or roles.
 
     Raises:
         ConfigError: Nobody of that name has a key, or it cannot be removed.
     """
     machines, revoked = list(setup.machines), list(setup.revoked)
     subscribers = list(setup.subscribers)
+    pools = {pool: list(lent) for pool, lent in setup.pools.items()}
     for name in names:
         if name in machines:
             machines.remove(name)
@@ -175,13 +199,19 @@ def revoke(folder: Path, setup: Setup, names: Iterable[str]) -> Setup:
         elif name in subscribers:
             subscribers.remove(name)
             user = User(Role.SUBSCRIBER, name)
+        elif pool := next((pool for pool, lent in pools.items() if name in lent), ""):
+            pools[pool].remove(name)
+            user = User(Role.MACHINE, name)
+        elif name in pools:
+            user = User(Role.POOL, name)
         elif name in _ROLES:
             user = User(Role(name))
         else:
             raise ConfigError(
                 f"nobody named {name!r} has a key in {folder}: name a machine "
-                f"({', '.join(setup.machines) or 'there is none'}), a subscriber "
-                f"({', '.join(setup.subscribers) or 'there is none'}) or a role "
+                f"({', '.join(setup.every_machine) or 'there is none'}), a subscriber "
+                f"({', '.join(setup.subscribers) or 'there is none'}), a pool "
+                f"({', '.join(setup.pools) or 'there is none'}) or a role "
                 f"({', '.join(_ROLES)})."
             )
         try:
@@ -190,7 +220,8 @@ def revoke(folder: Path, setup: Setup, names: Iterable[str]) -> Setup:
         except OSError as error:
             raise ConfigError(f"cannot remove {error.filename}: {error.strerror}") from error
     left = {"machines": machines, "subscribers": subscribers, "revoked": revoked}
-    return setup.model_copy(update={key: tuple(names) for key, names in left.items()})
+    lent = {"pools": {pool: tuple(names) for pool, names in pools.items()}}
+    return setup.model_copy(update={key: tuple(names) for key, names in left.items()} | lent)
 
 
 def _secrets_of(home: Path, setup: Setup) -> list[Path]:
@@ -227,7 +258,7 @@ def _write(folder: Path, setup: Setup, *, listen: str, store: str) -> Written:
     certificate = _authority(folder, setup) if setup.tls else None
     keys: dict[User, str] = {}
     created = []
-    for user in users(setup.machines, subscribers=setup.subscribers):
+    for user in users(setup.machines, subscribers=setup.subscribers, pools=setup.pools):
         home = client_folder(folder, user)
         seed = home / "nkey"
         if not seed.exists():
@@ -267,7 +298,7 @@ def _link_secrets(folder: Path, setup: Setup) -> None:
         secret = folder / "links" / job
         if not secret.exists():
             _put(secret, f"{_secret()}\n", mode=_SECRET)
-        for machine in setup.machines:
+        for machine in setup.every_machine:
             home = client_folder(folder, User(Role.MACHINE, machine))
             _put(home / f"link-{job}", secret.read_text(), mode=_SECRET)
 

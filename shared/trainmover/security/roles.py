@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 from trainmover import subjects
@@ -26,6 +27,7 @@ from trainmover.bus.streams import (
     fact_subjects,
 )
 from trainmover.events.catalog import CATALOG, Speaker
+from trainmover.protocol.requests import POOL_LEASE
 from trainmover.subjects import COMMAND_STREAM, DEAD_LETTER, EVENT_STREAM, validate_id
 
 __all__ = [
@@ -53,6 +55,8 @@ class Role(StrEnum):
     """Findings: facts about incidents; sees telemetry."""
     MACHINE = "machine"
     """One machine's agent: its own facts, telemetry and commands."""
+    POOL = "pool"
+    """The leader of a pool: assigns machines of the pool to jobs, and asks planners for them."""
     OPERATOR = "operator"
     """A person who may ask for moves."""
     OPS = "ops"
@@ -69,11 +73,14 @@ class User:
 
     Attributes:
         role: What it is.
-        which: Which machine, for ``Role.MACHINE``; which tool, for ``Role.SUBSCRIBER``.
+        which: Which machine, for ``Role.MACHINE``; which tool, for ``Role.SUBSCRIBER``; which pool,
+            for ``Role.POOL``.
+        pool: The pool that a machine is from; empty for a machine that is a job's own.
     """
 
     role: Role
     which: str = ""
+    pool: str = ""
 
     @property
     def name(self) -> str:
@@ -98,31 +105,55 @@ class Permissions:
     answers: bool = False
 
 
-SINGLE_ROLES: Final = tuple(role for role in Role if role not in {Role.MACHINE, Role.SUBSCRIBER})
+_MANY: Final = frozenset({Role.MACHINE, Role.POOL, Role.SUBSCRIBER})
+
+SINGLE_ROLES: Final = tuple(role for role in Role if role not in _MANY)
 """Roles of which there is one user."""
 
 
-def users(machines: Iterable[str], *, subscribers: Iterable[str] = ()) -> list[User]:
-    """One user for each role, each machine and each subscriber."""
+def users(
+    machines: Iterable[str],
+    *,
+    subscribers: Iterable[str] = (),
+    pools: Mapping[str, Iterable[str]] = MappingProxyType({}),
+) -> list[User]:
+    """One user for each role, machine and subscriber, each pool's leader and its machines."""
     return [
         *map(User, SINGLE_ROLES),
         *(User(Role.MACHINE, validate_id(name, what="machine")) for name in machines),
         *(User(Role.SUBSCRIBER, validate_id(name, what="subscriber")) for name in subscribers),
+        *(User(Role.POOL, validate_id(pool, what="pool")) for pool in pools),
+        *(
+            User(Role.MACHINE, validate_id(name, what="machine"), pool=pool)
+            for pool, names in pools.items()
+            for name in names
+        ),
     ]
 
 
-def permissions(user: User, jobs: Iterable[str], *, subscribers: Iterable[str] = ()) -> Permissions:
+def permissions(
+    user: User,
+    jobs: Iterable[str],
+    *,
+    subscribers: Iterable[str] = (),
+    pools: Iterable[str] = (),
+) -> Permissions:
     """What ``user`` may do for ``jobs``.
 
     Args:
         user: Who.
         jobs: Names of jobs.
         subscribers: Whose positions in the stream others must leave alone.
+        pools: Names of pools, to be looked at.
     """
     names = [validate_id(job, what="job") for job in jobs]
     if user.role is Role.ADMIN:
         return Permissions(publish=(">",), subscribe=(">",))
     publish, subscribe = _SUBJECTS[user.role](user, names)
+    if user.role in {Role.OPS, Role.OPERATOR}:
+        for pool in pools:
+            publish.append(subjects.request(validate_id(pool, what="pool"), "status"))
+            subscribe.append(f"tm.v1.{pool}.pool.>")
     service = _SERVICES.get(user.role)
     return Permissions(
         publish=tuple(publish),
@@ -157,21 +188,53 @@ def _detector(_user: User, jobs: list[str]) -> _Subjects:
 
 def _machine(user: User, jobs: list[str]) -> _Subjects:
     publish = [*_facts_of("machine", jobs, machine=user.which), DEAD_LETTER]
-    create = "$JS.API.CONSUMER.CREATE"
     for job in jobs:
-        queue = f"{COMMAND_STREAM}.agent:{job}:{user.which}"
-        (ends,) = fact_subjects(job, entity="job")
         publish += [
             subjects.telemetry(job, user.which),
             subjects.departure(job, user.which),
             f"$KV.{MACHINES_BUCKET}.{job}.{user.which}.generation",
-            f"{create}.{queue}.{subjects.command(job, user.which)}",
-            f"$JS.API.CONSUMER.MSG.NEXT.{queue}",
-            f"$JS.ACK.{queue}.>",
+            *_read_commands(job, user.which),
             # How a job ends is all that an agent reads of the facts.
-            f"{create}.{EVENT_STREAM}.*.{ends}",
+            _read_only(EVENT_STREAM, job, entity="job"),
         ]
-    return [*publish, _read_bucket(MACHINES_BUCKET), f"$JS.FC.{EVENT_STREAM}.>"], []
+    publish += [_read_bucket(MACHINES_BUCKET), f"$JS.FC.{EVENT_STREAM}.>"]
+    if user.pool:
+        publish = _lent(user, jobs, publish)
+    return publish, []
+
+
+def _lent(user: User, jobs: list[str], publish: list[str]) -> list[str]:
+    """What a machine of a pool may publish, next to a machine that is a job's own.
+
+    Nobody knows which job it will serve, so its key holds for all of them. But it can offer itself
+    only as a machine of a pool, and planners take that where the pool's leader assigned it.
+    """
+    name, pool = user.which, validate_id(user.pool, what="pool")
+    own = {subjects.event(job, entity="machine", fact="registered", machine=name) for job in jobs}
+    return [
+        *(subject for subject in publish if subject not in own),
+        *(subjects.event(job, entity="machine", fact="lent", machine=name) for job in jobs),
+        subjects.event(pool, entity="pool", fact="seen", machine=name),
+        *_read_commands(pool, name),
+    ]
+
+
+def _pool(user: User, jobs: list[str]) -> _Subjects:
+    pool = user.which
+    publish = [
+        *_facts_of("pool", [pool, *jobs]),
+        subjects.commands(pool),
+        *(subjects.request(job, verb) for job in jobs for verb in ("standbys", "release")),
+        f"$KV.{JOBS_BUCKET}.{pool}.{POOL_LEASE}-lease",
+        _read_bucket(JOBS_BUCKET),
+        DEAD_LETTER,
+        f"$JS.API.STREAM.INFO.{EVENT_STREAM}",
+        # What its machines say, and that something happened at a job.
+        *(_read_only(stream, pool, entity="pool", fact="seen") for stream in _FACTS),
+        *(_read_only(EVENT_STREAM, job, entity="job") for job in jobs),
+        *(f"$JS.FC.{stream}.>" for stream in _FACTS),
+    ]
+    return publish, [subjects.requests(pool), subjects.departures(pool)]
 
 
 def _relay(_user: User, jobs: list[str]) -> _Subjects:
@@ -228,6 +291,7 @@ _SUBJECTS: Final[Mapping[Role, Callable[[User, list[str]], _Subjects]]] = {
     Role.PLANNER: _planner,
     Role.DETECTOR: _detector,
     Role.MACHINE: _machine,
+    Role.POOL: _pool,
     Role.RELAY: _relay,
     Role.SUBSCRIBER: _subscriber,
     Role.OPS: _ops,
@@ -238,6 +302,7 @@ _SERVICES: Final = {
     Role.PLANNER: "planner",
     Role.DETECTOR: "detector",
     Role.MACHINE: "agent",
+    Role.POOL: "pool",
     Role.RELAY: "relay",
 }
 """Names under which they answer health checks."""
@@ -248,11 +313,30 @@ def _facts_of(speaker: Speaker, jobs: list[str], *, machine: str | None = None) 
     return [kind.subject(job, machine=machine) for job in jobs for kind in kinds]
 
 
+_FACTS: Final = (EVENT_STREAM, *(kept.stream for kept in KEPT))
+"""The facts, and the copies of those that were pushed out."""
+
+
+def _read_commands(job: str, machine: str) -> list[str]:
+    queue = f"{COMMAND_STREAM}.agent:{job}:{machine}"
+    return [
+        f"$JS.API.CONSUMER.CREATE.{queue}.{subjects.command(job, machine)}",
+        f"$JS.API.CONSUMER.MSG.NEXT.{queue}",
+        f"$JS.ACK.{queue}.>",
+    ]
+
+
+def _read_only(stream: str, job: str, *, entity: str, fact: str = "*") -> str:
+    """Facts of one pattern: it is part of the subject, and the server holds the reader to it."""
+    (pattern,) = fact_subjects(job, entity=entity, fact=fact)
+    return f"$JS.API.CONSUMER.CREATE.{stream}.*.{pattern}"
+
+
 def _read_facts() -> list[str]:
     """All facts, and the copies of those that were pushed out."""
     return [
         subject
-        for stream in (EVENT_STREAM, *(kept.stream for kept in KEPT))
+        for stream in _FACTS
         for subject in (
             f"$JS.API.STREAM.INFO.{stream}",
             f"$JS.API.CONSUMER.CREATE.{stream}.*",

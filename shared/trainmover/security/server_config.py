@@ -96,7 +96,8 @@ def auth_config(
     """
     names = list(jobs)
     reading = [user.which for user in keys if user.role is Role.SUBSCRIBER]
-    allowed = {user: permissions(user, names, subscribers=reading) for user in keys}
+    pools = [user.which for user in keys if user.role is Role.POOL]
+    allowed = {user: permissions(user, names, subscribers=reading, pools=pools) for user in keys}
     accounts: dict[str, Any] = {
         ACCOUNT: {
             "users": [

@@ -28,6 +28,7 @@ from trainmover.events.executor import (
 )
 from trainmover.events.machine import (
     MachineReady,
+    MachineLent,
     MachineRegistered,
     MachineWarming,
     MachineWarmingFailed,
@@ -45,7 +46,7 @@ ME = "node-1"
 class World:
     """Plays the shell: answers ``Bind``, remembers the rest."""
 
-    def __init__(self, *, ranks: int = 1, warm_limit: int | None = None) -> None:
+    def __init__(self, *, ranks: int = 1, warm_limit: int | None = None, pool: str = "") -> None:
         self.state = AgentState(
             me=Identity(
                 job="demo",
@@ -56,6 +57,7 @@ class World:
                 warm_limit=warm_limit,
                 pid=1,
                 host="h",
+                pool=pool,
             )
         )
         self.ports = iter(range(5000, 6000))
@@ -197,6 +199,16 @@ def test_it_registers_what_it_bound() -> None:
     assert fact.machine.generation == 0
     assert fact.machine.endpoints == ("10.0.0.1:5000", "10.0.0.1:5001")
     assert (fact.nnodes_min, fact.nnodes_max) == (2, 4)
+    assert not isinstance(fact, MachineLent)
+
+
+def test_a_machine_of_a_pool_is_lent() -> None:
+    world = World(ranks=2, pool="spares")
+    world.feed(effects.Begin())
+    fact = world.last(MachineLent)
+    assert isinstance(fact, MachineLent)
+    assert fact.pool == "spares"
+    assert fact.machine.endpoints == ("10.0.0.1:5000", "10.0.0.1:5001")
 
 
 def test_start_spawns_every_rank_on_the_registered_sockets() -> None:

@@ -105,24 +105,36 @@ class World:
         nnodes=None,
         warm_limit: int | None = None,
         labels: Mapping[str, str] | None = None,
+        pool: str = "",
     ):
         count = self.ranks if ranks is None else ranks
         low, high = nnodes or (self.slots, self.slots + self.spare)
-        return self.say(
-            machine.MachineRegistered(
-                machine=Machine(
-                    name=name,
-                    generation=generation,
-                    endpoints=tuple(f"{name}:{generation}{local}" for local in range(count)),
-                    labels=labels or {},
-                ),
-                nnodes_min=low,
-                nnodes_max=high,
-                warm_limit=warm_limit,
-                pid=1,
-                host="here",
-            )
+        fact = machine.MachineRegistered(
+            machine=Machine(
+                name=name,
+                generation=generation,
+                endpoints=tuple(f"{name}:{generation}{local}" for local in range(count)),
+                labels=labels or {},
+            ),
+            nnodes_min=low,
+            nnodes_max=high,
+            warm_limit=warm_limit,
+            pid=1,
+            host="here",
         )
+        return self.say(machine.MachineLent(pool=pool, **dict(fact)) if pool else fact)
+
+    def assigned(self, name: str, job: str = "demo", *, term: int = 1) -> list[Command]:
+        """The leader of a pool said which job a machine is to serve."""
+        fact = machine.PoolMachineAssigned(machine=name, job=job, reason="why", term=term)
+        return self.say(fact, "/pool")
+
+    def lend(self, name: str, generation: int = 0) -> None:
+        """A machine of a pool comes, and gets warm."""
+        self.assigned(name)
+        self.register(name, generation, pool="spares")
+        self.warming(name, generation)
+        self.ready(name, generation)
 
     def warming(self, name: str, generation: int = 0, slots: Iterable[int] | None = None):
         wanted = range(self.slots) if slots is None else slots

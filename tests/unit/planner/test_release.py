@@ -13,9 +13,11 @@ from trainmover_planner.state.effects import PublishFact, SendCommand
 
 @pytest.fixture
 def world() -> World:
-    """Four slots, two standbys: w-4 and w-5."""
-    made = World(cooldown_s=0)
+    """Four slots, two standbys that a pool lent: w-4 and w-5."""
+    made = World(cooldown_s=0, spare=0)
     made.form()
+    made.lend("w-4")
+    made.lend("w-5")
     return made
 
 
@@ -60,9 +62,22 @@ def test_the_fact_is_stored_before_the_machine_hears_of_it(world: World) -> None
 
 
 def test_whoever_has_a_slot_stays(world: World) -> None:
-    answer = world.ask("release", machine="w-1")
+    kill(world, "w-1")
+    taken = world.last_plan()
+    world.finish(taken)
+    joiner = taken.membership.members[1].machine
+    answer = world.ask("release", machine=joiner)
     assert (answer["ok"], answer["code"]) == (False, "in_slot")
-    assert orders(world, "w-1") == []
+    assert orders(world, joiner) == []
+
+
+def test_a_machine_of_the_jobs_own_is_nobodys_to_have_back(world: World) -> None:
+    world.register("w-6")
+    world.warming("w-6")
+    for name in ("w-1", "w-6"):
+        answer = world.ask("release", machine=name)
+        assert (answer["ok"], answer["code"]) == (False, "not_lent")
+        assert orders(world, name) == []
 
 
 def test_whom_an_open_plan_counts_on_stays(world: World) -> None:
@@ -110,7 +125,7 @@ def test_a_planner_that_starts_over_still_does_not_use_it(world: World, lose: in
 
 def test_it_may_come_back_in_a_new_incarnation(world: World) -> None:
     world.ask("release", machine="w-4")
-    commands = world.register("w-4", 1)
+    commands = world.register("w-4", 1, pool="spares")
     assert any(isinstance(one, SendCommand) and isinstance(one.command, Warm) for one in commands)
     world.warming("w-4", 1)
     world.ready("w-4", 1)

@@ -9,7 +9,6 @@ import pytest
 
 from trainmover.errors import ConfigError
 from trainmover_console.cli.services import processes
-from trainmover_executor.pooled import __main__ as machine
 from trainmover_executor.pooled.options import parse
 from trainmover_pool import __main__ as leader
 
@@ -54,20 +53,6 @@ def test_a_machine_says_what_it_is() -> None:
     assert (options.labels, options.log_dir) == ({"rack": "r1"}, Path("logs"))
     with pytest.raises(ConfigError, match="KEY=VALUE"):
         parse(["--pool", "spares", "--jobs", "pool.yaml", "--label", "rack"])
-
-
-@pytest.mark.parametrize("main", [leader.main, machine.main], ids=["leader", "machine"])
-def test_a_key_is_refused_before_anything_is_done_with_it(
-    main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "pool.yaml"
-    file.write_text(FILE)
-    line = f"x --pool spares --jobs {file} --nats-nkey {tmp_path}/nkey"
-    monkeypatch.setattr(sys, "argv", line.split())
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert "a pool does not run on a secured bus" in capsys.readouterr().err
 
 
 def test_a_leader_does_not_begin_with_a_wrong_file(

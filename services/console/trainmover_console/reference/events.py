@@ -223,7 +223,7 @@ def _asyncapi() -> dict[str, Any]:
 
 
 def _channel(kind: EventType) -> dict[str, Any]:
-    parameters = {"job": _JOB} | ({"machine": _MACHINE} if kind.by == "machine" else {})
+    parameters = {"job": _JOB} | ({"machine": _MACHINE} if kind.by_machines else {})
     return {
         "address": kind.template,
         "parameters": parameters,

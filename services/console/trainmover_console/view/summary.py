@@ -27,6 +27,7 @@ _WORDS: Final[Mapping[type[Frozen], str]] = {
     migration.MigrationAborted: "{leavers}: {0.reason}",
     migration.MigrationFailed: "{leavers}: {0.reason}",
     machine.MachineRegistered: "{0.machine.name} on {0.host}, pid {0.pid}",
+    machine.MachineLent: "{0.machine.name} of pool {0.pool} on {0.host}, pid {0.pid}",
     machine.MachineReady: "{0.machine} can take slot {0.slot} (warm in {0.warm_s:.1f} s)",
     machine.MachineLost: "{0.machine}: {0.reason}",
     machine.MachineQuarantined: "{0.machine} by {0.requested_by}: {0.reason}",

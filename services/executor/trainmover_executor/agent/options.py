@@ -37,6 +37,7 @@ class AgentOptions:
         metrics_dir: Folder for ``Session.log`` lines, or None.
         log_dir: Folder for the output of each rank, or None to inherit the agent's.
         worker_entry: Where a worker begins; for tests.
+        pool: The pool that the machine is from; empty where it is the job's own.
     """
 
     job: str
@@ -54,6 +55,7 @@ class AgentOptions:
     metrics_dir: Path | None = None
     log_dir: Path | None = None
     worker_entry: str = DEFAULT_ENTRY
+    pool: str = ""
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, AgentOptions]:
@@ -110,6 +112,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, AgentOptio
         "when they are needed (default: all)",
     )
     parser.add_argument("--worker-entry", default=DEFAULT_ENTRY, help=argparse.SUPPRESS)
+    parser.add_argument("--lent-by", default="", help=argparse.SUPPRESS)  # said by the pool's
     parser.add_argument("program", nargs="+", help="script (or module) and its arguments, after --")
     arguments = parser.parse_args(argv)
     service = ServiceOptions.from_args("agent", arguments)
@@ -138,6 +141,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, AgentOptio
         metrics_dir=arguments.metrics_dir,
         log_dir=arguments.log_dir,
         worker_entry=arguments.worker_entry,
+        pool=arguments.lent_by,
     )
 
 

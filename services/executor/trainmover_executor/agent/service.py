@@ -107,6 +107,7 @@ class Agent:
                 host=socket.gethostname(),
                 warm_limit=options.warm_limit,
                 labels=dict(options.labels),
+                pool=options.pool,
             ),
         )
 

@@ -6,8 +6,7 @@ import sys
 from typing import NoReturn
 
 from trainmover.bus.protocol import Bus
-from trainmover.errors import ConfigError, TrainMoverError
-from trainmover.policy.sharing import NO_KEYS
+from trainmover.errors import TrainMoverError
 from trainmover.runtime.service import ServiceOptions, run_service
 from trainmover_executor.pooled.options import parse
 from trainmover_executor.pooled.service import PooledMachine
@@ -17,8 +16,6 @@ def main() -> NoReturn:
     """Run it; 2 is a command line that it refuses."""
     try:
         service, options = parse()
-        if service.credentials.given:
-            raise ConfigError(NO_KEYS)
     except TrainMoverError as error:
         sys.stderr.write(f"trainmover agent: {error}\n")
         sys.exit(2)

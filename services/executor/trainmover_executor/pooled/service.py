@@ -219,6 +219,7 @@ class PooledMachine:
         options = self._options
         command = [sys.executable, "-m", "trainmover_executor.agent", "--job", job]
         command += ["--machine", options.machine, "--host", options.host, "--nats", options.nats]
+        command += ["--lent-by", options.pool]
         for key, value in options.labels.items():
             command += ["--label", f"{key}={value}"]
         if options.log_dir is not None:

@@ -180,6 +180,12 @@ def release(transition: Transition, request: Request) -> RequestAccepted:
     wish = ReleaseRequest.model_validate_json(request.body)
     state = transition.state
     host = _host(state, wish.machine)
+    if not host.lent:
+        raise RequestRefusedError(
+            f"{wish.machine} is the job's own.",
+            code="not_lent",
+            next_step="A pool has back what it lent. End the machine's agent, or quarantine it.",
+        )
     _check_free(state, wish.machine)
     if state.membership is None or state.over:
         raise RequestRefusedError(

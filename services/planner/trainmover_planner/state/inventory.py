@@ -7,7 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from trainmover.events.machine import MachineReady, MachineRegistered, MachineWarming
+from trainmover.events.machine import (
+    MachineLent,
+    MachineReady,
+    MachineRegistered,
+    MachineWarming,
+)
 from trainmover.job.tables import Table
 from trainmover.job.topology import Machine, Member
 
@@ -37,6 +42,7 @@ class Host:
     Attributes:
         nnodes: (min, max) as its launcher was told.
         warm_limit: Most slots that it keeps processes for; None: all.
+        lent: Whether it is from a pool, which may have it back.
         warming: For each slot it may take, the endpoints of its process for it, started or not.
         ready: Slots it can take at once.
         behind: Ranks that it would take, for which it has still to draw data.
@@ -46,6 +52,7 @@ class Host:
     nnodes: tuple[int, int]
     registered_s: float
     warm_limit: int | None = None
+    lent: bool = False
     warming: Mapping[int, tuple[str, ...]] = field(default_factory=lambda: _EMPTY)
     ready: Table[int, None] = field(default_factory=Table)
     behind: Table[int, None] = field(default_factory=Table)
@@ -96,7 +103,13 @@ class Inventory:
         if known is not None and known.machine.generation >= fact.machine.generation:
             return self
         nnodes = (fact.nnodes_min, fact.nnodes_max)
-        host = Host(fact.machine, nnodes, registered_s=now_s, warm_limit=fact.warm_limit)
+        host = Host(
+            fact.machine,
+            nnodes,
+            registered_s=now_s,
+            warm_limit=fact.warm_limit,
+            lent=isinstance(fact, MachineLent),
+        )
         return self._with(host)
 
     def refuse(self, incarnation: Incarnation) -> Inventory:

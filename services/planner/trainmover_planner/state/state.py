@@ -19,6 +19,7 @@ from trainmover.protocol.migration import Migration, RankReport
 from trainmover.protocol.table import Phase
 from trainmover_planner.state.effects import PublishFact
 from trainmover_planner.state.inventory import Incarnation, Inventory
+from trainmover_planner.state.lending import Lending
 
 __all__ = [
     "Breaks",
@@ -262,6 +263,7 @@ class State:
         policy: What is declared about moves.
         declared: Where that is from.
         control: What operators steered.
+        lending: Which machines of pools may take part.
         membership: The latest committed membership.
         memberships: The latest memberships that were issued, by epoch.
         issued: The highest epoch ever issued or seen; the next one is higher.
@@ -310,6 +312,7 @@ class State:
     reason: str = ""
     control: Control = field(default_factory=Control)
     inventory: Inventory = field(default_factory=Inventory)
+    lending: Lending = field(default_factory=Lending)
     membership: Membership | None = None
     memberships: Mapping[int, Membership] = field(default_factory=_none)
     issued: int = 0

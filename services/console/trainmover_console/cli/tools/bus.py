@@ -48,6 +48,13 @@ def setup(
     standbys: Annotated[
         int, typer.Option(help="Keys for standby-1 to standby-N.", min=0, metavar="N")
     ] = 0,
+    pool: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A pool whose leader gets a key, and machines of it that get one; repeatable.",
+            metavar="NAME[=MACHINE,...]",
+        ),
+    ] = None,
     subscriber: Annotated[
         list[str] | None,
         typer.Option(
@@ -58,8 +65,8 @@ def setup(
     revoke: Annotated[
         list[str] | None,
         typer.Option(
-            help="A machine or subscriber whose key is taken back, or a role that gets a new one; "
-            "repeatable.",
+            help="A machine or subscriber whose key is taken back, or a role or pool whose leader "
+            "gets a new one; repeatable.",
             metavar="NAME",
         ),
     ] = None,
@@ -142,6 +149,7 @@ def setup(
                     seen_as = str((out / "server").absolute())
                 wanted = wanted.model_copy(
                     update={
+                        "pools": _pools(wanted, pool or []),
                         "subscribers": _union(wanted.subscribers, subscriber or []),
                         "routes": _union(wanted.routes, route or []),
                         "server_folder": seen_as,
@@ -182,7 +190,7 @@ def _revoked(folder: Path, known: Setup | None, names: list[str]) -> Setup:
     if known is None:
         raise ConfigError(f"{folder} holds no keys yet: there is nothing to take back.")
     left = security.revoke(folder, known, names)
-    if set(names) & set(known.machines):
+    if set(names) & set(known.every_machine):
         output.note(
             "who had a machine's key knows the secrets of links: --rotate JOB, and once more "
             "when every machine has the new one"
@@ -220,6 +228,16 @@ def _wanted(
             "hosts": _union(known.hosts, hosts or []),
         }
     )
+
+
+def _pools(known: Setup, said: list[str]) -> dict[str, tuple[str, ...]]:
+    """What was known and what is new: ``spares``, or ``spares=spare-1,spare-2``."""
+    pools = dict(known.pools)
+    for one in said:
+        name, _, machines = one.partition("=")
+        more = [machine.strip() for machine in machines.split(",") if machine.strip()]
+        pools[name] = _union(pools.get(name, ()), more)
+    return pools
 
 
 def _union(known: tuple[str, ...], more: list[str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from trainmover.commands import Release, Stop
-from trainmover.events.machine import MachineRegistered, WorkerExited
+from trainmover.events.machine import MachineLent, MachineRegistered, WorkerExited
 from trainmover.job.topology import Machine
 from trainmover_executor.agent.core import standby
 from trainmover_executor.agent.core.effects import (
@@ -23,7 +23,7 @@ from trainmover_executor.agent.core.effects import (
     Terminate,
     Unbind,
 )
-from trainmover_executor.agent.core.state import Ending, Worker
+from trainmover_executor.agent.core.state import AgentState, Ending, Worker
 from trainmover_executor.agent.core.transition import Transition
 
 __all__ = [
@@ -73,25 +73,28 @@ def on_bound(transition: Transition, event: Bound) -> None:
     endpoints = dict(event.endpoints)
     if (own := endpoints.pop(None, None)) is not None:
         transition.set(endpoints=own)
-        me = state.me
-        transition.publish(
-            MachineRegistered(
-                machine=Machine(
-                    name=me.machine,
-                    generation=state.generation,
-                    endpoints=own,
-                    labels=dict(me.labels),
-                ),
-                nnodes_min=me.nnodes_min,
-                nnodes_max=me.nnodes_max,
-                warm_limit=me.warm_limit,
-                pid=me.pid,
-                host=me.host,
-            )
-        )
+        transition.publish(_offer(transition.state))
     standby.on_bound(
         transition, {slot: ports for slot, ports in endpoints.items() if slot is not None}
     )
+
+
+def _offer(state: AgentState) -> MachineRegistered:
+    me = state.me
+    fact = MachineRegistered(
+        machine=Machine(
+            name=me.machine,
+            generation=state.generation,
+            endpoints=state.endpoints,
+            labels=dict(me.labels),
+        ),
+        nnodes_min=me.nnodes_min,
+        nnodes_max=me.nnodes_max,
+        warm_limit=me.warm_limit,
+        pid=me.pid,
+        host=me.host,
+    )
+    return MachineLent(pool=me.pool, **dict(fact)) if me.pool else fact
 
 
 def begin_ending(transition: Transition, ending: Ending, *, grace_s: float) -> None:

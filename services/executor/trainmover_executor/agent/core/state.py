@@ -30,6 +30,7 @@ class Identity:
         warm_limit: Most slots that a standby keeps processes for; None: all.
         pid: Process id of the agent.
         host: Host name, for people.
+        pool: The pool that the machine is from; empty where it is the job's own.
     """
 
     job: str
@@ -41,6 +42,7 @@ class Identity:
     host: str
     warm_limit: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
