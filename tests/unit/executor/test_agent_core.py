@@ -27,8 +27,8 @@ from trainmover.events.executor import (
     WorkerFinished,
 )
 from trainmover.events.machine import (
-    MachineReady,
     MachineLent,
+    MachineReady,
     MachineRegistered,
     MachineWarming,
     MachineWarmingFailed,

@@ -196,6 +196,24 @@ def test_a_machine_that_has_just_come_yields(world_class):
     assert cluster.joiner() == "z"
 
 
+def test_a_standby_warms_up_first_for_the_slots_that_are_likeliest_to_need_it(world_class):
+    """A notice outweighs trouble, which outweighs a slow pace; what is equal keeps its order."""
+    world = world_class(slots=4, spare=0, automation="paused")
+    world.form()
+    world.slowest("w-3", 0.05)
+    world.advised("w-1", advice="none")
+    world.say(notice("w-2"), "/detector")
+    asked = {}
+    for name, count in (("y", 1), ("z", 2), ("x", None)):
+        ((_, warm),) = world.sent(world.register(name, warm_limit=count))
+        asked[name] = warm.slots
+    assert asked == {
+        "y": (2, 1, 3, 0),
+        "z": (1, 3, 0, 2),  # it begins where the one before it ended
+        "x": (2, 1, 3, 0),
+    }
+
+
 def test_two_slots_share_what_is_cheapest_together(world_class):
     world = world_class(slots=4, spare=2)
     for number in range(4):

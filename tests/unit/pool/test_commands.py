@@ -47,10 +47,15 @@ def test_a_machine_says_what_it_is() -> None:
             "rack=r1",
             "--log-dir",
             "logs",
+            "--warm-limit",
+            "2",
         ]
     )
     assert (service.job, options.pool, options.machine) == ("spares", "spares", "m-1")
     assert (options.labels, options.log_dir) == ({"rack": "r1"}, Path("logs"))
+    assert options.warm_limit == 2
+    with pytest.raises(ConfigError, match="--warm-limit 0"):
+        parse(["--pool", "spares", "--jobs", "pool.yaml", "--warm-limit", "0"])
     with pytest.raises(ConfigError, match="KEY=VALUE"):
         parse(["--pool", "spares", "--jobs", "pool.yaml", "--label", "rack"])
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainmover import subjects
+from trainmover.errors import ConfigError
 from trainmover.runtime.service import ServiceOptions, add_common_options
 from trainmover_executor.agent.address import AUTO
 from trainmover_executor.agent.options import label
@@ -27,6 +28,8 @@ class PooledOptions:
         nats: Address of the bus.
         labels: Placement labels.
         log_dir: Folder for the output of ranks, with a folder for each job in it.
+        warm_limit: Most slots that this machine keeps processes for, whichever job it serves; None:
+            as the job's options say, or all.
     """
 
     pool: str
@@ -36,13 +39,14 @@ class PooledOptions:
     nats: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     log_dir: Path | None = None
+    warm_limit: int | None = None
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, PooledOptions]:
     """Options from a command line.
 
     Raises:
-        ConfigError: A label makes no sense.
+        ConfigError: A label or a number makes no sense.
         InvalidIdError: The machine's name cannot be part of a subject.
     """
     parser = argparse.ArgumentParser(
@@ -78,7 +82,16 @@ def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, PooledOpti
         metavar="FOLDER",
         help="one folder per job, and one file per rank in it; default: our own output",
     )
+    parser.add_argument(
+        "--warm-limit",
+        type=int,
+        metavar="N",
+        help="as a standby, keep processes for no more slots than that, whichever job is served; "
+        "where the job's options in FILE say another number, that one counts (default: all)",
+    )
     arguments = parser.parse_args(argv)
+    if arguments.warm_limit is not None and arguments.warm_limit < 1:
+        raise ConfigError(f"--warm-limit {arguments.warm_limit} must be at least 1")
     service = ServiceOptions.from_args("agent", arguments)
     return service, PooledOptions(
         pool=service.job,
@@ -88,4 +101,5 @@ def parse(argv: Sequence[str] | None = None) -> tuple[ServiceOptions, PooledOpti
         nats=service.nats,
         labels=dict(label(text) for text in arguments.label),
         log_dir=arguments.log_dir,
+        warm_limit=arguments.warm_limit,
     )

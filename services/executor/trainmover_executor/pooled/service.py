@@ -222,6 +222,8 @@ class PooledMachine:
         command += ["--lent-by", options.pool]
         for key, value in options.labels.items():
             command += ["--label", f"{key}={value}"]
+        if options.warm_limit is not None:  # first: what the job's own options say counts
+            command += ["--warm-limit", str(options.warm_limit)]
         if options.log_dir is not None:
             command += ["--log-dir", str(options.log_dir / job)]
         return [*command, *share.agent]

@@ -111,20 +111,32 @@ class Judge:
 
     def standby(self, host: Host, slot: int) -> Option:
         """A standby that started a process for ``slot``."""
-        name, weights = host.machine.name, WEIGHTS
-        since_s, age_s = self._now_s - _DAY_S, self._now_s - host.registered_s
-        troubles = sum(at_s > since_s for at_s in self._state.troubles.get(name, ()))
-        pace = pace_of(self._state, name, self._now_s) or 0.0
+        weights, age_s = WEIGHTS, self._now_s - host.registered_s
         terms = {
             "cold": weights.cold * (slot not in host.ready),
             "behind": weights.behind * self._is_behind(host, slot),
-            "leaving": weights.leaving * (name in self._leaving),
-            "trouble": weights.trouble * troubles,
-            "slow": weights.slow * min(math.ceil(pace / weights.slow_share), _MOST_TROUBLES),
+            **self._health(host.machine.name),
             "far": weights.far * self._distance(host, slot),
             "fresh": weights.fresh * sum(age_s < each for each in weights.ages_s),
         }
         return Option(host.member(slot), {term: cost for term, cost in terms.items() if cost})
+
+    def likeliest(self) -> tuple[int, ...]:
+        """All slots, those first whose machine has most against it: they need a standby first."""
+        members = self._membership.members
+        bad = [sum(self._health(member.machine).values()) for member in members]
+        return tuple(sorted(range(len(members)), key=lambda slot: -bad[slot]))
+
+    def _health(self, name: str) -> dict[str, int]:
+        """What speaks against a machine wherever it is."""
+        weights, since_s = WEIGHTS, self._now_s - _DAY_S
+        troubles = sum(at_s > since_s for at_s in self._state.troubles.get(name, ()))
+        pace = pace_of(self._state, name, self._now_s) or 0.0
+        return {
+            "leaving": weights.leaving * (name in self._leaving),
+            "trouble": weights.trouble * troubles,
+            "slow": weights.slow * min(math.ceil(pace / weights.slow_share), _MOST_TROUBLES),
+        }
 
     def _is_behind(self, host: Host, slot: int) -> bool:
         ranks = self._membership.layout.ranks_of(slot)

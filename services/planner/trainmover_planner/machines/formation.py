@@ -9,6 +9,7 @@ from trainmover.events.machine import MachineLost
 from trainmover.events.migration import JobFormed
 from trainmover.job.tables import Table
 from trainmover.job.topology import Layout, Member, Membership
+from trainmover_planner.machines.choice import Judge
 from trainmover_planner.machines.forgetting import forget_machines
 from trainmover_planner.state.inventory import Host, Incarnation
 from trainmover_planner.state.rings import named_ring
@@ -168,6 +169,7 @@ def start_members(transition: Transition) -> None:
 def warm_standbys(transition: Transition) -> None:
     """Make a standby of every machine that has no slot, and tell it who fills the slots.
 
+    It warms up for those slots first that are likeliest to need it by what is known now.
     A process that a standby starts later learns from the rank that fills the slot then.
     """
     state = transition.state
@@ -182,6 +184,7 @@ def warm_standbys(transition: Transition) -> None:
     memberships = state.current_memberships
     left: dict[str, None] = {}
     covered: int | None = None
+    likeliest: tuple[int, ...] = ()
     for host in state.inventory.sorted(state.cold):
         name = host.incarnation[0]
         if any(slot_of(one, host.incarnation) is not None for one in memberships):
@@ -193,7 +196,8 @@ def warm_standbys(transition: Transition) -> None:
             continue
         if covered is None:
             covered = _covered(state)
-        slots = _in_order(membership.layout.slots, after=covered if host.warm_limit else 0)
+            likeliest = Judge(state, membership, now_s=transition.now_s).likeliest()
+        slots = _in_order(likeliest, after=covered if host.warm_limit else 0)
         covered += host.warm_limit or 0
         _warm(transition, host.incarnation, membership, slots=slots)
     transition.set(cold=Table(left))
@@ -234,7 +238,7 @@ def _covered(state: State) -> int:
     return sum(host.warm_limit or 0 for host in hosts if host and usable(host, dead=state.deaths))
 
 
-def _in_order(slots: int, *, after: int) -> tuple[int, ...]:
+def _in_order(slots: tuple[int, ...], *, after: int) -> tuple[int, ...]:
     """The order to warm up in: a standby that keeps few slots begins where the others ended."""
-    first = after % slots
-    return (*range(first, slots), *range(first))
+    first = after % len(slots)
+    return (*slots[first:], *slots[:first])
