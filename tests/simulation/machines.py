@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 from tests.simulation.fabric import Fabric
 from tests.simulation.ranks import SimRank
@@ -27,10 +28,22 @@ class SimMachine:
         fabric: Its links.
         name: Its name.
         nnodes: (slots, slots plus standbys), as its launcher was told.
+        pool: The pool that it is from, if it is.
+        exited: Called with the exit code when its agent has ended by itself.
     """
 
-    def __init__(self, scene: Scene, fabric: Fabric, name: str, *, nnodes: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        fabric: Fabric,
+        name: str,
+        *,
+        nnodes: tuple[int, int],
+        pool: str = "",
+        exited: Callable[[int], object] = lambda _: None,
+    ) -> None:
         self.scene, self.fabric, self.name = scene, fabric, name
+        self.pool, self.exited = pool, exited
         self._nnodes = nnodes
         self._boots = itertools.count()
         self._ports = itertools.count(1)
@@ -54,7 +67,8 @@ class SimMachine:
         self._outbox = SimOutbox(self.agent, self.scene.bus, self.name)
         low, high = self._nnodes
         me = Identity(
-            job="sim",
+            job=self.scene.job,
+            pool=self.pool,
             machine=self.name,
             nnodes_min=low,
             nnodes_max=high,
@@ -105,6 +119,11 @@ class SimMachine:
     def frozen(self) -> bool:
         """Whether it was stopped."""
         return self.agent.frozen
+
+    @property
+    def generation(self) -> int:
+        """The incarnation that its agent is in."""
+        return self._state.generation
 
     @property
     def active(self) -> list[SimRank]:
@@ -172,9 +191,13 @@ class SimMachine:
                 self.scene.sim.note(self.name, "exits with %d", code)
                 self.exit_code = code
                 self.scene.checks.calm = False  # its last facts may be lost with it
-                self.agent.after(2.0, self.agent.die)
+                self.agent.after(2.0, self._gone, code)
             case _:
                 pass
+
+    def _gone(self, code: int) -> None:
+        self.agent.die()
+        self.exited(code)
 
     @staticmethod
     def _signal(rank: SimRank, number: int) -> None:

@@ -2,7 +2,8 @@
 
 A job of this world does what matters to a pool: machines register and warm up, a lost machine's
 slot waits for one, an open plan promises one standby, and a standby is let go only if no plan
-counts on it. That the real planner does so is shown by its own tests.
+counts on it. ``pool_jobs`` has the real planner, agents and detector in its place, at a tenth of
+the pace.
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ class Agent:
     serial: int
     alive: bool = True
     ended: Callable[[int], None] = lambda _: None
+    died: Callable[[], object] = lambda: None
+
+    def die(self) -> None:
+        if self.alive:
+            self.alive = False
+            self.died()
 
     def end(self, code: int) -> None:
         if self.alive:
@@ -98,6 +105,16 @@ class Job:
         else:
             self.gone.add(agent.machine)
         self.plan()
+
+    def ask_release(self, machine: str, answer: Callable[[str], object]) -> None:
+        """``answer`` gets why not, or nothing where it is let go."""
+        answer(self.release(machine))
+
+    def ask_status(
+        self, machines: Iterable[str], answer: Callable[[StandbysStatus], object]
+    ) -> None:
+        if self.up:
+            answer(self.status(machines))
 
     def release(self, machine: str) -> str:
         if any(agent is not None and agent.machine == machine for agent in self.slots):
@@ -189,7 +206,7 @@ class PoolMachine:
     def kill(self) -> None:
         self.process.die()
         if self.agent is not None:
-            self.agent.alive = False
+            self.agent.die()
 
 
 class Leader:
@@ -233,9 +250,10 @@ class Leader:
         sim, asked_s, job = self.world.sim, self.world.sim.now_s, self.world.jobs[name]
 
         def reach() -> None:
-            if job.up:
-                status = job.status(list(self.state.machines))
-                self.process.after(self.world.latency_s(), answer, status)
+            job.ask_status(list(self.state.machines), told)
+
+        def told(status: StandbysStatus) -> None:
+            self.process.after(self.world.latency_s(), answer, status)
 
         def answer(status: StandbysStatus) -> None:
             self.step(pool.JobSeen(name, status, sim.now_s - asked_s))
@@ -247,8 +265,7 @@ class Leader:
         self.state, commands = core.step(self.state, event, self.world.sim.now_s)
         for command in commands:
             self.world.before(self, command)
-            if self.process.alive:
-                self.carry_out(command)
+            self.process.call(self.carry_out, command)  # who is frozen says it late
         self.world.check()
 
     def carry_out(self, command: pool.Command) -> None:
@@ -262,15 +279,17 @@ class Leader:
                 order = Assign(
                     term=self.term, job=command.job, run=command.run, offer=command.offer
                 )
-                sim.after(self.world.order_s(), bus.enqueue, name, order)
+                self.world.assign(self, command, order)
             case pool.Recalling(machine=name, job=job):
                 self.world.recalled[job] += 1
                 sim.after(self.world.latency_s(), self.recall, name, job)
 
     def recall(self, machine: str, job: str) -> None:
-        refusal = self.world.jobs[job].release(machine)
-        answer = pool.Released(machine, job, refusal)
-        self.process.after(self.world.latency_s(), self.step, answer)
+        def answer(refusal: str) -> None:
+            told = pool.Released(machine, job, refusal)
+            self.process.after(self.world.latency_s(), self.step, told)
+
+        self.world.jobs[job].ask_release(machine, answer)
 
 
 class World:
@@ -299,12 +318,8 @@ class World:
         self.bus.stored.append(lambda fact: self.stored_s.update({fact.id: self.sim.now_s}))
         shares = {name: given for name, (given, _) in jobs.items()}
         self.sharing = Sharing(jobs=shares, settle_s=settle_s)
-        self.jobs = {name: Job(self, name, [None] * slots) for name, (_, slots) in jobs.items()}
         self._serial = 0
-        for job in self.jobs.values():
-            job.slots = [
-                Agent(f"{job.name}-{n}", job.name, self.serial()) for n in range(len(job.slots))
-            ]
+        self.jobs = {name: self.make_job(name, slots) for name, (_, slots) in jobs.items()}
         self.assigned: Counter[str] = Counter()
         self.recalled: Counter[str] = Counter()
         self.wrong: list[str] = []
@@ -315,6 +330,17 @@ class World:
         for number in range(machines):
             self.machines[f"m-{number}"] = PoolMachine(self, f"m-{number}")
         self.take_over()
+
+    def make_job(self, name: str, slots: int) -> Job:
+        agents: list[Agent | None] = [
+            Agent(f"{name}-{n}", name, self.serial()) for n in range(slots)
+        ]
+        return Job(self, name, agents)
+
+    def assign(self, leader: Leader, command: pool.Assigning, order: Command) -> None:
+        """A leader's order goes out."""
+        del leader
+        self.sim.after(self.order_s(), self.bus.enqueue, command.machine, order)
 
     # -- who leads -----------------------------------------------------------------------------
 

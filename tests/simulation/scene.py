@@ -17,6 +17,7 @@ class Scene:
     """One job in virtual time.
 
     Attributes:
+        job: Name of the job.
         step_s: How long a step computes, seconds.
         max_steps: Length of the program.
         hear: Who takes telemetry: (machine, generation, epoch).
@@ -27,6 +28,7 @@ class Scene:
     sim: Simulation
     bus: SimBus
     checks: Checks
+    job: str = "sim"
     step_s: float = 0.3
     max_steps: int = 1_000_000
     hear: list[Callable[[str, int, int], None]] = field(default_factory=list)

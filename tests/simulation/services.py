@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Final
 
 import numpy as np
@@ -51,9 +51,10 @@ class SimPlanner:
         self.scene, self.policy = scene, policy
         self.process = SimProcess(scene.sim)
         self.process.die()
-        self.state: State = core.initial("sim", policy)
+        self.state: State = core.initial(scene.job, policy)
         self.ready = False
         self.replies: list[Frozen] = []
+        self._askers: dict[str, Callable[[Frozen], object]] = {}
         self._starts = itertools.count()
         self._asked = itertools.count()
 
@@ -77,7 +78,7 @@ class SimPlanner:
         if "planner" in bus.cut:
             process.after(0.5, self._catch_up, process)
             return
-        state = core.initial("sim", self.policy)
+        state = core.initial(self.scene.job, self.policy)
         for stored in bus.kept():
             state = core.fold(state, _fact(stored), stored.at_s)
         self.state = state
@@ -94,14 +95,21 @@ class SimPlanner:
         if stored.source != SOURCE:
             self._step(_fact(stored))
 
-    def ask(self, verb: str, request: Frozen) -> None:
-        """An operator's request, which may get lost."""
-        self.scene.bus.core("operator", self.process, "planner", self._asked_for, verb, request)
+    def ask(
+        self, verb: str, request: Frozen, answer: Callable[[Frozen], object] | None = None
+    ) -> None:
+        """Somebody's request, which may get lost; ``answer`` gets the reply."""
+        call = (self._asked_for, verb, request, answer)
+        self.scene.bus.core("operator", self.process, "planner", *call)
 
-    def _asked_for(self, verb: str, request: Frozen) -> None:
+    def _asked_for(
+        self, verb: str, request: Frozen, answer: Callable[[Frozen], object] | None
+    ) -> None:
         if self.ready:
             number = f"r-{next(self._asked)}"
             self.scene.sim.note("operator", "asks %s %s", verb, request)
+            if answer is not None:
+                self._askers[number] = answer
             self._step(Request(number, verb, request.model_dump_json().encode()))
 
     def _tick(self, stepped_s: float) -> None:
@@ -141,8 +149,10 @@ class SimPlanner:
                     self._publish(command)
                 case SendCommand() if gate is not None:
                     self._facts.put(gate.open)
-                case Reply(body=body):
+                case Reply(request=number, body=body):
                     self.replies.append(body)
+                    if (answer := self._askers.pop(number, None)) is not None:
+                        answer(body)
                     self.scene.sim.note("planner", "answers %s", body)
                 case _:
                     pass
@@ -282,7 +292,7 @@ class SimDetector:
             self._say(self._core.on_fact(stored.payload, self.scene.sim.now_s))
 
     def _telemetry(self, machine: str, generation: int, epoch: int) -> None:
-        batch = Batch("sim", machine, generation, epoch, _EMPTY)
+        batch = Batch(self.scene.job, machine, generation, epoch, _EMPTY)
         self.scene.bus.core(machine, self.process, "detector", self._take, batch)
 
     def _take(self, batch: Batch) -> None:

@@ -66,6 +66,8 @@ class World:
         step_s: Length of a step in seconds; by chance when omitted.
         fair: A bus without mishaps, and a program that does not end.
         policy: What is declared about moves, besides deadlines.
+        sim: The time it lives in; its own when omitted.
+        job: Its name.
     """
 
     def __init__(
@@ -78,8 +80,10 @@ class World:
         step_s: float | None = None,
         fair: bool = False,
         policy: Policy | None = None,
+        sim: Simulation | None = None,
+        job: str = "sim",
     ) -> None:
-        sim = self.sim = Simulation(seed, tracing=tracing)
+        sim = self.sim = sim or Simulation(seed, tracing=tracing)
         rough = sim.random.choice([0, 0, 1, 2])
         weather = Weather(
             slow=0.02 + 0.05 * rough, slow_s=0.2 + 0.4 * rough, lost=0.02 + 0.03 * rough
@@ -92,6 +96,7 @@ class World:
             sim,
             bus,
             self.checks,
+            job=job,
             step_s=step_s or sim.random.choice([0.1, 0.2, 0.4]),
             max_steps=10**6 if fair else sim.random.choice([10**6, 10**6, 10**6, 60]),
             unreachable=self._unreachable,
@@ -110,7 +115,7 @@ class World:
         self.planner.start()
         self.detector.start()
         self.slots = slots or sim.random.choice([2, 3, 3, 4])
-        spare = spare or sim.random.choice([1, 1, 2, 3])
+        spare = sim.random.choice([1, 1, 2, 3]) if spare is None else spare
         self.machines: dict[str, SimMachine] = {}
         for _ in range(self.slots + spare):
             self.add_machine(spare=spare)

@@ -93,6 +93,18 @@ def _assigned(transition: Transition, fact: machine.PoolMachineAssigned) -> None
     transition.note(lending=lending)
     if offer is not None:
         _registered(transition, offer)
+    elif not lending.holds(fact.machine, state.job):
+        _lent_elsewhere(transition, fact.machine)
+
+
+def _lent_elsewhere(transition: Transition, name: str) -> None:
+    """Its pool knows that it is not here: whoever counts on it as a standby is not told yet."""
+    state = transition.state
+    host = state.inventory.get(name)
+    if host is None or not host.lent or host.incarnation in state.inventory.refused:
+        return
+    if all(slot_of(one, host.incarnation) is None for one in state.current_memberships):
+        transition.set(inventory=state.inventory.refuse(host.incarnation))
 
 
 def _registered(transition: Transition, fact: machine.MachineRegistered) -> None:

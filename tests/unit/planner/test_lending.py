@@ -46,6 +46,31 @@ def test_who_was_assigned_elsewhere_is_not_taken(world: World) -> None:
     assert not known(world, "s-1")
 
 
+def test_who_is_assigned_elsewhere_is_a_standby_no_more(world: World) -> None:
+    """Its process started over, and this planner was not told of it yet."""
+    world.lend("s-0")
+    assert world.ask("standbys", machines=("s-0",))["standbys"] == 1
+    world.assigned("s-0", "other")
+    told = world.ask("standbys", machines=("s-0",))
+    assert (told["standbys"], told["machines"]) == (0, {"s-0": "gone"})
+    world.restart()
+    assert world.ask("standbys")["standbys"] == 0
+    world.assigned("s-0")
+    world.register("s-0", 1, pool="spares")
+    assert world.ask("standbys")["standbys"] == 1
+
+
+def test_who_has_a_slot_keeps_it_whatever_the_pool_says(world: World) -> None:
+    world.lend("s-0")
+    world.failed("w-1")
+    world.broken(["w-0", "w-2", "w-3"])
+    plan = world.last_plan()
+    world.finish(plan)
+    world.assigned("s-0", "other")
+    assert world.membership.slot_of_machine("s-0") == 1
+    assert world.ask("standbys", machines=("s-0",))["machines"] == {"s-0": "slot"}
+
+
 def test_it_comes_again_without_being_assigned_again(world: World) -> None:
     """A machine whose processes ended, or that handed its slot over, registers anew by itself."""
     world.lend("s-0")

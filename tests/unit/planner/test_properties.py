@@ -85,9 +85,12 @@ def check(world):
         if not isinstance(item, SendCommand):
             continue
         # The bus keeps the first command of an id: a second one must mean the same.
-        # (Reasons are for people, and a standby may hear of a later membership.)
-        vague = {"reason", "membership"} if item.command.verb == "warm" else {"reason"}
-        meaning = item.command.model_dump(exclude=vague)
+        # (Reasons are for people, and a standby may hear of a later membership. It warms up in the
+        # order that it heard first: another one may seem better to a planner that starts over.)
+        warm = item.command.verb == "warm"
+        meaning = item.command.model_dump(exclude={"reason", "membership"} if warm else {"reason"})
+        if warm:
+            meaning["slots"] = sorted(meaning["slots"])
         assert commands.setdefault((item.machine, item.id), meaning) == meaning
         if isinstance(item.command, Prepare | Recover):
             after = item.command.plan.membership
