@@ -164,6 +164,33 @@ async def test_it_is_read_when_the_first_facts_are_gone(secured: Secured) -> Non
     assert (fact.machine, fact.offer) == ("spare-1", 2)
 
 
+async def copies(admin: NatsBus) -> int:
+    streams = ("TM_ASSIGNMENTS", "TM_MACHINES")
+    infos = [await admin.client.jetstream().stream_info(stream) for stream in streams]
+    return sum(info.state.messages for info in infos)
+
+
+async def test_an_assignment_of_months_ago_still_counts(secured: Secured) -> None:
+    """A planner that starts over must take the machine that has held a slot since."""
+    assigned = PoolMachineAssigned(machine="spare-0", job="bert", reason="r", term=1)
+    offer = lent(MachineLent, "spare-0", pool=POOL)
+    async with (
+        secured.bus("admin") as admin,
+        secured.bus("pool-spares") as leader,
+        secured.bus("machine-spare-0") as machine,
+        secured.bus("planner") as planner,
+        asyncio.timeout(30),
+    ):
+        context, before = admin.client.jetstream(), await copies(admin)
+        await say(leader, assigned, job="bert", by="/pool")
+        await say(machine, offer, job="bert", by="/machine/spare-0")
+        while await copies(admin) < before + 2:  # noqa: ASYNC110 - the server tells nobody
+            await asyncio.sleep(0.05)
+        await context.purge_stream("TM_EVENTS")
+        found = [event.payload for event in await history(planner, "bert")]
+    assert [one for one in found if one in (assigned, offer)][-2:] == [assigned, offer]
+
+
 async def test_the_leaders_key_asks_for_machines_and_for_nothing_else(secured: Secured) -> None:
     planner = Planner()
     async with secured.bus("planner") as planners, secured.bus("pool-spares") as leader:

@@ -79,7 +79,7 @@ KEPT: Final = (
         names=frozenset({"pool.assigned"}),
         # A machine may serve a job for months, while others come and go.
         each=4096,
-        max_bytes=64 * 1024**2,
+        max_bytes=32 * 1024**2,
     ),
     Kept(
         stream="TM_RANKS",
