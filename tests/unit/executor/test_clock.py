@@ -346,6 +346,18 @@ async def test_operations_are_counted_where_the_detector_wants_it_and_sent_again
     assert said == [sent, (0, [(0, 2)], 1), sent, sent]
 
 
+async def test_the_first_step_with_a_nan_is_in_the_batches_after_it_as_well() -> None:
+    machine = Machine()
+    said = []
+    for step, loss in enumerate((0.5, float("nan"), float("nan"))):
+        machine.clock.committed(step=step, flags=Flag.LOSS, loss=loss, checksum=0, **NUMBERS)
+        machine.relay.look()
+        (batch,) = machine.relay.take()
+        said.append(batch.more.steps["step"].tolist())
+    (after,) = machine.relay.take()
+    assert [*said, after.more.steps["step"].tolist()] == [[0], [1], [1, 2], [1]]
+
+
 async def test_what_was_too_much_for_a_message_is_counted_whole() -> None:
     machine = Machine()
     lost = {}

@@ -63,7 +63,7 @@ class _Step:
     sums: dict[int, int] = field(default_factory=dict)
 
     def sort_out(self) -> None:
-        """Everybody was heard: look at what matters of it."""
+        """No more is waited for: look at what matters of it."""
         records = np.concatenate(self.parts)
         _, first = np.unique(records["rank"], return_index=True)  # a batch may come twice
         if len(first) < len(records):
@@ -132,6 +132,7 @@ class NumericDetector:
             step.sort_out()
             if step.ranks < membership.layout.world_size:
                 continue
+            findings += self._judge_partial(number, membership)
             del self._steps[number]
             self._done = max(self._done, number)
             findings += self._judge(number, step, membership)
@@ -170,6 +171,21 @@ class NumericDetector:
             step.parts.append(mine)
             step.count += len(mine)
 
+    def _judge_partial(self, before: int, membership: Membership) -> list[Finding]:
+        """Steps before a whole one, of which not every rank was heard: a batch was lost.
+
+        Each rank says its steps in order, so the rest of them will not come. A NaN in them counts:
+        in the step after, it is everywhere. What they do not say proves nothing.
+        """
+        findings = []
+        for number in sorted(each for each in self._steps if each < before):
+            step = self._steps.pop(number)
+            step.sort_out()
+            if step.bad and not self._poisoned:
+                self._poisoned = True
+                findings.append(self._not_finite(number, step, membership))
+        return findings
+
     def _judge(self, number: int, step: _Step, membership: Membership) -> list[Finding]:
         findings = []
         if step.bad and not self._poisoned:
@@ -186,16 +202,19 @@ class NumericDetector:
         few = len(bad) <= max(1, step.ranks // 4)
         machines = {membership.machine_of(rank) for rank in bad} if few else set()
         machine = next(iter(machines)) if len(machines) == 1 else None
+        unheard = membership.layout.world_size - step.ranks
         return Finding(
             kind="numeric",
             machine=machine,
             rank=bad[0] if machine is not None and len(bad) == 1 else None,
             confidence=0.9 if machine is not None else 0.7,
             summary=f"NaN or Inf first shows in step {number} at "
-            + (f"rank {', '.join(map(str, bad))} only" if few else f"{len(bad)} ranks at once"),
+            + (f"rank {', '.join(map(str, bad))} only" if few else f"{len(bad)} ranks at once")
+            + (f"; {unheard} ranks were not heard in that step" if unheard else ""),
             evidence={
                 "what": "not_finite",
                 "step": number,
+                "ranks_not_heard": unheard,
                 "ranks": bad[:64],
                 "samples": {str(rank): count for rank, count in list(step.bad.items())[:16]},
             },

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainmover.telemetry.records import LINK, Batch, Sections, encode_batch
+from trainmover.telemetry.repeats import FirstWildSteps
 from trainmover.telemetry.stages import MachineStages
 from trainmover.tracing.observe import get_logger
 from trainmover_executor.clock.memory import ClockMemory
@@ -90,6 +91,7 @@ class TelemetryRelay:
         self._batches = 0
         self._stands_still = False
         self._stages = MachineStages()
+        self._first_wild = FirstWildSteps()
 
     def place(self, stages: Iterable[str]) -> None:
         """Run these stages of the analysis here from the next batch on."""
@@ -165,6 +167,7 @@ class TelemetryRelay:
         for at, parts in sorted(pieces.items()):
             late = [self._signs_of_life(at), *latest.values()] if at == newest else []
             joined = Sections.join([*parts, *late])
+            joined = replace(joined, steps=self._first_wild.apply(joined.steps, epoch=at))
             whole = Batch(
                 job=self._job,
                 machine=self._machine,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +13,15 @@ from trainmover.events.machine import LinkLost, WorkerExited
 from trainmover.job.topology import Frozen, Membership
 from trainmover.telemetry.records import STEP, Flag
 from trainmover.testing.simulated_jobs.injections import Injection
-from trainmover.testing.simulated_jobs.physics import Load, Timeline
+from trainmover.testing.simulated_jobs.physics import Floats, Load, Timeline
 from trainmover.testing.simulated_jobs.shape import Shape
 
 __all__ = ["facts_of_crash", "step_rows"]
+
+_SAMPLES: Final = 4 * 32
+"""What a rank looks at before it reduces: 32 elements of each of four buckets."""
+_IN_BACKWARD: Final = 2.0
+"""Factor of a NaN that is born in the backward pass: that step's loss is still a number."""
 
 
 def step_rows(
@@ -27,7 +33,7 @@ def step_rows(
     step: int,
     took_s: float,
     seed: int,
-    rng: np.random.Generator,
+    loss_noise: Floats,
 ) -> npt.NDArray[np.void]:
     """One row for each rank about a complete step, dtype ``STEP``."""
     world = shape.world
@@ -44,7 +50,7 @@ def step_rows(
     rows["flags"] = flags
     rows["ops"] = np.bincount(line.rank, minlength=world)
     rows["signature"] = [1 + shape.stage_of(rank) for rank in range(world)]
-    rows["loss"] = 4.0 / (1 + 0.01 * step) + rng.normal(0, 0.02, world)
+    rows["loss"] = 4.0 / (1 + 0.01 * step) + loss_noise
     rows["checksum"] = hash((seed, step)) & 0xFFFF_FFFF
     for one in injections:
         if not one.strikes(step):
@@ -53,10 +59,10 @@ def step_rows(
         if one.kind == "host":
             worked[ranks] /= one.factor  # time passed, work did not
         elif one.kind == "nan":
-            rows["loss"] = np.where(
-                np.isin(rows["rank"], ranks) | (step > one.step), np.nan, rows["loss"]
-            )
-            rows["nonfinite"] = np.where(np.isnan(rows["loss"]), 64, 0)
+            wrong = np.isin(rows["rank"], ranks) | (step > one.step)
+            rows["nonfinite"] = np.where(wrong, _SAMPLES, 0)
+            if step > one.step or one.factor < _IN_BACKWARD:
+                rows["loss"] = np.where(wrong, np.nan, rows["loss"])
         elif one.kind == "corruption" and (step - one.step) % 4 == 0:
             rows["checksum"][ranks] += np.uint64(1)
     rows["cpu_ns"] = (worked * 1.02 * 1e9).astype(np.int64)

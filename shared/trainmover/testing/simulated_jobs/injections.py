@@ -83,7 +83,8 @@ class Injection:
         kind: What.
         step: From which step on.
         ranks: Whom it strikes.
-        factor: How many times as long something takes.
+        factor: How many times as long something takes; of ``nan``: 2 or more where it is born in
+            the backward pass, so that the loss of that step is still a number.
         link: The connection it strikes.
         last: The last step that it touches.
     """

@@ -14,10 +14,11 @@ from trainmover.events.executor import JobLayoutKnown, Span
 from trainmover.events.machine import MachineNoticed
 from trainmover.job.topology import Frozen, Membership
 from trainmover.telemetry.records import HEAD, PULSE, RECORD, STEP, Phase, Sections, span_of
+from trainmover.telemetry.repeats import FirstWildSteps
 from trainmover.testing.simulated_jobs.accounts import facts_of_crash, step_rows
 from trainmover.testing.simulated_jobs.injections import Healthy, Injection, Kind, Truth
 from trainmover.testing.simulated_jobs.network import Network
-from trainmover.testing.simulated_jobs.physics import NEVER, Load, Timeline, play
+from trainmover.testing.simulated_jobs.physics import NEVER, Floats, Load, Timeline, play
 from trainmover.testing.simulated_jobs.shape import Shape
 from trainmover.testing.simulated_jobs.work import Work
 
@@ -80,9 +81,7 @@ class SimulatedJob:
         self.membership = self.shape.membership()
         self.period_s = 0.5 if self.step_s < 2 else 1.0
         self._offsets = self.rng.uniform(0, 1e6, world)  # clocks have nothing in common
-        self._work = Work(
-            self.shape, self.healthy, step_s=self.step_s, network=self.network, rng=self.rng
-        )
+        self._work = self._make_work()
         self._network = Network(self.shape, rng=self.rng)
         self._now = self._told_s = self._linked_s = 0.0
         self._step = 0
@@ -95,6 +94,26 @@ class SimulatedJob:
         self._silent: set[str] = set()
         self._frozen: dict[int, float] = {}
         self._replaced: list[str] = []
+        slots = range(self.shape.slots)
+        self._first_wild = [FirstWildSteps() for _ in slots]  # of each machine's agent
+
+    # -- noise -----------------------------------------------------------------------------------
+
+    def _make_work(self) -> Work:
+        return Work(
+            self.shape, self.healthy, step_s=self.step_s, network=self.network, rng=self.rng
+        )
+
+    def _loss_noise(self) -> Floats:
+        """How far the ranks' losses of a step are from what they have in common."""
+        return self.rng.normal(0, 0.02, self.shape.world)
+
+    def _arrives(self, machine: str) -> bool:
+        """Whether the next batch of a machine does."""
+        del machine
+        # A machine that sends once a second here sends twice as often in truth.
+        lost = self.healthy.lost if self.period_s < 1 else self.healthy.lost**2
+        return lost <= 0 or self.rng.random() >= lost
 
     # -- frames ----------------------------------------------------------------------------------
 
@@ -197,7 +216,7 @@ class SimulatedJob:
                 step=self._step,
                 took_s=line.over_s - self._now,
                 seed=self.seed,
-                rng=self.rng,
+                loss_noise=self._loss_noise(),
             )
         )
         self._network.carry(self._step, self.injections, network_s=load.network_s)
@@ -239,18 +258,13 @@ class SimulatedJob:
         whole = Sections(
             records=complete, open=opened, steps=steps, links=links, pulses=pulses, heads=heads
         )
-        windows = [window for window in self._split(whole, now) if self._arrives()]
+        windows = [window for window in self._split(whole, now) if self._arrives(window.machine)]
         windows += [window for window in windows if self.rng.random() < self.healthy.repeated]
         self._pending.clear()
         self._steps.clear()
         facts, self._facts = tuple(self._facts), []
         fresh, self._fresh = self._fresh, None
         return Frame(now, self._step, tuple(windows), facts, fresh)
-
-    def _arrives(self) -> bool:
-        # A machine that sends once a second here sends twice as often in truth.
-        lost = self.healthy.lost if self.period_s < 1 else self.healthy.lost**2
-        return lost <= 0 or self.rng.random() >= lost
 
     def _split(self, whole: Sections, now: float) -> Iterator[CollectiveWindow]:
         names = ("records", "open", "steps", "links", "pulses", "heads")
@@ -264,6 +278,8 @@ class SimulatedJob:
             if member.machine in self._silent:
                 continue
             parts = {name: whole.named(name)[slot[name] == index] for name in names}
+            wild = self._first_wild[index]
+            parts["steps"] = wild.apply(parts["steps"], epoch=self.membership.epoch)
             if frozen:
                 for name in ("records", "open", "steps", "links", "heads"):
                     mine = parts[name]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from trainmover.telemetry.records import OPS
 from trainmover.testing.simulated_jobs.shape import Shape
 
-__all__ = ["Load", "Timeline", "play"]
+__all__ = ["NEVER", "Floats", "Load", "Timeline", "play"]
 
 Floats = npt.NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from trainmover.testing.simulated_jobs.injections import Healthy, Injection
 from trainmover.testing.simulated_jobs.physics import NEVER, Load
 from trainmover.testing.simulated_jobs.shape import Shape
 
-__all__ = ["Work"]
+__all__ = ["Work", "is_due"]
 
 
 class Work:
@@ -64,11 +64,11 @@ class Work:
             compute *= self._stages  # later stages have more to do, by design
         compute = np.where(rng.random(world) < healthy.spikes, compute * rng.uniform(2, 4), compute)
         outside = np.full(world, 0.02 * own)
-        if _due(step + 1, healthy.pauses_every):
+        if is_due(step + 1, healthy.pauses_every):
             compute[rng.integers(world)] += healthy.pause_steps * self._step_s
-        if _due(step, healthy.checkpoint_every):
+        if is_due(step, healthy.checkpoint_every):
             outside[0] += healthy.checkpoint_s
-        if _due(step, healthy.evaluate_every):
+        if is_due(step, healthy.evaluate_every):
             outside += healthy.evaluate_s
         if step in {at + more for at in healthy.epochs_at for more in range(3)}:
             compute *= rng.uniform(1, 1.5, world)  # a joiner warms up, everybody a little
@@ -105,5 +105,6 @@ class Work:
                 return load
 
 
-def _due(step: int, every: int) -> bool:
+def is_due(step: int, every: int) -> bool:
+    """Whether what happens every so many steps (0: never) happens in this one."""
     return every > 0 and step > 0 and step % every == 0
