@@ -77,13 +77,16 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
     assert str(path.name) in text.replace("\n", "")
 
 
+@pytest.mark.parametrize("noise", ["plain", "rough"])
 @pytest.mark.parametrize(
     ("trouble", "kind"), [("compute_2x", "straggler"), ("hang_frozen", "hang"), ("nan", "numeric")]
 )
-def test_a_simulated_trouble_is_recorded_and_found(trouble: str, kind: str, tmp_path: Path) -> None:
+def test_a_simulated_trouble_is_recorded_and_found(
+    trouble: str, kind: str, noise: str, tmp_path: Path
+) -> None:
     path = tmp_path / "simulated.tmrec.gz"
     asked = ["detector", "synthesize", str(path), "--trouble", trouble, "--seed", "2", "-o", "json"]
-    done = CliRunner().invoke(app, asked)
+    done = CliRunner().invoke(app, [*asked, "--noise", noise])
     assert done.exit_code == 0, done.output
     (truth,) = json.loads(done.stdout)["truths"]
     assert truth["kind"] == kind

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from trainmover.errors import ConfigError
+from trainmover.testing.rough_jobs import healthy_rough_job, troubled_rough_job
 from trainmover.testing.simulated_jobs import CLASSES, healthy_job, record_job, troubled_job
 from trainmover_console.cli import output
 from trainmover_console.cli.connect import OutputOption, execute
@@ -20,6 +22,19 @@ _NOTHING: Final = "nothing"
 _HEALTHY_S: Final = 120.0
 
 
+class Noise(StrEnum):
+    """What is only noise in a simulated job."""
+
+    PLAIN = "plain"
+    ROUGH = "rough"
+
+
+_MAKERS: Final = {
+    Noise.PLAIN: (troubled_job, healthy_job),
+    Noise.ROUGH: (troubled_rough_job, healthy_rough_job),
+}
+
+
 def synthesize(
     file: Annotated[Path, typer.Argument(help="Where to write the recording (.tmrec.gz).")],
     *,
@@ -27,6 +42,12 @@ def synthesize(
         str, typer.Option(help=f"What goes wrong: {', '.join(CLASSES)}; or {_NOTHING}.")
     ] = "compute_20",
     seed: Annotated[int, typer.Option(help="The same one makes the same job.", min=0)] = 0,
+    noise: Annotated[
+        Noise,
+        typer.Option(
+            help="plain; or rough: heavy tails, drift, checkpoints, evaluations, batches lost."
+        ),
+    ] = Noise.PLAIN,
     format: OutputOption = output.Format.TABLE,  # noqa: A002
 ) -> None:
     """Make a recording of a simulated job with a known trouble, for `trainmover detector replay`.
@@ -37,7 +58,7 @@ def synthesize(
     """
 
     async def main() -> ExitCode:
-        data = _synthesized(file, trouble, seed)
+        data = _synthesized(file, trouble, seed, noise)
         output.emit(data, format=format, render=lambda: _words(data))
         output.note(f"judge detectors by it: trainmover detector replay {file}")
         return ExitCode.OK
@@ -45,12 +66,13 @@ def synthesize(
     raise typer.Exit(execute(main))
 
 
-def _synthesized(file: Path, trouble: str, seed: int) -> dict[str, Any]:
+def _synthesized(file: Path, trouble: str, seed: int, noise: Noise) -> dict[str, Any]:
+    troubled, healthy = _MAKERS[noise]
     if trouble == _NOTHING:
-        job = healthy_job(seed)
+        job = healthy(seed)
         steps = max(20, int(_HEALTHY_S / job.step_s))
     elif trouble in CLASSES:
-        job, steps = troubled_job(trouble, seed)
+        job, steps = troubled(trouble, seed)
     else:
         raise ConfigError(f"there is no trouble {trouble!r}; there are {', '.join(CLASSES)}.")
     output.note(
@@ -64,6 +86,7 @@ def _synthesized(file: Path, trouble: str, seed: int) -> dict[str, Any]:
     return {
         "recording": str(file),
         "trouble": trouble,
+        "noise": noise.value,
         "seed": seed,
         "machines": job.shape.slots,
         "ranks": job.shape.world,
