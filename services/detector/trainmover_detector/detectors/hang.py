@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
 from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 
@@ -23,6 +22,7 @@ from trainmover.events.executor import StepBroken, WorkerFinished
 from trainmover.events.machine import LinkLost, WorkerExited
 from trainmover.job.topology import Membership
 from trainmover.telemetry.records import HEAD, LINK, PULSE, RECORD, Phase
+from trainmover_detector.measures.baselines import Pace
 from trainmover_detector.measures.inbox import FEW_RANKS
 from trainmover_detector.measures.mismatch import find_mismatch
 from trainmover_detector.measures.waits import Standstill, Waits, find_waits, lost_on_the_way
@@ -31,8 +31,12 @@ __all__ = ["HangConfig", "HangDetector"]
 
 _ELSEWHERE: Final = frozenset({Phase.OUTSIDE, Phase.LOADER})
 _STOPPED: Final = {ord("T"): "stopped", ord("t"): "stopped", ord("D"): "waiting for a disk"}
-_HISTORY: Final = 128
 _LEAST_STEPS: Final = 3
+_HEARD_S: Final = 1.5
+"""By then every machine has said how long a step took."""
+_MOST_HEARD: Final = 4096
+_BATCHES_S: Final = 0.5
+"""Between two batches of a machine: news is so old at most."""
 _REPEAT_S: Final = 1.0
 _LOOK_RANKS: Final = 12_288
 """Jobs up to so many ranks may be looked at closely with each tick."""
@@ -50,7 +54,7 @@ class HangConfig(DetectorConfig):
     Attributes:
         least_s: A job that makes steps is never called hung before this, in seconds.
         steps: Nor before so many of its own steps (their 90th percentile) have passed.
-        longest: Nor before so many times its longest step of late.
+        longest: Nor before so many times its longest step in the last 2,000 or so.
         longest_alive: The same where the process that is waited for lives and may be busy.
         young_steps: A job, or an epoch, with fewer steps than that behind it ...
         young: ... has this many times the patience.
@@ -66,7 +70,7 @@ class HangConfig(DetectorConfig):
     least_s: float = Field(default=1.2, gt=0)
     steps: float = Field(default=2.2, gt=1)
     longest: float = Field(default=1.4, ge=1)
-    longest_alive: float = Field(default=2.0, ge=1)
+    longest_alive: float = Field(default=1.5, ge=1)
     young_steps: int = Field(default=24, ge=0)
     young: float = Field(default=3.0, ge=1)
     silent_s: float = Field(default=1.0, gt=0)
@@ -95,7 +99,7 @@ class HangDetector:
     def _reset(self) -> None:
         self._latest: dict[str, CollectiveWindow] = {}
         self._groups: dict[int, tuple[range, ...]] = {}
-        self._durations: deque[float] = deque(maxlen=_HISTORY)
+        self._pace = Pace(warm_up=_LEAST_STEPS, young=self._config.young_steps)
         world = 0 if self._membership is None else self._membership.layout.world_size
         self._at_once = world <= FEW_RANKS
         self._unread: list[CollectiveWindow] = []
@@ -104,8 +108,11 @@ class HangDetector:
         self._step = -1
         self._steps_seen = 0
         self._moved_s: float | None = None
+        self._began_s = 0.0
         self._explained = False
-        self._froze = False
+        self._heard: dict[int, tuple[float, float]] = {}
+        self._taken = -1
+        self._frozen_step = -1
         self._findings: dict[tuple[str, str | None, tuple[int, int] | None], Finding] = {}
         self._said_s = 0.0
         self._judged_s = -math.inf
@@ -135,24 +142,33 @@ class HangDetector:
         now_s = windows[-1].received_s
         acted = [w.records["rank"] for w in windows if len(w.records)]
         acted += [w.activity["rank"] for w in windows if len(w.activity)]
+        running = np.concatenate([w.pulses for w in windows] or [np.zeros(0, PULSE)])
         if acted:
-            ranks = np.concatenate(acted)
-            self._acted_s[ranks[(ranks >= 0) & (ranks < len(self._acted_s))]] = now_s
+            self._note_acted(np.concatenate(acted), running, now_s)
         newest = -1
         steps = [w.steps for w in windows if len(w.steps)]
         if steps:
             newest = max(int(each["step"][-1]) for each in steps) + 1
-        if steps and not self._froze:  # a step with a frozen process tells nothing of others
-            self._learn(steps, first=self._latest[next(iter(self._latest))])
-        pulses = [w.pulses["step"] for w in windows if len(w.pulses)]
-        if pulses:
-            newest = max(newest, int(np.concatenate(pulses).max()))
+            self._learn(steps, now_s)
+        if len(running):
+            newest = max(newest, int(running["step"].max()))
         if newest > self._step:
             self._steps_seen += self._step >= 0
             self._step, self._moved_s, self._explained = newest, now_s, False
-            self._froze = False
+            began_s = _in_phase_s(running[running["step"] == newest]).max(initial=0.0)
+            self._began_s = now_s - float(began_s)
             return self._over()
         return []
+
+    def _note_acted(self, ranks: npt.NDArray[np.int64], running: Records, now_s: float) -> None:
+        """Ranks ended operations; where a phase is younger than that, perhaps those before it."""
+        world = len(self._acted_s)
+        since_s = np.zeros(world)
+        there = running[(running["rank"] >= 0) & (running["rank"] < world)]
+        in_phase_s = _in_phase_s(there)
+        since_s[there["rank"]] = np.where(in_phase_s < _BATCHES_S, in_phase_s, 0.0)
+        ranks = ranks[(ranks >= 0) & (ranks < world)]
+        self._acted_s[ranks] = now_s - since_s[ranks]
 
     def notice(self, evidence: Evidence) -> Iterable[Finding]:
         """A break that has an explanation, or the end of the job, is no hang."""
@@ -170,7 +186,7 @@ class HangDetector:
         membership, moved_s = self._membership, self._moved_s
         if membership is None or moved_s is None or self._explained:
             return ()
-        still_s = now_s - moved_s
+        still_s = now_s - self._began_s
         if self._steps_seen < _LEAST_STEPS or still_s < self._config.least_s:
             return ()
         if still_s < self.patience_s():
@@ -187,27 +203,46 @@ class HangDetector:
     def patience_s(self, *, alive: bool = False) -> float:
         """How long the job may stand still; longer when the one it waits for lives."""
         config = self._config
-        if not self._durations:
+        if not self._pace:
             return config.least_s * config.young
-        usual_s = float(np.quantile(self._durations, 0.9))
-        longest_s = max(self._durations)
+        usual_s, longest_s = self._pace.usual_s(0.9), self._pace.longest_s
         times = config.longest_alive if alive else config.longest
         patience_s = max(config.least_s, config.steps * usual_s, times * longest_s)
-        young = len(self._durations) < config.young_steps
-        return patience_s * (config.young if young else 1.0)
+        return patience_s * (config.young if self._pace.is_young else 1.0)
 
     # -- what is known ---------------------------------------------------------------------------
 
-    def _learn(self, steps: list[Records], *, first: CollectiveWindow) -> None:
-        outside_s = np.concatenate([each["outside_ns"] for each in steps]).max() * 1e-9
-        loader_s = np.concatenate([each["loader_ns"] for each in steps]).max() * 1e-9
-        self._longest[Phase.OUTSIDE] = max(self._longest[Phase.OUTSIDE], float(outside_s))
-        self._longest[Phase.LOADER] = max(self._longest[Phase.LOADER], float(loader_s))
-        # The job's pace is that of any one rank.
-        mine = [each for each in steps if each is first.steps]
-        for each in mine:
-            inside = (each["duration_ns"] - each["outside_ns"]) * 1e-9
-            self._durations.extend(inside[each["rank"] == each["rank"][0]].tolist())
+    def _learn(self, steps: list[Records], now_s: float) -> None:
+        """What ranks say of their steps: how long those take, and what is between them.
+
+        A step counts without the longest stay outside of it: one rank writes a checkpoint, and to
+        all others it looks as if the step took so long. Machines speak one after the other, so a
+        step is only taken in a while after it was first heard of.
+        """
+        columns = {
+            name: np.concatenate([each[name] for each in steps])
+            for name in ("step", "duration_ns", "outside_ns", "loader_ns")
+        }
+        # A step with a frozen process tells nothing of others.
+        tells = columns["step"] != self._frozen_step
+        if not tells.all():
+            columns = {name: values[tells] for name, values in columns.items()}
+        for phase, name in ((Phase.OUTSIDE, "outside_ns"), (Phase.LOADER, "loader_ns")):
+            longest_s = float(columns[name].max(initial=0)) * 1e-9
+            self._longest[phase] = max(self._longest[phase], longest_s)
+        numbers, inside_ns = columns["step"], columns["duration_ns"] - columns["outside_ns"]
+        for number in np.unique(numbers).tolist():
+            least_s = float(inside_ns[numbers == number].min()) * 1e-9
+            known_s, heard_s = self._heard.get(number, (math.inf, now_s))
+            self._heard[number] = max(0.0, min(known_s, least_s)), heard_s
+        for number in sorted(self._heard):
+            inside_s, heard_s = self._heard[number]
+            if now_s - heard_s < _HEARD_S and len(self._heard) <= _MOST_HEARD:
+                break
+            del self._heard[number]
+            if number > self._taken:
+                self._taken = number
+                self._pace.add(inside_s)
 
     def _gather(self, membership: Membership, moved_s: float, now_s: float) -> Standstill | None:
         windows = list(self._latest.values())
@@ -250,13 +285,12 @@ class HangDetector:
         # Whoever is in an operation that all have entered communicates; it does not hold them up.
         inside = set(now.open["rank"].tolist()) - now.stale
         outside = [rank for rank in waits.roots if rank not in inside]
-        there = now.pulses[np.isin(now.pulses["rank"], outside)]
-        pulses = {int(pulse["rank"]): pulse for pulse in there}
-        roots = [rank for rank in outside if self._is_due(rank, pulses.get(rank), now, now_s)]
+        roots = self._due(outside, now, membership, now_s)
         if roots and len(roots) * 3 > max(6, len(now.pulses)) and still_s < 3 * self.patience_s():
             return []  # so many at once are rather news that has not come yet
         if roots:
-            self._froze |= not now.stale.isdisjoint(roots)
+            if not now.stale.isdisjoint(roots):
+                self._frozen_step = self._step
             by_machine: dict[str, list[int]] = {}
             for rank in roots:
                 by_machine.setdefault(membership.machine_of(rank), []).append(rank)
@@ -269,12 +303,46 @@ class HangDetector:
             return []
         return self._link_hangs(now, waits, membership, still_s)
 
-    def _is_due(self, rank: int, pulse: np.void | None, now: Standstill, now_s: float) -> bool:
-        """Whether a rank has been where it is for too long; one between two steps has more time."""
+    def _due(
+        self, outside: list[int], now: Standstill, membership: Membership, now_s: float
+    ) -> list[int]:
+        """Those of the ranks that wait for nobody that have been where they are for too long."""
+        there = now.pulses[np.isin(now.pulses["rank"], outside)]
+        pulses = {int(pulse["rank"]): pulse for pulse in there}
+        heard_s = {w.machine: w.received_s for w in self._latest.values()}
+        due, elsewhere = [], False
+        for rank in outside:
+            pulse = pulses.get(rank)
+            at_s = heard_s.get(membership.machine_of(rank), now_s)
+            if self._is_due(rank, pulse, now, now_s, heard_s=at_s):
+                due.append(rank)
+            elif pulse is not None:
+                elsewhere |= _phase(pulse) in _ELSEWHERE
+        # Who is between two steps, and has time yet, explains it all but a process that is frozen.
+        return [rank for rank in due if rank in now.stale] if elsewhere else due
+
+    def _is_due(
+        self,
+        rank: int,
+        pulse: np.void | None,
+        now: Standstill,
+        now_s: float,
+        *,
+        heard_s: float,
+    ) -> bool:
+        """Whether a rank has been where it is for too long; one between two steps has more time.
+
+        Args:
+            rank: Whom the others wait for.
+            pulse: Its latest sign of life.
+            now: All that is known.
+            now_s: The time.
+            heard_s: When the sign of life came.
+        """
         if pulse is None:
             return True
         phase = _phase(pulse)
-        there_s = (float(pulse["phase_ns"]) + float(pulse["age_ns"])) * 1e-9
+        there_s = (float(pulse["phase_ns"]) + float(pulse["age_ns"])) * 1e-9 + now_s - heard_s
         # It may have waited for somebody until a moment ago.
         there_s = min(there_s, now_s - float(self._acted_s[rank]))
         if rank in now.stale:
@@ -294,7 +362,7 @@ class HangDetector:
             now.open["rank"].tolist(), now.open["duration_ns"].tolist(), strict=True
         ):
             entered[rank] = max(age, entered.get(rank, 0))
-        usual_s = float(np.median(self._durations)) if self._durations else 0.0
+        usual_s = self._pace.usual_s(0.5) if self._pace else 0.0
         return min(entered.values()) * 1e-9 >= max(0.8 * self._config.least_s, usual_s)
 
     def _hang(
@@ -408,6 +476,13 @@ class HangDetector:
             Finding(v.kind, v.machine, None, 0.9, "the job moves again", closed=True, link=v.link)
             for v in former.values()
         ]
+
+
+def _in_phase_s(pulses: Records) -> npt.NDArray[np.float64]:
+    """For how long each rank has been where it is, at most the time between two batches."""
+    there_s = (pulses["phase_ns"].astype(np.float64) + pulses["age_ns"]) * 1e-9
+    bounded: npt.NDArray[np.float64] = np.clip(there_s, 0.0, _BATCHES_S)
+    return bounded
 
 
 def _phase(pulse: np.void) -> Phase | None:
