@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trainmover.telemetry.records import LINK, OPS, PULSE, RECORD, Phase
+from trainmover_detector.measures.mismatch import find_mismatch
 from trainmover_detector.measures.waits import Standstill, find_waits
 
 GROUP = 7
@@ -89,3 +90,15 @@ def test_one_that_claims_to_be_in_thousands_of_operations_costs_no_more_than_oth
     )
     assert waits.roots[0] == 5
     assert sum(map(len, waits.lines.values())) < 20_000
+
+
+def test_who_is_odd_is_not_said_before_most_of_a_group_were_heard(membership_of) -> None:
+    for absent in ([2, 3, 4, 5], []):
+        now = standstill(6, absent=absent)
+        now.open["bytes"] = np.where(now.open["rank"] == 1, 4, 8)
+        found = find_mismatch(now, membership_of(6))
+        if absent:
+            assert found is None, "one against one: the other four will tell"
+        else:
+            assert found is not None
+            assert (found.machine, found.rank) == ("w-1", 1)

@@ -82,13 +82,20 @@ _ONCE_IN: Final = 1e7
 _LEAST_PAST: Final = 32
 _CALM_NOISE: Final = 0.04
 """In a job as quiet as that, a third of a rule's span is long enough."""
+_STAYS: Final = 32
+_STAY: Final = 0.05
+"""A stay outside is long when it takes such a fraction of a step more than the usual one."""
+_INTERRUPTIONS: Final = 3
+"""Long stays that come more often than so many times in 32 steps are the job's usual way."""
 
 
 class StragglerConfig(DetectorConfig):
     """Settings of ``straggler``.
 
     Attributes:
-        quiet_steps: Steps after a membership change that are not looked at.
+        quiet_steps: Steps that are not looked at after a membership change, nor after the program
+            was elsewhere for unusually long (a checkpoint, an evaluation): uploads and cold caches
+            pass.
         least: Lateness below this makes no finding, as a fraction of a step.
         sigmas: How far a median must stand out of the noise of a median of so many steps.
         calm: A named machine is taken back when its median lateness falls below this fraction.
@@ -127,6 +134,9 @@ class StragglerDetector:
         self._rows: deque[tuple[StepRow, Floats]] = deque(maxlen=_KEPT_ROWS)
         self._reference: list[Floats] = []
         self._own: list[Floats] = []
+        self._stays_s: deque[float] = deque(maxlen=_STAYS)
+        self._long_stays: deque[bool] = deque(maxlen=_STAYS)
+        self._settles_at = -1
         self._unjudged_s = 0.0
         self._named: set[str] = set()
 
@@ -172,7 +182,7 @@ class StragglerDetector:
         for row in rows:
             if self._first is None:
                 self._first = row.step
-            if row.step < self._first + self._config.quiet_steps:
+            if row.step < self._first + self._config.quiet_steps or self._is_unsettled(row):
                 continue
             self._take(row)
             if self._unjudged_s < _JUDGE_EVERY_S:
@@ -181,6 +191,19 @@ class StragglerDetector:
             for finding in self._judge(membership):
                 findings[finding.machine or ""] = finding
         return list(findings.values())
+
+    def _is_unsettled(self, row: StepRow) -> bool:
+        """Whether the program was elsewhere in front of this step, or a few steps ago."""
+        if not isinstance(row, WholeStep):
+            return False
+        stay_s = float(row.outside_s.max())
+        usual_s = float(np.median(self._stays_s)) if self._stays_s else stay_s
+        is_long = stay_s - usual_s > _STAY * max(0.0, row.step_s - stay_s)
+        if is_long and sum(self._long_stays) < _INTERRUPTIONS:
+            self._settles_at = row.step + self._config.quiet_steps
+        self._stays_s.append(stay_s)
+        self._long_stays.append(is_long)
+        return row.step < self._settles_at
 
     # -- lateness --------------------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ def find_mismatch(now: Standstill, membership: Membership) -> Finding | None:
             continue
         usual = votes[0][0]
         tied = votes[0][1] == votes[1][1]
+        if tied and len(what_by_rank) < sum(map(len, now.groups.get(group, ()))):
+            continue  # the others have not been heard in it yet: they will tell who is odd
         odd = sorted(rank for rank, what in what_by_rank.items() if what != usual)
         return _finding(group, sequence, what_by_rank, [] if tied else odd, membership)
     return None
