@@ -21,9 +21,9 @@ from trainmover.detection import CollectiveWindow, DetectorConfig, Evidence, Fin
 from trainmover.events.executor import StepBroken, WorkerFinished
 from trainmover.events.machine import LinkLost, WorkerExited
 from trainmover.job.topology import Membership
-from trainmover.telemetry.records import HEAD, LINK, PULSE, RECORD, Phase
+from trainmover.telemetry.records import HEAD, LINK, PULSE, RECORD, STEP, Phase
 from trainmover_detector.measures.baselines import Pace
-from trainmover_detector.measures.inbox import FEW_RANKS
+from trainmover_detector.measures.inbox import FEW_RANKS, join_records
 from trainmover_detector.measures.mismatch import find_mismatch
 from trainmover_detector.measures.waits import Standstill, Waits, find_waits, lost_on_the_way
 
@@ -142,14 +142,14 @@ class HangDetector:
         now_s = windows[-1].received_s
         acted = [w.records["rank"] for w in windows if len(w.records)]
         acted += [w.activity["rank"] for w in windows if len(w.activity)]
-        running = np.concatenate([w.pulses for w in windows] or [np.zeros(0, PULSE)])
+        running = join_records([w.pulses for w in windows], PULSE)
         if acted:
             self._note_acted(np.concatenate(acted), running, now_s)
         newest = -1
         steps = [w.steps for w in windows if len(w.steps)]
         if steps:
             newest = max(int(each["step"][-1]) for each in steps) + 1
-            self._learn(steps, now_s)
+            self._learn(join_records(steps, STEP), now_s)
         if len(running):
             newest = max(newest, int(running["step"].max()))
         if newest > self._step:
@@ -212,25 +212,20 @@ class HangDetector:
 
     # -- what is known ---------------------------------------------------------------------------
 
-    def _learn(self, steps: list[Records], now_s: float) -> None:
+    def _learn(self, steps: Records, now_s: float) -> None:
         """What ranks say of their steps: how long those take, and what is between them.
 
         A step counts without the longest stay outside of it: one rank writes a checkpoint, and to
         all others it looks as if the step took so long. Machines speak one after the other, so a
         step is only taken in a while after it was first heard of.
         """
-        columns = {
-            name: np.concatenate([each[name] for each in steps])
-            for name in ("step", "duration_ns", "outside_ns", "loader_ns")
-        }
-        # A step with a frozen process tells nothing of others.
-        tells = columns["step"] != self._frozen_step
-        if not tells.all():
-            columns = {name: values[tells] for name, values in columns.items()}
-        for phase, name in ((Phase.OUTSIDE, "outside_ns"), (Phase.LOADER, "loader_ns")):
-            longest_s = float(columns[name].max(initial=0)) * 1e-9
+        if (frozen := steps["step"] == self._frozen_step).any():
+            steps = steps[~frozen]  # it tells nothing of others
+        numbers, outside_ns = steps["step"], steps["outside_ns"]
+        for phase, stays_ns in ((Phase.OUTSIDE, outside_ns), (Phase.LOADER, steps["loader_ns"])):
+            longest_s = float(stays_ns.max(initial=0)) * 1e-9
             self._longest[phase] = max(self._longest[phase], longest_s)
-        numbers, inside_ns = columns["step"], columns["duration_ns"] - columns["outside_ns"]
+        inside_ns = steps["duration_ns"] - outside_ns
         for number in np.unique(numbers).tolist():
             least_s = float(inside_ns[numbers == number].min()) * 1e-9
             known_s, heard_s = self._heard.get(number, (math.inf, now_s))

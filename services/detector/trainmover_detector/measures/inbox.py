@@ -6,6 +6,7 @@ number of looks that costs, not the number of records.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -13,12 +14,20 @@ import numpy.typing as npt
 
 from trainmover.telemetry.records import STEP
 
-__all__ = ["FEW_RANKS", "StepInbox"]
+__all__ = ["FEW_RANKS", "StepInbox", "join_records"]
 
 FEW_RANKS: Final = 512
 """Jobs up to so many ranks are looked at with each batch; larger ones with each tick."""
 
 Records = npt.NDArray[np.void]
+
+
+def join_records(parts: Sequence[Records], dtype: np.dtype[np.void]) -> Records:
+    """Records of one layout, one part after the other; not to be written to."""
+    if len(parts) == 1:
+        return parts[0]
+    # Joined as bytes: numpy compares layouts field by field, for each part.
+    return np.frombuffer(b"".join(part.tobytes() for part in parts), dtype)
 
 
 class StepInbox:
@@ -45,7 +54,4 @@ class StepInbox:
     def take(self) -> Records:
         """Everything since the last time, oldest first."""
         parts, self._parts = self._parts, []
-        if len(parts) == 1:
-            return parts[0]
-        # Joined as bytes: numpy compares layouts field by field, for each part.
-        return np.frombuffer(b"".join(part.tobytes() for part in parts), STEP)
+        return join_records(parts, STEP)
