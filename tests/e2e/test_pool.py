@@ -134,6 +134,7 @@ def listed(*arguments: str) -> str:
     return ", ".join(json.dumps(one) for one in arguments)
 
 
+@pytest.mark.soak  # the normal run does so without ranks, in tests/simulation
 def test_two_jobs_lose_a_machine_and_the_pool_its_leader(
     nats_url: str, undisturbed: Callable[..., ClusterJob], tmp_path: Path
 ) -> None:
