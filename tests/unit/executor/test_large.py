@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -298,8 +299,8 @@ class Memory:
 class TestExtras:
     """Large state that was passed by name: a replica has it, unless it is each rank's own."""
 
-    def rank(self, value):
-        memory, state = Memory(value), state_of()
+    def rank(self, value, kind=Memory):
+        memory, state = kind(value), state_of()
         variables = LoopVariables([memory], extras={"memory": memory}, lasting=LastingValues(state))
         variables.changed(sys._getframe(), asks=True)
         return memory, state, variables
@@ -334,6 +335,26 @@ class TestExtras:
         assert state.own_extras == set()
         passed_over = dict(variables.passed_over(sys._getframe()))
         assert "session.memory" not in passed_over
+
+    def test_of_other_kinds_the_log_says_that_ranks_differ(self, capsys):
+        class Arrays(Memory):
+            def state_dict(self):
+                return {"held": np.tile(self.values.numpy(), 8)}
+
+            def load_state_dict(self, state):
+                self.values.copy_(torch.from_numpy(state["held"][:LARGE]))
+
+        keeper = Keeper({}, {})
+        ranks = [self.rank(value, Arrays) for value in (0, 0, 5)]
+        for _ in range(10):
+            told = [self.told(memory, variables) for memory, _, variables in ranks]
+            keeper.own, keeper.theirs = told[0], told[1]
+            RankOwn(keeper, ranks[0][2]).look(3, step_s=0.1)
+        assert "differs from rank to rank" not in capsys.readouterr().out
+        keeper.theirs = told[2]
+        RankOwn(keeper, ranks[0][2]).look(3, step_s=0.1)
+        assert "differs from rank to rank" in capsys.readouterr().out
+        assert "session.memory" not in self.told(ranks[0][0], ranks[0][2])
 
     def test_what_does_not_change_shows_nothing(self):
         mine, _, variables = self.rank(0)

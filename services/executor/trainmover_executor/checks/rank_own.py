@@ -57,15 +57,18 @@ class RankOwn:
             return
         theirs = self._private_state.neighbours_variables(step=committed)
         for path in large:
-            if theirs and equal(mine[path], theirs.get(path, mine[path])):
+            if equal(mine[path], theirs.get(path, mine[path])):
                 self._note_alike(path, mine[path])
             elif path in theirs:
                 self._done.add(path)
                 is_kept = self._variables.lasting.tell_whole(path, step_s=step_s)
+                if isinstance(mine[path], str):  # its print, of which nothing can be made
+                    self._variables.lasting.leave(path)
                 self._say(path, is_kept=is_kept)
 
     def _is_due(self, path: str, tree: object, committed: int) -> bool:
-        if path in self._done or not holds_prints(tree):
+        is_print = path.startswith(EXTRA) and isinstance(tree, str)
+        if path in self._done or not (is_print or holds_prints(tree)):
             return False
         since = committed - self._since.setdefault(path, committed)
         return path.startswith(EXTRA) or since < _EARLY_STEPS or not since % _EVERY
@@ -87,8 +90,9 @@ class RankOwn:
             log.info("a large variable differs from rank to rank: neighbours keep it", path=path)
             return
         log.warning(
-            "a variable differs from rank to rank and is too large for a neighbour to keep: a "
-            "planned move carries it, but after a crash the joiner has its own",
+            "a variable differs from rank to rank and is too large for a neighbour to keep, or of "
+            "kinds that it cannot: a planned move carries it, but after a crash the joiner has its "
+            "own, or of what the session was given by name another rank's",
             variable=path,
-            cure="keep less in it, or compute it from what all ranks have",
+            cure="keep less in it, in tensors, or compute it from what all ranks have",
         )

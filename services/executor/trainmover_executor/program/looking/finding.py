@@ -45,6 +45,7 @@ from trainmover_executor.program.looking.still import StillModule
 from trainmover_executor.program.values.kinds.components import key_text
 from trainmover_executor.program.values.kinds.derived import base_of
 from trainmover_executor.program.values.kinds.named import CODE, is_named, name_of
+from trainmover_executor.program.values.large import print_of_state, signature_of
 from trainmover_executor.program.values.lasting import EXTRA, LastingValues
 from trainmover_executor.program.values.plain import (
     CONTAINERS,
@@ -199,6 +200,8 @@ class Finder:
         state = value.state_dict()
         if is_plain(state) or self._lasting.admits(path, state):
             yield Variable(path, state, value.load_state_dict)
+        elif signature_of(state) is None:  # large, and of other kinds: only told apart
+            yield Variable(path, print_of_state(state), nowhere)
         else:
             self._pass_over(path, Untold(value))
 

@@ -26,6 +26,7 @@ from trainmover_executor.program.values.plain import (
     list_of,
 )
 from trainmover_executor.program.values.trees import TAG, tree_of_tensor
+from trainmover_executor.state.packing.codec import encode
 from trainmover_executor.state.packing.memory import bytes_of, flat_of, on_host, words_on_device
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "is_whole",
     "marked",
     "print_of",
+    "print_of_state",
     "signature_of",
 ]
 
@@ -128,6 +130,15 @@ def print_of(tensor: torch.Tensor) -> str:
     digest = hashlib.blake2b(rest, digest_size=16)
     for part in (square.sum(0), square.sum(1), words[side * side :]):
         digest.update(part.tobytes() if isinstance(part, np.ndarray) else bytes_of(flat_of(part)))
+    return digest.hexdigest()
+
+
+def print_of_state(state: Any) -> str:
+    """The same of a ``state_dict``, whatever is in it."""
+    skeleton, tensors = encode(state)
+    digest = hashlib.blake2b(repr(skeleton).encode(), digest_size=16)
+    for _, tensor in tensors:
+        digest.update(print_of(tensor).encode())
     return digest.hexdigest()
 
 
