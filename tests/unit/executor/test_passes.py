@@ -71,6 +71,24 @@ def pairs():
     return Again(lambda: zip(one, other, strict=False))
 
 
+def mapped():
+    loader = loader_of()
+    return Again(lambda: map(doubled, loader))
+
+
+def filtered():
+    loader = loader_of(40)
+    return Again(lambda: filter(is_odd, map(doubled, loader)))
+
+
+def doubled(batch):
+    return 2 * batch[0] + 1
+
+
+def is_odd(batch):
+    return bool(batch.sum() % 4)
+
+
 def endless():
     def batches(loader):
         epoch = 0
@@ -136,7 +154,17 @@ def of_no_loader():
     return rates(8.0)
 
 
-ENDLESS = [again, pairs, endless, delegating, numbered, of_expressions, of_no_loader]
+ENDLESS = [
+    again,
+    pairs,
+    mapped,
+    filtered,
+    endless,
+    delegating,
+    numbered,
+    of_expressions,
+    of_no_loader,
+]
 ALL = [*ENDLESS, in_epochs, in_counted_epochs]
 
 

@@ -28,7 +28,7 @@ __all__ = ["Pass", "carry_passes"]
 
 _FOR: Final = "GET_ITER"
 _CALLED: Final = ("PRECALL", "CALL")
-_KEPT: Final = ("iter", "zip", "__iter__")
+_KEPT: Final = ("iter", "zip", "map", "filter", "__iter__")
 """Functions whose result stands in a variable, mostly."""
 
 
@@ -131,8 +131,8 @@ def _is_wanted(caller: FrameType, loader: DataLoader[Any]) -> bool:
 def _outlasts(code: CodeType, at: int) -> bool:
     """Whether what an instruction begins may be drawn from in more than one step.
 
-    A generator may be suspended in its loops. Elsewhere ``iter(loader)`` is kept, ``zip``, and what
-    is handed to a generator's expression; a loop is not left before it ends.
+    A generator may be suspended in its loops. Elsewhere ``iter(loader)`` is kept, ``zip`` and the
+    like, and what is handed to a generator's expression; a loop is not left before it ends.
     """
     if code.co_flags & inspect.CO_GENERATOR:
         return True

@@ -1,4 +1,4 @@
-"""Generators of the program's own, and ``zip``: where they stand, and what they hold.
+"""Generators of the program's own, ``zip`` and the like: where they stand, and what they hold.
 
 A loader is wrapped into a generator without an end, a schedule yields the next rate. Such a
 generator is looked at as a running function is: by its variables, the iterators of the loops that
@@ -30,8 +30,12 @@ _CURE: Final = (
 )
 
 
+_PLACELESS: Final[dict[type[Any], int]] = {zip: 0, map: 1, filter: 1}
+"""What has no place but that of the iterators that it holds, and where these begin in its parts."""
+
+
 def is_carried(value: Any) -> bool:
-    """Whether ``value`` is a generator of the program's, or a ``zip``, of which all can be told."""
+    """Whether ``value`` is a generator of the program's, or one of ``_PLACELESS``, and all told."""
     if type(value) is types.GeneratorType:
         frame = value.gi_frame
         if frame is None:
@@ -39,7 +43,7 @@ def is_carried(value: Any) -> bool:
         name = frame.f_globals.get("__name__", "")
         if value.gi_running or not is_program(name, frame.f_code.co_filename):
             return False
-    elif type(value) is not zip:
+    elif type(value) not in _PLACELESS:
         return False
     return all(
         isinstance(each, Positioned) or counted(each) is not None or is_carried(each)
@@ -52,9 +56,9 @@ def _loops_of(holder: Any) -> list[Iterator[Any]]:
 
     A generator has them on the stack of its frame, which only the garbage collector lists.
     """
-    if type(holder) is zip:
-        reduced: Any = holder.__reduce__()
-        return [*reduced[1]]
+    if type(holder) in _PLACELESS:
+        _, held = holder.__reduce__()
+        return [*held[_PLACELESS[type(holder)] :]]
     frame = holder.gi_frame
     if frame is None:
         return []
@@ -65,7 +69,7 @@ def _loops_of(holder: Any) -> list[Iterator[Any]]:
 
 
 def parts_of_generator(holder: Any) -> Iterator[tuple[str, Any, Callable[[Any], None]]]:
-    """(name, value, how to set it) of what a suspended one holds, or a ``zip``."""
+    """(name, value, how to set it) of what a suspended one holds, or one of ``_PLACELESS``."""
     writing = _Writing(holder)
     frame = getattr(holder, "gi_frame", None)
     if frame is not None:
