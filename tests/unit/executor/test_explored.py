@@ -108,11 +108,12 @@ def test_a_step_that_is_done_again_has_it_too(library):
 
 
 def test_numbers_in_shared_memory_are_carried():
-    counter = multiprocessing.Value("i", 0)
+    counter = multiprocessing.get_context("spawn").Value("i", 0, lock=multiprocessing.Lock())
+    counter.get_lock().acquire()  # by a process that has died, say
     variables, frame = LoopVariables([]), sys._getframe()
     look(variables, frame)
-    counter.value = 4
+    counter.get_obj().value = 4
     tree = look(variables, frame)
-    counter.value = 9
+    counter.get_obj().value = 9
     variables.load(unpack_tree(pack_tree(tree)), frame)
-    assert counter.value == 4
+    assert counter.get_obj().value == 4

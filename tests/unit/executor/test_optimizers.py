@@ -136,6 +136,19 @@ class Queues(_Descent):
         return sum(held)
 
 
+class Lists(_Descent):
+    """A list of a class of its own is a list."""
+
+    class Last(list):
+        pass
+
+    def change(self, gradient, kept):
+        held = kept.setdefault("last", self.Last())
+        held.append(gradient.clone())
+        del held[:-2]
+        return sum(held)
+
+
 class Slow(torch.optim.Optimizer):
     """Lookahead has an optimizer of its own, and weights."""
 
@@ -159,7 +172,7 @@ class Slow(torch.optim.Optimizer):
                     parameter.copy_(slow.lerp_(parameter, 0.5))
 
 
-KINDS = [Counts, NotesNumbers, Quantizes, Projects, Queues, Slow]
+KINDS = [Counts, NotesNumbers, Quantizes, Projects, Queues, Lists, Slow]
 
 
 class Program:

@@ -226,8 +226,9 @@ def is_mere_code(value: Any) -> bool:
 
 
 def _parts_of_wrapper(value: functools.partial[Any] | Synchronized[Any]) -> list[Part]:
-    if isinstance(value, Synchronized):  # multiprocessing.Value
-        return [("value", value.value, partial(setattr, value, "value"))]
+    if isinstance(value, Synchronized):  # multiprocessing.Value; who died may have its lock
+        held = value.get_obj()
+        return [("value", held.value, partial(setattr, held, "value"))]
     given = [*value.args, *value.keywords.values()]
     return [("func", value.func, nowhere), *_changeable("args", given)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import torch
@@ -50,7 +50,7 @@ def _opened(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         parts = made_of(value)
         return value if parts is None else {_TENSOR: opened(parts)}
-    if hasattr(value, "__dict__") and not isinstance(value, Mapping):
+    if hasattr(value, "__dict__") and not isinstance(value, Collection):
         return {_OBJECT: opened(_attributes_of(value))}
     return value
 
