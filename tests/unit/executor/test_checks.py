@@ -136,9 +136,14 @@ class TestState:
 
     def test_a_setting_that_cannot_be_carried_is_named(self) -> None:
         state = self.make(torch.optim.SGD)
-        state.optimizers[0].param_groups[0]["filter"] = lambda _: True
-        with pytest.raises(ConfigError, match=r"at /groups/0/filter is a builtins.function"):
+        state.optimizers[0].param_groups[0]["filter"] = object()
+        with pytest.raises(ConfigError, match=r"at /groups/0/filter is a builtins.object"):
             check_state(state)
+
+    def test_a_function_that_is_a_setting_is_each_ranks_own(self) -> None:
+        state = self.make(torch.optim.SGD)
+        state.optimizers[0].param_groups[0]["filter"] = lambda _: True
+        check_state(state)
 
     def test_a_buffer_of_a_type_that_is_not_carried_is_named(self) -> None:
         state = self.make(torch.optim.SGD)

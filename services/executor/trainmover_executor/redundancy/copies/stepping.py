@@ -124,4 +124,5 @@ def state_of(
         index, _, parameter = name.partition(":")
         models[int(index)]["parameters"][parameter] = unit["value"]
     states = [[units[name]["entries"] for name in group] for group in groups]
-    return {"models": models, "optimizers": [{"groups": settings, "states": states}]}
+    optimizer = {"groups": settings, "states": states, "common": {}}  # else it is not followed
+    return {"models": models, "optimizers": [optimizer]}

@@ -33,7 +33,7 @@ def optimizer_tree(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Take over what ``optimizer_tree`` returned here or at another rank."""
     load_settings(optimizer, state["groups"])
-    load_common(optimizer, state.get("common", {}))
+    load_common(optimizer, state["common"])
     for group, states in zip(optimizer.param_groups, state["states"], strict=True):
         for parameter, entries in zip(group["params"], states, strict=True):
             load_entries(optimizer, parameter, entries)
