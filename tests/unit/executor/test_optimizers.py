@@ -265,6 +265,16 @@ class TestRefused:
         with pytest.raises(ProtocolError, match="'moment' as a tensor made of codes, scale"):
             there.state.load(sent(here.state.tree()))
 
+    def test_a_quantized_tensor_that_has_another_shape_here(self):
+        here, there = Program(Quantizes), Program(Quantizes)
+        here.step(0)
+        there.step(0)
+        weight = there.model[0].weight
+        kept = there.optimizer.state[weight]
+        kept["moment"] = Codes(torch.zeros(3, dtype=torch.int8), torch.zeros(()))
+        with pytest.raises(ProtocolError, match="and has another Codes here"):
+            there.state.load(sent(here.state.tree()))
+
     def test_state_that_is_sharded_over_ranks(self):
         model = nn.Linear(2, 2)
         outer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -114,21 +114,25 @@ def _fits(live: Any, value: Any) -> bool:
 def _load_parts(key: Any, live: Any, tree: Mapping[str, Any]) -> None:
     ((kind, parts),) = tree.items()
     present = _opened(live)
-    if not isinstance(present, Mapping) or present.keys() != {kind}:
+    is_like = isinstance(present, Mapping) and present.keys() == {kind}
+    held = (made_of(live) or {}) if kind == _TENSOR else getattr(live, "__dict__", {})
+    if not is_like or (kind == _TENSOR and not _all_fit(held, parts)):
         raise ProtocolError(
-            f"the optimizer keeps {key!r} as {kind} {', '.join(parts)}, and has a "
+            f"the optimizer keeps {key!r} as {kind} {', '.join(parts)}, and has another "
             f"{type(live).__name__} here. Have it take a step within the first steps of the "
             "program, which a standby takes as well"
         )
-    if kind == _TENSOR:
-        for name, value in parts.items():
-            _load(made_of(live) or {}, name, value)
-        return
-    held = vars(live)
     for name in present[kind].keys() - parts.keys():
         delattr(live, name)
     for name, value in parts.items():
         _load(held, name, value)
+
+
+def _all_fit(held: Mapping[str, torch.Tensor], parts: Mapping[str, Any]) -> bool:
+    """Whether all can be written in place: what a tensor is made of is not exchanged."""
+    return held.keys() == parts.keys() and all(
+        isinstance(value, Mapping) or _fits(held[name], value) for name, value in parts.items()
+    )
 
 
 def _device_of_scalars(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.device:

@@ -23,18 +23,20 @@ CONSTANTS: Final = (
     types.MethodType,
 )
 """What says how an optimizer computes. Each rank has made its own, and nobody changes it."""
+_USUAL: Final = frozenset({type(None), bool, int, float, str, tuple, torch.Tensor})
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     """Learning rate and the like of each parameter group, but constants."""
-    return [
-        {
-            key: value
-            for key, value in group.items()
-            if key != "params" and not isinstance(value, CONSTANTS)
-        }
-        for group in optimizer.param_groups
-    ]
+    found = [group.copy() for group in optimizer.param_groups]
+    for group in found:
+        del group["params"]
+        if not _USUAL.issuperset(
+            map(type, group.values())
+        ):  # isinstance() takes four times as long
+            for key in [key for key, value in group.items() if isinstance(value, CONSTANTS)]:
+                del group[key]
+    return found
 
 
 def constants_of(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:
