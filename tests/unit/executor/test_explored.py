@@ -8,9 +8,12 @@ from types import ModuleType
 
 import pytest
 import torch
+from torch import nn
 
+from trainmover_executor.checks.lookout import Lookout
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
+from trainmover_executor.state.training import TrainingState
 
 SOURCE = """
 class Engine:
@@ -105,6 +108,20 @@ def test_a_step_that_is_done_again_has_it_too(library):
     change(engine, count=2)
     variables.put_back(frame)
     assert leaf(engine).count == 1
+
+
+def test_it_is_carried_from_the_second_step_on(library):
+    """A machine that died in the second step took it along: it was known after the third only."""
+    engine = deep(library, count=0)
+    variables, frame = LoopVariables([]), sys._getframe()
+    state = TrainingState(models=[nn.Linear(1, 1)], optimizers=[], others={})
+    lookout = Lookout(state, variables)
+    for step in range(2):
+        look(variables, frame)
+        lookout.look(frame, committed=step)
+        change(engine, count=step + 1)
+    assert "count" in names(look(variables, frame))
+    change(engine, count=6)
 
 
 def test_numbers_in_shared_memory_are_carried():

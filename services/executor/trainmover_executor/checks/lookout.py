@@ -107,7 +107,7 @@ class Lookout:
     ) -> None:
         if done == 1:
             check_state(self._state)
-        if done in {1, self._closely_to}:
+        if done in {0, 1, self._closely_to}:
             self._variables.explore(frame, ends=done == self._closely_to)
         try:
             self._strangers.look(variables, frame)
