@@ -40,13 +40,7 @@ def play(job: SimulatedJob, *, steps: int, seconds: float = float("inf")) -> lis
     player = Player(detectors())
     found_at: tuple[int, float] | None = None
     for frame in job.frames(steps=steps):
-        player.advance(frame.now_s)
-        if frame.membership is not None:
-            player.membership_changed(frame.membership)
-        for fact in frame.facts:
-            player.fact(fact, job.membership, frame.now_s)
-        for window in frame.windows:
-            player.window(window)
+        job.tell(player, frame)
         if frame.now_s > seconds:
             break
         if found_at is None and _all_found(job, player.findings):

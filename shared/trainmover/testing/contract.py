@@ -60,13 +60,7 @@ class DetectorContract:
         """Let a simulated job's frames come to a detector."""
         player = Player({"mine": detector or self.make()})
         for frame in job.frames(steps=steps):
-            player.advance(frame.now_s)
-            if frame.membership is not None:
-                player.membership_changed(frame.membership)
-            for fact in frame.facts:
-                player.fact(fact, job.membership, frame.now_s)
-            for window in frame.windows:
-                player.window(window)
+            job.tell(player, frame)
         return player
 
     def findings(self, job: SimulatedJob, *, steps: int) -> list[Finding]:

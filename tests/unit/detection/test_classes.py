@@ -19,13 +19,7 @@ def found(job: SimulatedJob, *, steps: int) -> list[Finding]:
     points = find()
     player = Player({name: make(class_of(points[name])) for name in DETECTORS})
     for frame in job.frames(steps=steps):
-        player.advance(frame.now_s)
-        if frame.membership is not None:
-            player.membership_changed(frame.membership)
-        for fact in frame.facts:
-            player.fact(fact, job.membership, frame.now_s)
-        for window in frame.windows:
-            player.window(window)
+        job.tell(player, frame)
     assert not player.errors, player.errors
     scores = score([label_of(truth) for truth in job.truths], player.findings)
     assert all(each.recall == each.culprit_accuracy == 1 for each in scores.values()), scores

@@ -12,7 +12,7 @@ from trainmover.telemetry.records import PULSE, RECORD, STEP, Phase, Sections
 from trainmover.testing.rough_jobs import Rough, RoughJob
 from trainmover.testing.simulated_jobs import Healthy, Injection, Shape, SimulatedJob
 from trainmover_detector.detectors.hang import HangDetector
-from trainmover_detector.measures.baselines import Pace
+from trainmover_detector.measures.steps import Pace
 
 
 class Job:
@@ -113,11 +113,7 @@ def latency_s(job: SimulatedJob) -> float:
     """From the step in which a process hangs until it is named."""
     player = Player({"hang": HangDetector()})
     for frame in job.frames(steps=200):
-        player.advance(frame.now_s)
-        if frame.membership is not None:
-            player.membership_changed(frame.membership)
-        for window in frame.windows:
-            player.window(window)
+        job.tell(player, frame)
     (found, *_) = player.findings
     (truth,) = job.truths
     assert found.finding.machine == truth.machine

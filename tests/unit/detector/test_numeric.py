@@ -30,11 +30,7 @@ def said(lost: dict[str, int], *, factor: float = 1.0) -> list[Finding]:
     job.lost = dict(lost)
     player = Player({"numeric": NumericDetector()})
     for frame in job.frames(steps=FIRST + 20):
-        player.advance(frame.now_s)
-        if frame.membership is not None:
-            player.membership_changed(frame.membership)
-        for window in frame.windows:
-            player.window(window)
+        job.tell(player, frame)
     assert not player.errors
     assert not any(job.lost.values()), "they were lost"
     return [one.finding for one in player.findings]

@@ -22,9 +22,9 @@ from trainmover.events.executor import StepBroken, WorkerFinished
 from trainmover.events.machine import LinkLost, WorkerExited
 from trainmover.job.topology import Membership
 from trainmover.telemetry.records import HEAD, LINK, PULSE, RECORD, STEP, Phase
-from trainmover_detector.measures.baselines import Pace
 from trainmover_detector.measures.inbox import FEW_RANKS, join_records
 from trainmover_detector.measures.mismatch import find_mismatch
+from trainmover_detector.measures.steps import StepTimes
 from trainmover_detector.measures.waits import Standstill, Waits, find_waits, lost_on_the_way
 
 __all__ = ["HangConfig", "HangDetector"]
@@ -32,9 +32,6 @@ __all__ = ["HangConfig", "HangDetector"]
 _ELSEWHERE: Final = frozenset({Phase.OUTSIDE, Phase.LOADER})
 _STOPPED: Final = {ord("T"): "stopped", ord("t"): "stopped", ord("D"): "waiting for a disk"}
 _LEAST_STEPS: Final = 3
-_HEARD_S: Final = 1.5
-"""By then every machine has said how long a step took."""
-_MOST_HEARD: Final = 4096
 _BATCHES_S: Final = 0.5
 """Between two batches of a machine: news is so old at most."""
 _REPEAT_S: Final = 1.0
@@ -99,20 +96,16 @@ class HangDetector:
     def _reset(self) -> None:
         self._latest: dict[str, CollectiveWindow] = {}
         self._groups: dict[int, tuple[range, ...]] = {}
-        self._pace = Pace(warm_up=_LEAST_STEPS, young=self._config.young_steps)
+        self._times = StepTimes(warm_up=_LEAST_STEPS, young=self._config.young_steps)
         world = 0 if self._membership is None else self._membership.layout.world_size
         self._at_once = world <= FEW_RANKS
         self._unread: list[CollectiveWindow] = []
         self._acted_s = np.zeros(world)
-        self._longest = {Phase.OUTSIDE: 0.0, Phase.LOADER: 0.0}
         self._step = -1
         self._steps_seen = 0
         self._moved_s: float | None = None
         self._began_s = 0.0
         self._explained = False
-        self._heard: dict[int, tuple[float, float]] = {}
-        self._taken = -1
-        self._frozen_step = -1
         self._findings: dict[tuple[str, str | None, tuple[int, int] | None], Finding] = {}
         self._said_s = 0.0
         self._judged_s = -math.inf
@@ -149,7 +142,7 @@ class HangDetector:
         steps = [w.steps for w in windows if len(w.steps)]
         if steps:
             newest = max(int(each["step"][-1]) for each in steps) + 1
-            self._learn(join_records(steps, STEP), now_s)
+            self._times.learn(join_records(steps, STEP), now_s)
         if len(running):
             newest = max(newest, int(running["step"].max()))
         if newest > self._step:
@@ -202,42 +195,15 @@ class HangDetector:
 
     def patience_s(self, *, alive: bool = False) -> float:
         """How long the job may stand still; longer when the one it waits for lives."""
-        config = self._config
-        if not self._pace:
+        config, pace = self._config, self._times.pace
+        if not pace:
             return config.least_s * config.young
-        usual_s, longest_s = self._pace.usual_s(0.9), self._pace.longest_s
+        usual_s, longest_s = pace.usual_s(0.9), pace.longest_s
         times = config.longest_alive if alive else config.longest
         patience_s = max(config.least_s, config.steps * usual_s, times * longest_s)
-        return patience_s * (config.young if self._pace.is_young else 1.0)
+        return patience_s * (config.young if pace.is_young else 1.0)
 
     # -- what is known ---------------------------------------------------------------------------
-
-    def _learn(self, steps: Records, now_s: float) -> None:
-        """What ranks say of their steps: how long those take, and what is between them.
-
-        A step counts without the longest stay outside of it: one rank writes a checkpoint, and to
-        all others it looks as if the step took so long. Machines speak one after the other, so a
-        step is only taken in a while after it was first heard of.
-        """
-        if (frozen := steps["step"] == self._frozen_step).any():
-            steps = steps[~frozen]  # it tells nothing of others
-        numbers, outside_ns = steps["step"], steps["outside_ns"]
-        for phase, stays_ns in ((Phase.OUTSIDE, outside_ns), (Phase.LOADER, steps["loader_ns"])):
-            longest_s = float(stays_ns.max(initial=0)) * 1e-9
-            self._longest[phase] = max(self._longest[phase], longest_s)
-        inside_ns = steps["duration_ns"] - outside_ns
-        for number in np.unique(numbers).tolist():
-            least_s = float(inside_ns[numbers == number].min()) * 1e-9
-            known_s, heard_s = self._heard.get(number, (math.inf, now_s))
-            self._heard[number] = max(0.0, min(known_s, least_s)), heard_s
-        for number in sorted(self._heard):
-            inside_s, heard_s = self._heard[number]
-            if now_s - heard_s < _HEARD_S and len(self._heard) <= _MOST_HEARD:
-                break
-            del self._heard[number]
-            if number > self._taken:
-                self._taken = number
-                self._pace.add(inside_s)
 
     def _gather(self, membership: Membership, moved_s: float, now_s: float) -> Standstill | None:
         windows = list(self._latest.values())
@@ -285,7 +251,7 @@ class HangDetector:
             return []  # so many at once are rather news that has not come yet
         if roots:
             if not now.stale.isdisjoint(roots):
-                self._frozen_step = self._step
+                self._times.frozen_step = self._step
             by_machine: dict[str, list[int]] = {}
             for rank in roots:
                 by_machine.setdefault(membership.machine_of(rank), []).append(rank)
@@ -346,7 +312,7 @@ class HangDetector:
             return there_s >= self.patience_s(alive=True)
         config = self._config
         floor_s = config.outside_s if phase is Phase.OUTSIDE else config.loader_s
-        return there_s >= max(floor_s, 3 * self._longest[phase])
+        return there_s >= max(floor_s, 3 * self._times.longest_s[phase])
 
     def _all_stuck(self, now: Standstill) -> bool:
         """Whether even the latest to enter what runs now has been in it for too long."""
@@ -357,7 +323,7 @@ class HangDetector:
             now.open["rank"].tolist(), now.open["duration_ns"].tolist(), strict=True
         ):
             entered[rank] = max(age, entered.get(rank, 0))
-        usual_s = self._pace.usual_s(0.5) if self._pace else 0.0
+        usual_s = self._times.pace.usual_s(0.5) if self._times.pace else 0.0
         return min(entered.values()) * 1e-9 >= max(0.8 * self._config.least_s, usual_s)
 
     def _hang(

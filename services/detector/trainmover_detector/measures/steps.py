@@ -1,23 +1,30 @@
-"""A bounded table of the latest steps of all ranks, from the records that ranks send of each step.
+"""Steps as ranks send records of them: a bounded table of the latest, and how long they take.
 
 Rows come from many machines in any order; a row is whole once every rank is in it.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from trainmover.telemetry.records import Flag
+from trainmover.telemetry.records import Flag, Phase
 from trainmover_detector.measures.timing import StepRow
 
-__all__ = ["StepMatrix", "WholeStep"]
+__all__ = ["Pace", "StepMatrix", "StepTimes", "WholeStep"]
 
 _ROWS: Final = 16
 _REDONE: Final = int(Flag.REDONE)
+_RECENT: Final = 128
+_BLOCKS: Final = 16
+_HEARD_S: Final = 1.5
+"""By then every machine has said how long a step took."""
+_MOST_HEARD: Final = 4096
 
 Floats = npt.NDArray[np.float32]
 
@@ -118,3 +125,107 @@ class StepMatrix:
             messages=bool(flags & Flag.MESSAGES),
             accelerated=bool(flags & Flag.ACCELERATOR),
         )
+
+
+class Pace:
+    """How long a job's steps take: the usual ones of late, and the longest in some 2,000.
+
+    Rare long steps (a compilation, an evaluation in the body) are no news when they come again,
+    however far apart they are.
+
+    Args:
+        warm_up: The first so many steps count only until there are ``young`` steps: what they take
+            is not taken again.
+        young: Number of steps from which on the pace is settled.
+    """
+
+    def __init__(self, *, warm_up: int, young: int) -> None:
+        self._warm_up = warm_up
+        self._young = young
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._longest: deque[float] = deque(maxlen=_BLOCKS)
+        self._count = 0
+
+    @property
+    def is_young(self) -> bool:
+        """Whether it may still change much."""
+        return self._count < self._young
+
+    def __bool__(self) -> bool:
+        return bool(self._recent)
+
+    def add(self, duration_s: float) -> None:
+        """Take in the next step, in seconds."""
+        self._recent.append(duration_s)
+        if self._count % _RECENT == 0:
+            self._longest.append(duration_s)
+        self._longest[-1] = max(self._longest[-1], duration_s)
+        self._count += 1
+        if self._count == self._young:
+            for _ in range(min(self._warm_up, len(self._recent) - 1)):
+                self._recent.popleft()
+            self._longest[-1] = max(self._recent)
+
+    def usual_s(self, share: float) -> float:
+        """So large a share of the latest steps was no longer; there is at least one."""
+        return float(np.quantile(self._recent, share))
+
+    @property
+    def longest_s(self) -> float:
+        """The longest that is remembered; there is at least one."""
+        return max(self._longest)
+
+
+class StepTimes:
+    """How long steps take, and how long ranks are elsewhere between them, by what ranks say.
+
+    A step counts without the longest stay outside of it: one rank writes a checkpoint, and to all
+    others it looks as if the step took so long. Machines speak one after the other, so a step is
+    only taken in a while after it was first heard of.
+
+    Args:
+        warm_up: See ``Pace``.
+        young: See ``Pace``.
+
+    Attributes:
+        pace: Of the steps that were taken in.
+        longest_s: The longest stay between two steps, by phase, in seconds.
+        frozen_step: The last step in which a process was frozen: it tells nothing of others.
+    """
+
+    def __init__(self, *, warm_up: int, young: int) -> None:
+        self.pace = Pace(warm_up=warm_up, young=young)
+        self.longest_s = {Phase.OUTSIDE: 0.0, Phase.LOADER: 0.0}
+        self.frozen_step = -1
+        self._heard: dict[int, tuple[float, float]] = {}
+        self._taken = -1
+
+    def learn(self, steps: npt.NDArray[np.void], now_s: float) -> None:
+        """Take in what ranks say of their steps.
+
+        Args:
+            steps: Records of steps (``STEP``).
+            now_s: When they came, in seconds.
+        """
+        if (frozen := steps["step"] == self.frozen_step).any():
+            steps = steps[~frozen]
+        numbers, outside_ns = steps["step"], steps["outside_ns"]
+        for phase, stays_ns in ((Phase.OUTSIDE, outside_ns), (Phase.LOADER, steps["loader_ns"])):
+            longest_s = float(stays_ns.max(initial=0)) * 1e-9
+            self.longest_s[phase] = max(self.longest_s[phase], longest_s)
+        inside_ns = steps["duration_ns"] - outside_ns
+        for number in np.unique(numbers).tolist():
+            least_s = float(inside_ns[numbers == number].min()) * 1e-9
+            known_s, heard_s = self._heard.get(number, (math.inf, now_s))
+            self._heard[number] = max(0.0, min(known_s, least_s)), heard_s
+        self._settle(now_s)
+
+    def _settle(self, now_s: float) -> None:
+        for number in sorted(self._heard):
+            inside_s, heard_s = self._heard[number]
+            if now_s - heard_s < _HEARD_S and len(self._heard) <= _MOST_HEARD:
+                break
+            del self._heard[number]
+            if number > self._taken:
+                self._taken = number
+                self.pace.add(inside_s)

@@ -11,7 +11,7 @@ import hashlib
 import random
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,6 +23,13 @@ from torch.utils.data import DataLoader
 
 from trainmover.errors import ConfigError
 from trainmover_executor.state.loose import LooseParameters
+from trainmover_executor.state.modules import (
+    assign_buffer,
+    held_by,
+    load_module,
+    module_tree,
+    modules_in,
+)
 from trainmover_executor.state.optimizers.entries import common_entries, load_common
 from trainmover_executor.state.optimizers.numbers import OptimizerNumbers
 from trainmover_executor.state.optimizers.settings import load_settings, settings_apart, settings_of
@@ -39,7 +46,6 @@ __all__ = [
     "TrainingState",
 ]
 
-_T = TypeVar("_T")
 _ALIKE: Final = (LRScheduler, torch.amp.GradScaler, nn.Module, DataLoader)
 
 
@@ -132,7 +138,7 @@ class TrainingState:
     def tree(self) -> dict[str, Any]:
         """All of it, with live tensors."""
         return {
-            "models": [_module_tree(model) for model in self.models],
+            "models": [module_tree(model) for model in self.models],
             "optimizers": [optimizer_tree(optimizer) for optimizer in self.optimizers],
             "numbers": self._numbers.changed(),
             "others": self.small(),
@@ -276,7 +282,7 @@ class TrainingState:
         for model, state in zip(self.models, tree["models"], strict=True):
             if not self._sharded:
                 self._give_shapes(model, state["parameters"])
-            _load_module(model, state)
+            load_module(model, state)
         for optimizer, state in zip(self.optimizers, tree["optimizers"], strict=True):
             load_optimizer(optimizer, state)
         if "numbers" in tree:  # a neighbour's copy is of an optimizer of torch's, which has none
@@ -286,7 +292,7 @@ class TrainingState:
     def rest(self) -> dict[str, Any]:
         """What is left when the parameters and what optimizers keep of them is handed over."""
         return {
-            "buffers": [_module_tree(model)["buffers"] for model in self.models],
+            "buffers": [module_tree(model)["buffers"] for model in self.models],
             "settings": [settings_of(optimizer) for optimizer in self.optimizers],
             "common": [common_entries(optimizer) for optimizer in self.optimizers],
             "numbers": self._numbers.changed(),
@@ -298,7 +304,7 @@ class TrainingState:
         """Take over what another rank's ``rest`` returned."""
         for model, buffers in zip(self.models, tree["buffers"], strict=True):
             for name, value in buffers.items():
-                _assign_buffer(model, name, value)
+                assign_buffer(model, name, value)
         for optimizer, settings in zip(self.optimizers, tree["settings"], strict=True):
             load_settings(optimizer, settings)
         for optimizer, entries in zip(self.optimizers, tree["common"], strict=True):
@@ -312,26 +318,22 @@ class TrainingState:
         Those of modules in ``others`` are behind those of ``models``: a target network that is
         in training mode has statistics of its own.
         """
-        return [local_of(buffer) for buffer in self._held("_buffers", self.all_models)]
+        return [local_of(buffer) for buffer in held_by(modules_in(self.all_models), "_buffers")]
 
     @torch.no_grad()
     def load_buffers(self, values: Iterable[Sequence[Any]]) -> None:
         """Put back (index, value) pairs of ``buffers``."""
-        modules = _modules_in(self.all_models)
+        modules = modules_in(self.all_models)
         held = [(one, name) for one in modules for name in one._buffers]  # noqa: SLF001
         live = {id(one._buffers[name]): (one, name) for one, name in reversed(held)}  # noqa: SLF001
-        owners = [live[id(buffer)] for buffer in self._held("_buffers", self.all_models)]
+        owners = [live[id(buffer)] for buffer in held_by(modules_in(self.all_models), "_buffers")]
         for index, value in values:
             holder, name = owners[index]
-            _assign_buffer(holder, name, value)
+            assign_buffer(holder, name, value)
 
     def parameters(self) -> list[torch.Tensor]:
         """Live parameters."""
-        return self._held("_parameters", self.models)
-
-    @staticmethod
-    def _held(kind: str, models: Iterable[nn.Module]) -> list[torch.Tensor]:
-        return _once(each for one in _modules_in(models) for each in getattr(one, kind).values())
+        return held_by(modules_in(self.models), "_parameters")
 
     def modes(self) -> list[bool]:
         """Whether each module is in training mode."""
@@ -360,19 +362,6 @@ def _scalers_in(other: Stateful) -> list[torch.amp.GradScaler]:
     return [each for each in scalers if each.is_enabled()]  # others have nothing
 
 
-def _modules_in(models: Iterable[nn.Module]) -> list[nn.Module]:
-    # As they are now, not as they were at first. modules() and children() make up the name of
-    # each, which takes longer than what is done with them every step.
-    found = list(dict.fromkeys(models))
-    known = set(found)
-    for module in found:
-        for child in module._modules.values():  # noqa: SLF001 - see above
-            if child is not None and child not in known:
-                known.add(child)
-                found.append(child)
-    return found
-
-
 def _check_other(name: str, other: object) -> None:
     said = f"{name!r} ({type(other).__name__})"
     if isinstance(other, torch.optim.Optimizer):
@@ -391,42 +380,3 @@ def _check_other(name: str, other: object) -> None:
         f"{said} cannot be handed to a joiner: it has no state_dict() and load_state_dict(). Give "
         "the session an object that has."
     )
-
-
-def _once(values: Iterable[_T | None]) -> list[_T]:
-    """Each of ``values`` at its first place, by identity."""
-    return list({id(value): value for value in values if value is not None}.values())
-
-
-def _module_tree(model: nn.Module) -> dict[str, Any]:
-    return {
-        "parameters": {name: local_of(value) for name, value in model.named_parameters()},
-        "buffers": {name: local_of(value) for name, value in model.named_buffers()},
-    }
-
-
-def _load_module(model: nn.Module, state: dict[str, Any]) -> None:
-    for kind, live in (
-        ("parameters", dict(model.named_parameters())),
-        ("buffers", dict(model.named_buffers())),
-    ):
-        received = state[kind]
-        if received.keys() != live.keys():
-            different = sorted(received.keys() ^ live.keys())[:5]
-            raise ConfigError(f"the models differ: {kind} {different} exist on one side only")
-        for name, value in received.items():
-            if kind == "buffers":
-                _assign_buffer(model, name, value)
-            else:
-                assign(local_of(live[name]), value)
-
-
-def _assign_buffer(model: nn.Module, name: str, value: torch.Tensor) -> None:
-    """Have a buffer hold ``value``; one that grows, a memory say, takes another shape."""
-    path, _, own = name.rpartition(".")
-    holder = model.get_submodule(path)
-    live = local_of(getattr(holder, own))
-    if live.shape == value.shape:
-        assign(live, value)
-    else:
-        setattr(holder, own, value.to(live.device, copy=True))

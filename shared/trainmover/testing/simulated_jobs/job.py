@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainmover.detection import CollectiveWindow
+from trainmover.detection.evaluation.replay import Player
 from trainmover.events.executor import JobLayoutKnown, Span
 from trainmover.events.machine import MachineNoticed
 from trainmover.job.topology import Frozen, Membership
@@ -141,6 +142,21 @@ class SimulatedJob:
             if over >= NEVER:
                 return
             self._complete(timeline, load, records, ended)
+
+    def tell(self, player: Player, frame: Frame) -> None:
+        """Let a frame come to detectors.
+
+        Args:
+            player: Plays them.
+            frame: The latest of ``frames``.
+        """
+        player.advance(frame.now_s)
+        if frame.membership is not None:
+            player.membership_changed(frame.membership)
+        for fact in frame.facts:
+            player.fact(fact, self.membership, frame.now_s)
+        for window in frame.windows:
+            player.window(window)
 
     def _begin_injections(self) -> None:
         for one in self.injections:
