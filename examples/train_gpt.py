@@ -71,7 +71,7 @@ def main():
     parser.add_argument("--steps", type=int, default=300)
     options = parser.parse_args()
 
-    dist.init_process_group("trainmover")  # (*)
+    dist.init_process_group("gloo")
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = DistributedDataParallel(GPT())

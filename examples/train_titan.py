@@ -182,7 +182,7 @@ class Trainer:
 
     def __init__(self, config):
         self.config = config
-        dist.init_process_group("trainmover")  # (*)
+        dist.init_process_group("gloo")
         self.dims = ParallelDims(config.dp_shard, config.tp, dist.get_world_size())
         self.mesh = self.dims.build_mesh()
         data = self.mesh["dp_shard"]

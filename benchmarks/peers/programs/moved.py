@@ -6,7 +6,7 @@ from workload import Batches, Model, optimizer_of, say
 
 from trainmover import Session
 
-dist.init_process_group("trainmover")
+dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 model = Model()
 optimizer = optimizer_of(model)

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from trainmover import Session
 
-dist.init_process_group("trainmover")
+dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(5)
 model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)).to(DEVICE)

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 from trainmover import Session
 
-dist.init_process_group("trainmover")
+dist.init_process_group()
 rank = dist.get_rank()
 torch.manual_seed(3)
 model = DistributedDataParallel(

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from trainmover import Session
 
-dist.init_process_group("trainmover")
+dist.init_process_group("nccl")
 rank = dist.get_rank()
 torch.manual_seed(24)
 generator = DistributedDataParallel(

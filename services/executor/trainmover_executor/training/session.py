@@ -181,7 +181,7 @@ class Session:
 
     @staticmethod
     def init() -> None:
-        """``init_process_group("trainmover")`` with everything a machine agent already knows."""
+        """Begin the process group, as ``init_process_group`` does that names no backend."""
         runtime = current_runtime()
         dist.init_process_group(
             BACKEND,
