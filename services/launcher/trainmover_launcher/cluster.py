@@ -19,7 +19,7 @@ from functools import partial
 from typing import IO, Final, Literal
 
 from trainmover import security
-from trainmover.bus.credentials import Credentials
+from trainmover.bus.credentials import BusAddress, Credentials
 from trainmover.bus.embedded import EmbeddedServer
 from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.protocol import Bus
@@ -27,6 +27,7 @@ from trainmover.errors import BusError, BusUnavailableError, TrainMoverError
 from trainmover.events.envelope import Envelope
 from trainmover.events.operator import ServiceRestarted
 from trainmover.runtime import procfs
+from trainmover.runtime.service import URL_VARIABLE
 from trainmover.security import Role
 from trainmover.security.secret import SECRET_VARIABLE, make_secret, secret_of
 from trainmover.tracing.observe import new_event
@@ -159,7 +160,7 @@ class LocalCluster:
                     watchers.append(tasks.create_task(self._tell_of_restarts()))
                     registry.write(self._record())
                     if self._started is not None:
-                        self._started(url)
+                        self._started(str(BusAddress.parse(url)))
                     try:
                         ending = await self._decide()
                         if ending.ok:
@@ -236,8 +237,8 @@ class LocalCluster:
         return ended
 
     def _start_service(self, name: str) -> Callable[[], Awaitable[str]]:
-        argv = self.spec.service_argv(name, url=self._url)
-        env = _as(self.spec.credentials(Role(name)))
+        argv = self.spec.service_argv(name)
+        env = {URL_VARIABLE: self._url} | _as(self.spec.credentials(Role(name)))
         with self._log(name) as log:
             child = Child.start(name, argv, env=env, stdout=log, stderr=log)
         self._services[name] = child
@@ -275,12 +276,13 @@ class LocalCluster:
     ) -> list[asyncio.Task[None]]:
         watchers = []
         # A machine that is killed cannot clear up after itself: its scratch files are ours.
-        environment = {"TMPDIR": scratch, **self.spec.environment}
+        # Everybody may read a command line, and the URL may have a password.
+        environment = {"TMPDIR": scratch, URL_VARIABLE: url, **self.spec.environment}
         if self.spec.machines and SECRET_VARIABLE not in os.environ:
             secret = make_secret(secret_of(self.spec.job))
             environment[SECRET_VARIABLE] = str(secret.absolute())
         for machine in self.spec.machines:
-            argv = self.spec.agent_argv(machine, url=url)
+            argv = self.spec.agent_argv(machine)
             env = environment | _as(self.spec.credentials(Role.MACHINE, machine))
             with self._log(machine) as log:
                 child = Child.start(machine, argv, env=env, stdout=log, stderr=log)

@@ -63,6 +63,7 @@ def write(record: JobRecord) -> None:
             "Choose another name with --job, or end that one first."
         )
     draft = target.with_suffix(f".{os.getpid()}.tmp")
+    draft.touch(mode=0o600)  # the URL of the bus may have a password
     draft.write_text(record.model_dump_json(indent=2), encoding="utf-8")
     draft.replace(target)
 

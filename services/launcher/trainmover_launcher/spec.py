@@ -61,15 +61,15 @@ class ClusterSpec:
             return None
         return Credentials.of_folder(client_folder(self.security, User(role, machine)))
 
-    def service_argv(self, name: str, *, url: str) -> list[str]:
+    def service_argv(self, name: str) -> list[str]:
         """Command line of a service."""
-        argv = [sys.executable, "-m", f"trainmover_{name}", "--job", self.job, "--nats", url]
+        argv = [sys.executable, "-m", f"trainmover_{name}", "--job", self.job]
         return [*argv, *self.planner_options] if name == "planner" else argv
 
-    def agent_argv(self, machine: str, *, url: str) -> list[str]:
+    def agent_argv(self, machine: str) -> list[str]:
         """Command line of one machine's agent."""
         argv = [sys.executable, "-m", "trainmover_executor.agent"]
-        argv += ["--job", self.job, "--nats", url, "--machine", machine]
+        argv += ["--job", self.job, "--machine", machine]
         argv += ["--slots", str(self.nnodes_min)]
         argv += ["--standbys", str(self.nnodes_max - self.nnodes_min)]
         argv += ["--nproc-per-node", str(self.nproc_per_node), "--host", "127.0.0.1"]

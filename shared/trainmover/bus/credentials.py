@@ -1,23 +1,78 @@
-"""How a client proves who it is to a secured bus, and how it knows the bus."""
+"""Where a bus is, how a client proves who it is to it, and how it knows the bus."""
 
 from __future__ import annotations
 
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import nkeys  # type: ignore[import-untyped]  # ships no annotations
 
 from trainmover.errors import ConfigError
 
-__all__ = ["CA", "CREDS", "NKEY", "Credentials", "inbox_prefix", "public_key"]
+__all__ = ["CA", "CREDS", "NKEY", "BusAddress", "Credentials", "inbox_prefix", "public_key"]
 
 NKEY: Final = "TRAINMOVER_NATS_NKEY"
 CREDS: Final = "TRAINMOVER_NATS_CREDS"
 CA: Final = "TRAINMOVER_NATS_CA"
+
+_PORT: Final = 4222
+_SCHEME: Final = "nats"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusAddress:
+    """One or several servers of one bus, apart from what must not be printed.
+
+    Attributes:
+        servers: A URL each, without user and password.
+        identity: Options of nats-py: ``user`` and ``password``, or ``token``; none where the URL
+            has neither. nats-py itself takes them from a URL as they are written there, and comes
+            to servers that it hears of later without them.
+    """
+
+    servers: tuple[str, ...]
+    identity: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """Of ``nats://user:password@host:port``, or several separated by commas.
+
+        The first that names a user counts for all. Characters that have a meaning in a URL are
+        written with a percent sign there (RFC 3986, section 2.1).
+
+        Raises:
+            ConfigError: It is no URL.
+        """
+        try:
+            parts = [_split(each.strip()) for each in url.split(",") if each.strip()]
+        except ValueError as error:
+            raise ConfigError(f"the address of the bus is no URL: {error}") from error
+        identities = (_identity(each) for each in parts if each.username)
+        servers = tuple(
+            each._replace(netloc=each.netloc.rpartition("@")[2]).geturl() for each in parts
+        )
+        return cls(servers=servers, identity=next(identities, {}))
+
+    @property
+    def host_and_port(self) -> tuple[str, int]:
+        """Of the first server.
+
+        Raises:
+            ValueError: It names no host, or a port that is none.
+        """
+        first = urlsplit(self.servers[0]) if self.servers else None
+        if first is None or not first.hostname:
+            raise ValueError("it names no host")
+        return first.hostname, first.port or _PORT
+
+    def __str__(self) -> str:
+        """For people: no password and no token."""
+        return ",".join(self.servers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +161,17 @@ def public_key(seed: str, *, where: object = "the seed") -> str:
 def inbox_prefix(public: str) -> str:
     """Where a user's replies come: nobody else may listen there."""
     return f"_INBOX.{public}"
+
+
+def _split(url: str) -> SplitResult:
+    return urlsplit(url if "://" in url else f"{_SCHEME}://{url}")
+
+
+def _identity(parts: SplitResult) -> dict[str, str]:
+    user = unquote(parts.username or "")
+    if parts.password is None:
+        return {"token": user}
+    return {"user": user, "password": unquote(parts.password)}
 
 
 def _read(path: Path, variable: str) -> str:

@@ -13,13 +13,18 @@ from pydantic import AfterValidator
 
 from trainmover.job.numbers import decimal
 
-__all__ = ["Endpoint", "split_endpoint"]
+__all__ = ["Endpoint", "endpoint_of", "split_endpoint"]
 
 _LABEL: Final = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _NAME: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?")
 _NAME_CHARACTERS: Final = 253
 _PORT_DIGITS: Final = 5
 _LARGEST_PORT: Final = 2**16 - 1
+
+
+def endpoint_of(host: str, port: int) -> str:
+    """``host:port``, an address of IPv6 in brackets (RFC 3986, section 3.2.2)."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split_endpoint(endpoint: str) -> tuple[str, int]:

@@ -36,9 +36,10 @@ from trainmover.errors import (
 from trainmover.runtime import health
 from trainmover.tracing import observe
 
-__all__ = ["ServiceOptions", "add_common_options", "run_service"]
+__all__ = ["URL_VARIABLE", "ServiceOptions", "add_common_options", "run_service"]
 
 DEFAULT_URL: Final = "nats://127.0.0.1:4222"
+URL_VARIABLE: Final = "TRAINMOVER_NATS_URL"
 _LEVELS: Final = ("debug", "info", "warning", "error")
 _FORMATS: Final = ("auto", "json", "console")
 _RETRY_S: Final = 0.25
@@ -114,7 +115,7 @@ def add_common_options(
     group.add_argument(
         "--nats",
         metavar="URL",
-        default=environment.get("TRAINMOVER_NATS_URL", DEFAULT_URL),
+        default=environment.get(URL_VARIABLE, DEFAULT_URL),
         help="address of the bus (TRAINMOVER_NATS_URL; default %(default)s)",
     )
     given = Credentials.from_environment()

@@ -90,6 +90,18 @@ def test_contexts_are_listed_replaced_and_forgotten(home: Path) -> None:
     assert (home / "contexts.json").stat().st_mode & 0o077 == 0
 
 
+def test_a_password_in_a_url_is_kept_and_not_shown(home: Path) -> None:
+    url = "nats://me:s3cret@127.0.0.1:1"
+    register("here", url)
+    shown = run("job", "ls", "-o", "json")
+    run("context", "set", "a", "--nats", url)
+    shown += run("context", "ls", "-o", "json") + run("context", "ls")
+    assert "nats://127.0.0.1:1" in shown
+    assert "s3cret" not in shown
+    assert Contexts.load().known["a"].nats == registry.find("here").nats == url
+    assert (home / "jobs" / "here.json").stat().st_mode & 0o077 == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

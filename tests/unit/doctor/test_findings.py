@@ -10,7 +10,7 @@ import pytest
 from tests.unit import factories as make
 
 from trainmover import __version__
-from trainmover.bus.credentials import Credentials
+from trainmover.bus.credentials import BusAddress, Credentials
 from trainmover.events import machine, migration
 from trainmover.job.topology import Layout, Machine, Member, Membership
 from trainmover_console.doctor import Symptom, bus, host, machines, worst
@@ -76,7 +76,7 @@ def test_what_is_wrong_with_the_host_has_a_cure(
 
 
 def test_this_host_can_be_looked_at() -> None:
-    found = host.gather(("127.0.0.1", 4222))
+    found = host.gather(BusAddress.parse("nats://127.0.0.1"))
     assert (found.address, found.interface, found.bus_is_far) == ("127.0.0.1", "lo", False)
     assert found.versions["nats-py"]
     assert found.free_bytes

@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from trainmover.errors import ConfigError
+from trainmover.job.endpoints import split_endpoint
 from trainmover_executor.agent.address import own_address
 from trainmover_executor.agent.processes.listeners import Listeners
 
@@ -17,6 +18,7 @@ from trainmover_executor.agent.processes.listeners import Listeners
         ("10.1.2.3", "nats://elsewhere:4222", "10.1.2.3"),
         ("auto", "nats://127.0.0.1:4222", "127.0.0.1"),
         ("auto", "127.0.0.1", "127.0.0.1"),
+        ("auto", "nats://user:p%40ss@[::1]:4222", "::1"),
         ("auto", "tls://localhost:4222, nats://unknown.invalid:1", "127.0.0.1"),
     ],
 )
@@ -32,13 +34,16 @@ def test_no_way_to_the_bus_is_said_with_the_cure(towards: str) -> None:
         own_address("auto", towards=towards)
 
 
-def test_listeners_announce_where_they_listen() -> None:
-    listeners = Listeners(host="auto", ranks=2, towards="nats://127.0.0.1:4222")
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_listeners_announce_where_they_listen(address: str) -> None:
+    bus = f"[{address}]" if ":" in address else address
+    listeners = Listeners(host="auto", ranks=2, towards=f"nats://{bus}:4222")
     try:
         [*endpoints] = listeners.bind([None])[None]
         for endpoint in endpoints:
-            host, _, port = endpoint.rpartition(":")
-            assert host == "127.0.0.1"
-            socket.create_connection((host, int(port)), timeout=1).close()
+            host, port = split_endpoint(endpoint)
+            assert endpoint == f"{bus}:{port}"
+            assert host == address
+            socket.create_connection((host, port), timeout=1).close()
     finally:
         listeners.close()

@@ -51,10 +51,10 @@ while True:
 class FakeSpec(ClusterSpec):
     folder: Path
 
-    def service_argv(self, name: str, *, url: str) -> list[str]:
+    def service_argv(self, name: str) -> list[str]:
         return ["sleep", "600"]
 
-    def agent_argv(self, machine: str, *, url: str) -> list[str]:
+    def agent_argv(self, machine: str) -> list[str]:
         return [sys.executable, "-c", MACHINE, machine, str(self.folder)]
 
     def let_exit(self, machine: str, code: int) -> None:
@@ -80,6 +80,20 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSpec:
         log_dir=tmp_path / "logs",
         folder=folder,
     )
+
+
+def test_the_address_of_the_bus_is_on_no_command_line(tmp_path: Path) -> None:
+    """It may have a password, and everybody on the host can read command lines."""
+    spec = ClusterSpec(
+        job="j",
+        nnodes_min=1,
+        nnodes_max=1,
+        program=("train.py",),
+        log_dir=tmp_path,
+        nats="nats://me:s3cret@bus:4222",
+    )
+    lines = [spec.agent_argv("node-0"), spec.service_argv("planner"), spec.service_argv("detector")]
+    assert "s3cret" not in str(lines)
 
 
 class Play:
@@ -191,7 +205,7 @@ async def test_bus_and_services_are_started_again_and_training_goes_on(spec: Fak
 
 async def test_a_service_that_ends_each_time_is_told_and_ends_nothing(spec: FakeSpec) -> None:
     class Broken(FakeSpec):
-        def service_argv(self, name: str, *, url: str) -> list[str]:
+        def service_argv(self, name: str) -> list[str]:
             return ["false"] if name == "planner" else ["sleep", "600"]
 
     broken = Broken(**{each.name: getattr(spec, each.name) for each in fields(spec)})

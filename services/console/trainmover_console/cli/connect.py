@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainmover.bus.credentials import Credentials
+from trainmover.bus.credentials import BusAddress, Credentials
 from trainmover.bus.facts import history
 from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.protocol import Bus
@@ -66,6 +66,11 @@ class Target:
     job: str
     url: str
     credentials: Credentials | None = None
+
+    @property
+    def bus(self) -> str:
+        """The bus, as it may be printed."""
+        return str(BusAddress.parse(self.url))
 
     @classmethod
     def find(cls, job: str | None, nats: str | None) -> Target:

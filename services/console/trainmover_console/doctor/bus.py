@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from trainmover import __version__
-from trainmover.bus.credentials import Credentials
+from trainmover.bus.credentials import BusAddress, Credentials
 from trainmover.bus.nats.bus import NatsBus
 from trainmover.errors import BusError, PermissionDeniedError
 from trainmover.events.envelope import MAX_BYTES
@@ -21,7 +20,7 @@ from trainmover.protocol.requests import StatusRequest
 from trainmover.subjects import EVENT_STREAM
 from trainmover_console.doctor.symptom import Symptom, good, problem, reason, warning
 
-__all__ = ["Greeting", "Seen", "examine", "greet", "host_and_port", "judge", "judge_greeting"]
+__all__ = ["Greeting", "Seen", "examine", "greet", "judge", "judge_greeting"]
 
 _SERVER: Final = (2, 11)
 _SKEW_S: Final = 0.5
@@ -68,17 +67,10 @@ class Seen:
     planner: bool = False
 
 
-def host_and_port(url: str) -> tuple[str, int]:
-    """Of the first of the URLs."""
-    first = url.split(",", maxsplit=1)[0].strip()
-    parts = urlsplit(first if "://" in first else f"nats://{first}")
-    return parts.hostname or "127.0.0.1", parts.port or 4222
-
-
 async def greet(url: str) -> Greeting:
     """Hear what answers at the address: a NATS server speaks first."""
-    host, port = host_and_port(url)
     try:
+        host, port = BusAddress.parse(url).host_and_port
         async with asyncio.timeout(_ASK_S):
             reader, writer = await asyncio.open_connection(host, port, limit=_GREETING_BYTES)
             try:
@@ -99,26 +91,26 @@ async def greet(url: str) -> Greeting:
 
 def judge_greeting(greeting: Greeting, credentials: Credentials) -> Iterator[Symptom]:
     """What that means. Pure."""
-    host, port = host_and_port(greeting.url)
+    where = str(BusAddress.parse(greeting.url))
     if greeting.error:
         yield problem(
             "bus",
-            f"{host}:{port} cannot be reached: {greeting.error}",
+            f"{where} cannot be reached: {greeting.error}",
             "Start NATS there ('trainmover up' brings one), let the firewall pass the port, or "
             "name another with --nats.",
         )
         return
     info = greeting.info
     if info is None:
-        cure = f"Something else has port {port}: stop it, or name the bus with --nats."
-        yield problem("bus", f"what answers at {host}:{port} is no NATS server", cure)
+        cure = "Something else has that port: stop it, or name the bus with --nats."
+        yield problem("bus", f"what answers at {where} is no NATS server", cure)
         return
     version = str(info.get("version", "0"))
     if tuple(int(part) for part in version.split("-", maxsplit=1)[0].split(".")[:2]) < _SERVER:
         need = ".".join(map(str, _SERVER))
         yield problem("bus", f"NATS {version} is older than {need}", "Use a newer nats-server.")
     else:
-        yield good("bus", f"NATS {version} at {host}:{port}")
+        yield good("bus", f"NATS {version} at {where}")
     if not info.get("jetstream"):
         yield problem(
             "jetstream",

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from trainmover.bus.credentials import BusAddress
+from trainmover.runtime.network import address_towards
 from trainmover.security.secret import home
 from trainmover_console.doctor.symptom import Symptom, good, problem, warning
 
@@ -61,9 +63,9 @@ class Host:
     bus_is_far: bool = False
 
 
-def gather(bus: tuple[str, int] | None) -> Host:
+def gather(bus: BusAddress | None) -> Host:
     """Look at this host; ``bus`` is where links would lead to."""
-    address = "" if bus is None else _address_towards(*bus)
+    address = "" if bus is None else _address_towards(bus)
     interface = _interface_of(address)
     return Host(
         python=sys.version_info[:2],
@@ -203,21 +205,18 @@ def _ports() -> tuple[int, int]:
     return first, last
 
 
-def _address_towards(host: str, port: int) -> str:
-    with contextlib.suppress(OSError, IndexError):
-        family, kind, _, _, target = socket.getaddrinfo(
-            host, port, family=socket.AF_INET, type=socket.SOCK_DGRAM
-        )[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(target)  # asks the kernel for the way there; nothing is sent
-            return str(probe.getsockname()[0])
+def _address_towards(bus: BusAddress) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        return address_towards(*bus.host_and_port)
     return ""
 
 
 def _interface_of(address: str) -> str:
-    """The interface that has the address, from the kernel's table of local routes."""
+    """The interface that has the address, as the kernel knows it."""
     if not address:
         return ""
+    if ":" in address:
+        return _interface_of_ipv6(address)
     import fcntl  # noqa: PLC0415 - Linux alone has it
     import struct  # noqa: PLC0415
 
@@ -228,6 +227,16 @@ def _interface_of(address: str) -> str:
                 found = fcntl.ioctl(probe, request, struct.pack("256s", name.encode()[:15]))
                 if socket.inet_ntoa(found[20:24]) == address:
                     return name
+    return ""
+
+
+def _interface_of_ipv6(address: str) -> str:
+    wanted = ipaddress.IPv6Address(address.partition("%")[0]).packed.hex()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/net/if_inet6").read_text().splitlines():
+            found, *_, name = line.split()
+            if found == wanted:
+                return name
     return ""
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 from typing import Final
-from urllib.parse import urlsplit
 
+from trainmover.bus.credentials import BusAddress
 from trainmover.errors import ConfigError
+from trainmover.runtime.network import address_towards
 
 __all__ = ["AUTO", "own_address"]
 
 AUTO: Final = "auto"
-_BUS_PORT: Final = 4222
 
 
 def own_address(host: str, *, towards: str) -> str:
@@ -27,28 +26,11 @@ def own_address(host: str, *, towards: str) -> str:
     """
     if host != AUTO:
         return host
-    first = towards.split(",", maxsplit=1)[0].strip()
+    bus = BusAddress.parse(towards)
     try:
-        return _address_towards(*_host_and_port(first))
+        return address_towards(*bus.host_and_port)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"cannot tell which address of this machine leads to the bus at {first!r}: {error}. "
+            f"cannot tell which address of this machine leads to the bus at {str(bus)!r}: {error}. "
             "Pass --host with an address that the other machines can reach."
         ) from error
-
-
-def _host_and_port(url: str) -> tuple[str, int]:
-    parts = urlsplit(url if "://" in url else f"nats://{url}")
-    if not parts.hostname:
-        raise ValueError("it names no host")
-    return parts.hostname, parts.port or _BUS_PORT
-
-
-def _address_towards(host: str, port: int) -> str:
-    family, kind, protocol, _, target = socket.getaddrinfo(
-        host, port, family=socket.AF_INET, type=socket.SOCK_DGRAM
-    )[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.connect(target)  # asks the kernel for the way there; nothing is sent
-        address: str = probe.getsockname()[0]
-    return address

@@ -18,6 +18,7 @@ from trainmover.errors import BusError, BusUnavailableError, PermissionDeniedErr
 from trainmover.policy import Problem
 from trainmover.policy.sharing import JobShare, read_sharing
 from trainmover.runtime.declared import look_at, text_of
+from trainmover.runtime.service import URL_VARIABLE
 from trainmover.tracing.observe import get_logger, new_event
 from trainmover_executor.forkserver.child import die_with_parent
 from trainmover_executor.pooled import core
@@ -186,7 +187,12 @@ class PooledMachine:
         self._agent = await asyncio.create_subprocess_exec(
             *self._command(job, share),
             cwd=share.folder or None,
-            env={**os.environ, **self._credentials.environment(), **share.env},
+            env={
+                **os.environ,
+                URL_VARIABLE: self._options.nats,  # not on a command line: it may have a password
+                **self._credentials.environment(),
+                **share.env,
+            },
             stdin=asyncio.subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is ours: we end it in order
             # A machine whose process is killed is gone as a whole.
@@ -218,7 +224,7 @@ class PooledMachine:
     def _command(self, job: str, share: JobShare) -> list[str]:
         options = self._options
         command = [sys.executable, "-m", "trainmover_executor.agent", "--job", job]
-        command += ["--machine", options.machine, "--host", options.host, "--nats", options.nats]
+        command += ["--machine", options.machine, "--host", options.host]
         command += ["--lent-by", options.pool]
         for key, value in options.labels.items():
             command += ["--label", f"{key}={value}"]

@@ -41,7 +41,8 @@ class NatsBus:
     """The ``Bus`` over a NATS server with JetStream.
 
     Args:
-        url: ``nats://host:port``, or several of one cluster separated by commas.
+        url: ``nats://host:port``, or several of one cluster separated by commas; with
+            ``user:password@`` in front of the host where the server wants that.
         name: Who we are, shown by the server's own tools.
         timeout_s: How long one operation may take before ``BusUnavailableError``, seconds.
         ack_wait_s: A message that is not acknowledged for this many seconds comes again.
@@ -119,7 +120,7 @@ class NatsBus:
 
     @property
     def url(self) -> str:
-        """The address this bus was made with."""
+        """The address this bus was made with, without user and password."""
         return self._connection.url
 
     async def setup(self, *, replicas: int | None = None) -> None:

@@ -11,7 +11,7 @@ import nats.protocol.parser
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from trainmover.bus.credentials import Credentials
+from trainmover.bus.credentials import BusAddress, Credentials
 from trainmover.errors import BusError, PermissionDeniedError
 
 __all__ = ["PermissionAwareClient", "forbidden", "refusal_of"]
@@ -99,26 +99,33 @@ def _text(subject: bytes) -> bytes:
     return bytes(subject).decode(errors="replace").encode()
 
 
-def refusal_of(text: str, url: str, credentials: Credentials) -> BusError | None:
+def refusal_of(text: str, bus: BusAddress, credentials: Credentials) -> BusError | None:
     """The true cause of a failed connection, where it is one of identity."""
     if not text:
         return None
     if "authorization" not in text.lower():
         if "offers no TLS" in text:
             return PermissionDeniedError(
-                f"the bus at {url} does not encrypt, and {credentials.ca} says that ours does: is "
+                f"the bus at {bus} does not encrypt, and {credentials.ca} says that ours does: is "
                 "the address right? Unset TRAINMOVER_NATS_CA for a bus without TLS."
             )
         given = (
             f"{credentials.ca} does not vouch for it" if credentials.ca else "none is known here"
         )
         return PermissionDeniedError(
-            f"no trusted connection to the bus at {url}: its certificate needs an authority, and "
+            f"no trusted connection to the bus at {bus}: its certificate needs an authority, and "
             f"{given} ({text}). Set TRAINMOVER_NATS_CA to the authority's certificate."
         )
+    if bus.identity and not credentials.given:
+        tried = f"user {bus.identity['user']!r}" if "user" in bus.identity else "a token"
+        return PermissionDeniedError(
+            f"the bus at {bus} does not know this user (tried {tried} of its URL). Mend the URL; "
+            "characters like : / @ and % are written %3A, %2F, %40 and %25 there."
+        )
     return PermissionDeniedError(
-        f"the bus at {url} does not know this user (tried {credentials}). Set "
-        "TRAINMOVER_NATS_NKEY to the nkey file that 'trainmover bus setup' made for it."
+        f"the bus at {bus} does not know this user (tried {credentials}). Set "
+        "TRAINMOVER_NATS_NKEY to the nkey file that 'trainmover bus setup' made for it, or write "
+        "user and password into the URL, nats://USER:PASSWORD@HOST:4222."
     )
 
 

@@ -20,8 +20,9 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 
-from trainmover.bus.credentials import Credentials
+from trainmover.bus.credentials import BusAddress, Credentials
 from trainmover.bus.nats.client import PermissionAwareClient, forbidden, refusal_of
+from trainmover.bus.streams import stream_configs
 from trainmover.errors import BusError, BusUnavailableError
 from trainmover.tracing.observe import get_logger
 
@@ -33,6 +34,9 @@ _VIOLATION: Final = re.compile(
 )
 _IDENTITY: Final = re.compile(r"authorization|ssl|tls|certificate", re.IGNORECASE)
 _CURES: Final = {
+    10026: ". The account's max_consumers is below what a stream takes: leave it out.",
+    10027: ". The account's max_streams is too low: leave it out.",
+    10047: ". Streams reserve {reserved} in all: raise max_file of the account, or of the server.",
     10059: ". Run 'trainmover bus setup' on this bus.",  # stream not found
     10166: ". An older version set it up: run 'trainmover bus setup' once more.",  # TTL disabled
 }
@@ -61,7 +65,8 @@ class Connection:
     """A connection that outlives its server.
 
     Args:
-        url: ``nats://host:port``, or several separated by commas.
+        url: ``nats://host:port``, or several separated by commas; with ``user:password@`` where
+            the server wants that.
         name: Who we are, for the server's own monitoring.
         timeout_s: How long one operation may take before the bus counts as unavailable, seconds.
         connect_timeout_s: Limit for the first connection, seconds.
@@ -79,7 +84,8 @@ class Connection:
         credentials: Credentials | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.url = url
+        self._address = BusAddress.parse(url)
+        self.url = str(self._address)
         self.timeout_s = timeout_s
         self._name = name
         self._connect_timeout_s = connect_timeout_s
@@ -142,7 +148,7 @@ class Connection:
             ConfigError: The credentials cannot be used.
         """
         credentials = self._credentials or Credentials.from_environment()
-        options = {**credentials.options(), **self._options}
+        options = {**self._address.identity, **credentials.options(), **self._options}
         if "tls" in options:
             logging.getLogger("asyncio").addFilter(_is_worth_saying)  # the same one is kept once
         self._up.clear()
@@ -156,7 +162,7 @@ class Connection:
                 await self._connect(options)
         except (TimeoutError, OSError, nats.errors.Error) as error:
             await self._abandon()
-            if refusal := refusal_of(self._identity_error, self.url, credentials):
+            if refusal := refusal_of(self._identity_error, self._address, credentials):
                 raise refusal from error
             raise BusUnavailableError(
                 f"no bus at {self.url} ({self._last_error or 'no answer'}). "
@@ -171,7 +177,7 @@ class Connection:
         # With unlimited reconnects nats-py never gives up the first attempt: the limit is ours.
         async with asyncio.timeout(self._connect_timeout_s):
             await self._client.connect(
-                servers=[part.strip() for part in self.url.split(",")],
+                servers=[*self._address.servers],
                 name=self._name,
                 # nats-py accepts real coroutine functions only, and without an error_cb logs
                 # a traceback for each failed attempt.
@@ -264,7 +270,7 @@ class Connection:
         ) as error:
             raise BusUnavailableError(f"cannot {what}: {error}") from error
         except nats.js.errors.APIError as error:
-            cure = _CURES.get(error.err_code or 0, "")
+            cure = _CURES.get(error.err_code or 0, "").format(reserved=_reserved())
             raise BusError(f"cannot {what}: {error.description or error}{cure}") from error
         except nats.errors.Error as error:
             raise BusError(f"cannot {what}: {error}") from error
@@ -383,6 +389,10 @@ class Connection:
             self._up.set()  # who waits for the server, and every reader, learns of it
             for wake in tuple(self._on_up):
                 wake()
+
+
+def _reserved() -> str:
+    return f"{sum(each.max_bytes or 0 for each in stream_configs()) / 1024**3:.1f} GiB"
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trainmover.bus.credentials import Credentials
+from trainmover.bus.credentials import BusAddress, Credentials
 from trainmover.bus.facts import history
 from trainmover.bus.nats.bus import NatsBus
 from trainmover.errors import BusError
@@ -72,7 +72,7 @@ def _target(job: str | None, nats: str | None) -> tuple[str | None, str | None, 
 
 async def examine(job: str | None, url: str | None, credentials: Credentials) -> list[Symptom]:
     """Everything that can be looked at."""
-    findings = list(host.judge(host.gather(None if url is None else bus_checks.host_and_port(url))))
+    findings = list(host.judge(host.gather(None if url is None else BusAddress.parse(url))))
     if url is None:
         return findings
     greeting = await bus_checks.greet(url)

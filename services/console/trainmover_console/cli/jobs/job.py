@@ -122,16 +122,16 @@ async def _of_host() -> list[dict[str, Any]]:
         target = Target.find(record.job, None)
         try:
             async with connect(target) as bus:
-                found.append(await _row(bus, record.job, target.url))
+                found.append(await _row(bus, record.job, target.bus))
         except BusError:
-            found.append(_unknown(record.job, target.url))
+            found.append(_unknown(record.job, target.bus))
     return found
 
 
 async def _of_bus(target: Target) -> list[dict[str, Any]]:
     async with connect(target) as bus:
         names = [key for key in await bus.keys(JOBS_BUCKET) if "." not in key]
-        return [await _row(bus, name, target.url) for name in names]
+        return [await _row(bus, name, target.bus) for name in names]
 
 
 async def _row(bus: Bus, job: str, url: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from trainmover.bus.credentials import BusAddress
 from trainmover.subjects import validate_id
 from trainmover_console.cli import output
 from trainmover_console.cli.connect import OutputOption, execute
@@ -30,7 +31,12 @@ def context_ls(*, format: OutputOption = output.Format.TABLE) -> None:  # noqa: 
     def ls() -> None:
         contexts = Contexts.load()
         data = [
-            {"name": name, "current": name == contexts.current, **one.model_dump()}
+            {
+                "name": name,
+                "current": name == contexts.current,
+                **one.model_dump(),
+                "nats": str(BusAddress.parse(one.nats)),
+            }
             for name, one in sorted(contexts.known.items())
         ]
         rows = [

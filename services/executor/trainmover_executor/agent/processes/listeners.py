@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from trainmover.errors import ConfigError
+from trainmover.job.endpoints import endpoint_of
 from trainmover_executor.agent.address import own_address
 
 __all__ = ["Listeners"]
@@ -47,7 +48,7 @@ class Listeners:
 
     def _bind_one(self, host: str, slot: int | None, local_rank: int) -> str:
         try:
-            bound = socket.create_server((host, 0), backlog=_BACKLOG)
+            bound = socket.create_server((host, 0), family=_family(host), backlog=_BACKLOG)
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on {host!r}: {error}. Pass --host with an address of this "
@@ -56,7 +57,7 @@ class Listeners:
         if (stale := self._sockets.pop((slot, local_rank), None)) is not None:
             stale.close()
         self._sockets[slot, local_rank] = bound
-        return f"{host}:{bound.getsockname()[1]}"
+        return endpoint_of(host, bound.getsockname()[1])
 
     def take(self, slot: int | None, local_rank: int) -> socket.socket:
         """Hand a socket over; whoever takes it closes it."""
@@ -67,3 +68,9 @@ class Listeners:
         for bound in self._sockets.values():
             bound.close()
         self._sockets.clear()
+
+
+def _family(host: str) -> socket.AddressFamily:
+    """That of IPv4 where the name has an address of it."""
+    families = {each[0] for each in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)}
+    return socket.AF_INET if socket.AF_INET in families else families.pop()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, Protocol
 
+from trainmover.job.endpoints import endpoint_of
 from trainmover.runtime import procfs
 from trainmover_executor.agent.core import effects
 from trainmover_executor.agent.options import AgentOptions
@@ -102,7 +103,7 @@ class WorkerPool:
             control=str(control),
             listen_fd=listener.fileno(),  # the fork server puts its own numbers here
             clock_fd=clock_fd,
-            endpoint=f"{host}:{port}",
+            endpoint=endpoint_of(host, port),
             program=options.program,
             as_module=options.as_module,
             redundancy=options.redundancy,

@@ -7,6 +7,7 @@ from typing import Final
 
 import torch
 
+from trainmover.job.endpoints import split_endpoint
 from trainmover.telemetry.records import OPS
 from trainmover_executor.collectives.communicator.reduction import Reduction
 from trainmover_executor.links.exchange import PIECE_BYTES, Consume, exchange
@@ -57,7 +58,7 @@ class GroupWire:
 
     def host_of(self, member: int) -> str:
         """Host name or address of a member of the group."""
-        return self.table.membership.endpoint_of(self.ranks[member]).rpartition(":")[0]
+        return split_endpoint(self.table.membership.endpoint_of(self.ranks[member]))[0]
 
     def rewind(self) -> None:
         """Start counting messages anew: a new epoch begins at every member."""
