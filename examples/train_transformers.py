@@ -11,7 +11,6 @@ import argparse
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments, set_seed  # (*)
 
-from trainmover import Session  # (*)
 from trainmover_executor.frameworks.transformers import TrainMoverTrainer as Trainer  # (*)
 
 VOCABULARY, LENGTH = 64, 32
@@ -32,7 +31,6 @@ def main():
     parser.add_argument("--output", default="out/train_transformers")
     options = parser.parse_args()
 
-    Session.init()  # (*)
     set_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY,

@@ -73,7 +73,7 @@ def refuse(arguments: Any, model: Any) -> None:
     if arguments.accelerator_config.use_configured_state:
         raise ConfigError(
             "accelerator_config: use_configured_state=True takes over a state of Accelerate that "
-            "the program made. Leave it out, and call trainmover.Session.init() at the top."
+            "the program made. Leave it out."
         )
     if not arguments.dataloader_in_order:
         raise ConfigError(

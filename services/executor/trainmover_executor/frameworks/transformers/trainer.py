@@ -35,7 +35,6 @@ class TrainMoverTrainer(SteppedTrainer):
     attributes of classes that are derived from this one are carried.
 
     Example:
-        >>> Session.init()
         >>> arguments = TrainingArguments("out", eval_strategy="steps", eval_steps=100)
         >>> trainer = TrainMoverTrainer(model, arguments, train_dataset=train, eval_dataset=test)
         >>> trainer.train()
