@@ -12,7 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from trainmover.security import Setup, write
+from trainmover.security.folder import Setup, write
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "k8s"
 WITH_GPUS = FOLDER.with_name("k8s-gpu")

@@ -19,7 +19,8 @@ from tests.support.cluster import COMMAND, ClusterJob
 from tests.support.lines import Lines
 
 from trainmover.bus.credentials import Credentials
-from trainmover.security import Role, Setup, User, client_folder, write
+from trainmover.security.folder import Setup, client_folder, write
+from trainmover.security.roles import Role, User
 from trainmover.testing import running_server
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(400)]

@@ -12,7 +12,8 @@ import pytest
 from trainmover.bus.credentials import Credentials
 from trainmover.bus.embedded import EmbeddedServer
 from trainmover.bus.nats.bus import NatsBus
-from trainmover.security import Role, Setup, User, client_folder, write
+from trainmover.security.folder import Setup, client_folder, write
+from trainmover.security.roles import Role, User
 from trainmover.testing import running_server
 
 MACHINES = ("node-0", "node-1")

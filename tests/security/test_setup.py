@@ -1,41 +1,34 @@
-"""``trainmover bus setup`` as a process, and a server that runs from what it wrote."""
+"""``trainmover bus setup``, and a server that runs from what it wrote."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import ssl
 import stat
 import subprocess
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cli import command
 
 from trainmover.bus.credentials import CA, NKEY, Credentials
 from trainmover.bus.embedded import find_server
 from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.streams import BUCKETS
 from trainmover.errors import ConfigError, InvalidIdError, PermissionDeniedError
-from trainmover.security import SINGLE_ROLES, Role, Setup, User, client_folder, write
 from trainmover.security.authority import covers, make_authority, make_server
+from trainmover.security.folder import Setup, client_folder, write
+from trainmover.security.roles import SINGLE_ROLES, Role, User
 from trainmover.testing import running_server
 from trainmover.tracing.observe import new_event
 
 
 def setup(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "trainmover_console.cli", "bus", "setup", *arguments],
-        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return command("bus", "setup", *arguments)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -23,7 +23,7 @@ from trainmover.bus.nats.bus import NatsBus
 from trainmover.commands import Refusal, RequestAccepted
 from trainmover.events.migration import JobFormed
 from trainmover.job.topology import Frozen
-from trainmover.security import Setup, write
+from trainmover.security.folder import Setup, write
 from trainmover.testing import running_server
 from trainmover.tracing.observe import new_event
 from trainmover_console.cli.exits import ExitCode

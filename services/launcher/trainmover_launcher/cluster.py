@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Final, Literal
 
-from trainmover import security
 from trainmover.bus.credentials import BusAddress, Credentials
 from trainmover.bus.embedded import EmbeddedServer
 from trainmover.bus.nats.bus import NatsBus
@@ -28,7 +27,8 @@ from trainmover.events.envelope import Envelope
 from trainmover.events.operator import ServiceRestarted
 from trainmover.runtime import procfs
 from trainmover.runtime.service import URL_VARIABLE
-from trainmover.security import Role
+from trainmover.security import folder as keys
+from trainmover.security.roles import Role
 from trainmover.security.secret import SECRET_VARIABLE, make_secret, secret_of
 from trainmover.tracing.observe import new_event
 from trainmover_launcher import registry
@@ -200,7 +200,7 @@ class LocalCluster:
         spec = self.spec
         if spec.security is None:
             return ""
-        security.write(spec.security, security.Setup(jobs=(spec.job,), machines=spec.machines))
+        keys.write(spec.security, keys.Setup(jobs=(spec.job,), machines=spec.machines))
         return (spec.security / "server" / "auth.conf").read_text()
 
     def _kept(self) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from trainmover.bus.credentials import Credentials
 from trainmover.job.redundancy import RedundancyChoice
-from trainmover.security import Role, User, client_folder
+from trainmover.security.folder import client_folder
+from trainmover.security.roles import Role, User
 
 __all__ = ["ClusterSpec"]
 

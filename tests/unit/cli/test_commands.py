@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tests.support.cli import command
 from tests.unit import factories as make
 
 from trainmover.bus.nats.bus import NatsBus
@@ -50,21 +51,8 @@ class Job:
     def run(
         self, *argv: str, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "trainmover_console.cli", *argv],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env={
-                **os.environ,
-                "TRAINMOVER_HOME": str(self.home),
-                "COLUMNS": "160",
-                "NO_COLOR": "1",
-                **(env or {}),
-            },
-        )
+        home = {"TRAINMOVER_HOME": str(self.home), "COLUMNS": "160"}
+        return command(*argv, env={**home, **(env or {})})
 
     def register(self, name: str = "j") -> registry.JobRecord:
         stat = procfs.read_stat(os.getpid())

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cli import command
 from tests.unit import factories as make
 
 from trainmover import __version__
@@ -24,14 +22,7 @@ from trainmover_console.doctor import machines
 
 
 def doctor(home: Path, *argv: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "trainmover_console.cli", "doctor", "-o", "json", *argv],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "TRAINMOVER_HOME": str(home)},
-    )
+    done = command("doctor", "-o", "json", *argv, env={"TRAINMOVER_HOME": str(home)})
     found = json.loads(done.stdout)["findings"]
     return done.returncode, {
         check: [one for one in found if one["check"] == check]
@@ -117,12 +108,5 @@ async def test_dialling_says_why_not() -> None:
 
 @pytest.mark.parametrize("argv", [("--job", "no.dots", "--nats", "nats://127.0.0.1:1")])
 def test_usage(tmp_path: Path, argv: tuple[str, ...]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "trainmover_console.cli", "doctor", *argv],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "TRAINMOVER_HOME": str(tmp_path)},
-    )
+    done = command("doctor", *argv, env={"TRAINMOVER_HOME": str(tmp_path)})
     assert done.returncode == ExitCode.USAGE

@@ -23,7 +23,7 @@ from trainmover.errors import (
     RequestRefusedError,
     TrainMoverError,
 )
-from trainmover.security import Role
+from trainmover.security.roles import Role
 from trainmover.subjects import validate_id
 from trainmover.tracing import observe
 from trainmover_console.cli import output

@@ -17,7 +17,7 @@ from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.protocol import Bus
 from trainmover.errors import ConfigError
 from trainmover.events.envelope import Envelope
-from trainmover.security import Role
+from trainmover.security.roles import Role
 from trainmover_console.cli import output
 from trainmover_console.cli.connect import JobOption, NatsOption, Target, execute
 from trainmover_console.cli.exits import ExitCode

@@ -12,12 +12,13 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from trainmover import security
 from trainmover.bus.credentials import Credentials
 from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.streams import REPLICAS_VARIABLE
 from trainmover.errors import BusUnavailableError, ConfigError
-from trainmover.security import Role, Setup, User, client_folder
+from trainmover.security import folder as keys
+from trainmover.security.folder import Setup, client_folder
+from trainmover.security.roles import Role, User
 from trainmover_console.cli import output
 from trainmover_console.cli.connect import OutputOption, execute
 from trainmover_console.cli.exits import ExitCode
@@ -137,13 +138,13 @@ def setup(
             raise ConfigError("say what to set up: --out FOLDER for keys, --nats URL for streams.")
         if out is not None:
             with _folder(out, dry_run=dry_run) as folder:
-                known = security.load(folder)
+                known = keys.load(folder)
                 if revoke:
                     known = _revoked(folder, known, revoke)
                 counted = [*_numbered("node", 0, machines), *_numbered("standby", 1, standbys)]
                 wanted = _wanted(known, job, machine or [], counted, host)
                 if rotate:
-                    security.rotate(folder, wanted, rotate)
+                    keys.rotate(folder, wanted, rotate)
                 seen_as = server_dir or wanted.server_folder
                 if dry_run and not seen_as:
                     seen_as = str((out / "server").absolute())
@@ -156,7 +157,7 @@ def setup(
                         **({} if tls is None else {"tls": tls}),
                     }
                 )
-                written = security.write(folder, wanted, listen=listen, store=store)
+                written = keys.write(folder, wanted, listen=listen, store=store)
             _tell(out, wanted, written, format, dry_run=dry_run)
         if nats is not None and dry_run:
             output.note(f"would make streams and buckets where they are missing: {nats}")
@@ -189,7 +190,7 @@ def _folder(out: Path, *, dry_run: bool) -> Iterator[Path]:
 def _revoked(folder: Path, known: Setup | None, names: list[str]) -> Setup:
     if known is None:
         raise ConfigError(f"{folder} holds no keys yet: there is nothing to take back.")
-    left = security.revoke(folder, known, names)
+    left = keys.revoke(folder, known, names)
     if set(names) & set(known.every_machine):
         output.note(
             "who had a machine's key knows the secrets of links: --rotate JOB, and once more "
@@ -247,7 +248,7 @@ def _union(known: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
 def _tell(
     out: Path,
     wanted: Setup,
-    written: security.Written,
+    written: keys.Written,
     format: output.Format,  # noqa: A002
     *,
     dry_run: bool,
