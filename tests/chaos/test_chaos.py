@@ -8,11 +8,11 @@ import pytest
 from tests.chaos.faults import EVERY, Injection, draw
 from tests.chaos.run import Expected, perform, undisturbed
 
-SHORT = (
-    Injection("planned", "stayer", "switch.done", "joiner", "kill"),
+SHORT = Injection("planned", "stayer", "switch.done", "joiner", "kill")
+LONGER = (
     Injection("steady", "stayer", "agree.half", "other", "kill"),
+    Injection("recovery", "stayer", "recover.agreed", "other", "kill"),
 )
-LONGER = Injection("recovery", "stayer", "recover.agreed", "other", "kill")
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,9 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Expected:
 
 @pytest.mark.job
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("one", [*SHORT, pytest.param(LONGER, marks=pytest.mark.soak)], ids=str)
+@pytest.mark.parametrize(
+    "one", [SHORT, *(pytest.param(each, marks=pytest.mark.soak) for each in LONGER)], ids=str
+)
 def test_a_fault_at_a_bad_moment_changes_no_bit(
     one: Injection, tmp_path: Path, expected: Expected
 ) -> None:

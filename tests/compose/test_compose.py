@@ -65,13 +65,13 @@ def lose_by(stack: Stack, machine: str, act: Callable[[], object]) -> tuple[JobV
     return view, one
 
 
-def step_on(stack: Stack, view: JobView, *, steps: int = 20) -> JobView:
+def step_on(stack: Stack, view: JobView, *, steps: int = 10) -> JobView:
     wanted = view.step + steps
     return stack.until(lambda now: now.step >= wanted, what=f"at step {wanted}")
 
 
 def test_the_job_trains_on_the_four_machines(stack: Stack) -> None:
-    view = stack.until(lambda now: now.step > 20, what="past step 20")
+    view = stack.until(lambda now: now.step > 10, what="past step 10")
     assert [m.machine for m in view.membership.members] == MACHINES  # type: ignore[union-attr]
     for member in view.membership.members:  # type: ignore[union-attr]
         # A container's own address: links between machines cross the compose network.
@@ -129,7 +129,7 @@ def test_a_killed_machine_is_known_by_its_links(stack: Stack) -> None:
 
 def test_standbys_are_added_and_a_killed_machine_comes_back(stack: Stack) -> None:
     """The documented command; it replaces no machine that trains."""
-    before = stack.until(lambda now: now.step > 20, what="past step 20")
+    before = stack.until(lambda now: now.step > 10, what="past step 10")
     containers = {name: stack.container(name) for name in ("node-0", "node-1", "node-3")}
     stack.up(standbys=2)
     view = stack.until_warm(2)
@@ -197,7 +197,7 @@ def test_replicas_take_over_from_a_planner_and_a_detector_that_die(stack: Stack)
     stack.revive(standbys=2)
     stack.until_warm(1)
     leaders = {stack.leader(service) for service in ("planner", "detector")}
-    now = stack.until(lambda now: now.step > 20, what="past step 20")
+    now = stack.until(lambda now: now.step > 10, what="past step 10")
     leaver = now.membership.machine_of(2)  # type: ignore[union-attr]
     machine = stack.project + "-" + (leaver if leaver.startswith("standby") else f"{leaver}-1")
     view, one = lose(stack, leaver, "docker", "kill", *leaders, machine)
@@ -216,7 +216,7 @@ def test_a_frozen_machine_is_replaced_and_stays_out(stack: Stack) -> None:
     step_on(stack, view)
     stack.compose("unpause", "node-1")
     assert_ended(stack, "node-1")
-    after = step_on(stack, view, steps=40)
+    after = step_on(stack, view, steps=20)
     assert after.membership == view.membership  # it came back and changed nothing
 
 
@@ -230,14 +230,14 @@ def test_a_machine_that_is_cut_off_is_replaced_and_stays_out(stack: Stack) -> No
     step_on(stack, view)
     stack.run("docker", "network", "connect", "--alias", "node-3", network, container)
     assert_ended(stack, "node-3")
-    after = step_on(stack, view, steps=40)
+    after = step_on(stack, view, steps=20)
     assert after.membership == view.membership
 
 
 def test_a_restart_of_the_bus_is_not_noticed_by_the_job(stack: Stack) -> None:
-    before = stack.until(lambda now: now.step > 20, what="past step 20")
+    before = stack.until(lambda now: now.step > 10, what="past step 10")
     stack.compose("restart", "-t", "2", "nats")
-    after = step_on(stack, before, steps=60)
+    after = step_on(stack, before, steps=20)
     assert after.membership == before.membership
     assert len(after.migrations) == len(before.migrations)
     members = {one.machine for one in after.membership.members}  # type: ignore[union-attr]
@@ -258,7 +258,7 @@ def assert_ended(stack: Stack, service: str) -> None:
 
 def test_no_bit_changed(stack: Stack, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Every loss of every rank, through all of that, is the undisturbed run's."""
-    view = stack.until(lambda now: now.step >= 50, what="at step 50")
+    view = stack.until(lambda now: now.step >= 30, what="at step 30")
     stack.compose("kill")
     disturbed = stack.metrics(tmp_path / "disturbed").steps
     alone: Stack = request.getfixturevalue("undisturbed")

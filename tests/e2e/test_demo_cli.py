@@ -118,7 +118,12 @@ def test_the_demo_passes_and_leaves_nothing_behind(home: Path, started: list[Com
 
 
 @pytest.mark.parametrize(
-    "moment", ["-- disturbed run", pytest.param("job.formed", marks=pytest.mark.soak), "step 2"]
+    "moment",
+    [
+        "-- disturbed run",
+        pytest.param("job.formed", marks=pytest.mark.soak),
+        pytest.param("step 2", marks=pytest.mark.soak),
+    ],
 )
 def test_ctrl_c_ends_the_demo_at_any_moment(
     home: Path, started: list[Command], moment: str

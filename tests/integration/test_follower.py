@@ -32,12 +32,12 @@ LONG = ("--steps", "200")
     ("workload", "slot", "ring"),
     [
         ("fsdp2", 0, ()),
-        ("fsdp2", 2, ()),
+        pytest.param("fsdp2", 2, (), marks=pytest.mark.soak),
         ("fsdp2", 2, (2, 0, 3, 1)),
         ("tp_fsdp2", 1, ()),
-        ("pp", 0, ()),
+        pytest.param("pp", 0, (), marks=pytest.mark.soak),
         ("pp", 1, ()),
-        ("pp", 3, ()),
+        pytest.param("pp", 3, (), marks=pytest.mark.soak),
     ],
 )
 def test_a_crash_of_a_sharded_rank_changes_no_bit(

@@ -30,9 +30,9 @@ PROGRAM = ("ddp", "--steps", "14")
 LONG = ("ddp", "--steps", "100")
 SHAPES = [
     pytest.param(6, 1, [1, 2], id="neighbours"),
-    pytest.param(6, 1, [0, 3], id="apart"),
-    pytest.param(6, 1, [0, 5], id="around-the-end"),
-    pytest.param(3, 2, [1], id="two-ranks-on-a-machine"),
+    pytest.param(6, 1, [0, 3], id="apart", marks=pytest.mark.soak),
+    pytest.param(6, 1, [0, 5], id="around-the-end", marks=pytest.mark.soak),
+    pytest.param(3, 2, [1], id="two-ranks-on-a-machine", marks=pytest.mark.soak),
     pytest.param(4, 2, [1, 2], id="two-machines-of-two-ranks"),
 ]
 

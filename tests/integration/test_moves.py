@@ -35,7 +35,7 @@ SLOW_LONG = ("--steps", "60")
 @pytest.mark.parametrize(
     ("workload", "slot"),
     [
-        ("ddp", 0),
+        pytest.param("ddp", 0, marks=pytest.mark.soak),  # as tests/programs do
         ("tp_fsdp2", 0),
         pytest.param("fsdp2", 2, marks=pytest.mark.soak),
         pytest.param("batchnorm", 2, marks=pytest.mark.soak),
@@ -181,7 +181,7 @@ def test_a_plain_loader_is_resumed_by_position(
     assert outcome(job) == undisturbed(*program)
 
 
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("late", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_an_aborted_move_leaves_training_as_it_was(
     late: bool, start: Start, undisturbed: Undisturbed
 ) -> None:

@@ -29,6 +29,7 @@ ELSEWHERE = {
     "evaluating",
     "checkpointing",
     "sharded",
+    "unused",
 }
 """The normal run has programs of these shapes in tests/programs."""
 

@@ -148,7 +148,10 @@ class TestSection5DeltaGroups:
 class TestSection6GeneralStandby:
     """One standby, warm for every role, takes any slot of a pipeline."""
 
-    @pytest.mark.parametrize("slot", [0, 2, 3])
+    @pytest.mark.parametrize(
+        "slot",
+        [pytest.param(0, marks=pytest.mark.soak), 2, pytest.param(3, marks=pytest.mark.soak)],
+    )
     def test_first_middle_and_last_stage(
         self, slot: int, start: Start, undisturbed: Undisturbed
     ) -> None:

@@ -81,7 +81,17 @@ class Saved:
         return program
 
 
-@pytest.fixture(scope="module", params=WRAPPERS, ids=["fsdp", "ddp"])
+SHARDED, WHOLE = WRAPPERS
+"""The normal run saves whole models in test_programs.py, as imagenet does."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(SHARDED, id="fsdp"),
+        pytest.param(WHOLE, id="ddp", marks=pytest.mark.soak),
+    ],
+)
 def saved(
     request: pytest.FixtureRequest,
     undisturbed: Callable[..., Left],
@@ -137,7 +147,7 @@ def test_a_standby_that_comes_when_its_rank_is_dead(
     assert set(program.whole()) - {80} == {40, 60, 100}
 
 
-@pytest.mark.parametrize("killed", [0, 2])
+@pytest.mark.parametrize("killed", [0, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_crash_while_a_checkpoint_is_written_loses_it_and_changes_no_bit(
     killed: int, saved: Saved, drive: Drive, tmp_path: Path
 ) -> None:

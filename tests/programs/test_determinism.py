@@ -43,7 +43,7 @@ def test_a_loss_that_is_another_one_each_time_is_found(weight: str, check: Drive
 
 _SOAKED = (
     *("fsdp", "accumulate", "no_sync", "scaler"),
-    *("own_generators", "hand_decay", "sam", "several_steps"),
+    *("own_generators", "hand_decay", "sam", "several_steps", "gan", "lbfgs"),
 )
 
 
@@ -51,8 +51,6 @@ _SOAKED = (
     "program",
     [
         ("twice_alike", "generator"),
-        ("gan",),
-        ("lbfgs",),
         *(pytest.param((name,), marks=pytest.mark.soak) for name in _SOAKED),
     ],
     ids=lambda program: program[-1],

@@ -16,11 +16,14 @@ Undisturbed = Callable[..., Left]
 @pytest.mark.parametrize(
     "spot",
     [
-        Spot("step.begin", 12, 2),  # behind the work of a new call
-        Spot("vote.begin", 13, 1),  # behind work that came behind the draw
-        Spot("vote.begin", 0, 2),  # the job has no vote yet, but work
+        pytest.param(Spot("step.begin", 12, 2), id="behind the work of a new call"),
+        pytest.param(
+            Spot("vote.begin", 13, 1),
+            id="behind work that came behind the draw",
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(Spot("vote.begin", 0, 2), id="no vote yet, but work"),
     ],
-    ids=["behind a call", "behind a draw", "before the first vote"],
 )
 def test_a_standby_that_comes_late_has_the_results_of_the_dead_rank(
     spot: Spot, drive: Drive, undisturbed: Undisturbed
@@ -28,7 +31,7 @@ def test_a_standby_that_comes_late_has_the_results_of_the_dead_rank(
     drive.replaced_late(SCRIPT, spot=spot).same_as(undisturbed(SCRIPT), killed=spot.rank)
 
 
-@pytest.mark.parametrize("at", [3, 12])
+@pytest.mark.parametrize("at", [3, pytest.param(12, marks=pytest.mark.soak)])
 def test_a_joiner_has_the_results_of_the_leaver(
     at: int, drive: Drive, undisturbed: Undisturbed
 ) -> None:

@@ -30,7 +30,7 @@ SLOTS = range(4)
 # A model that two cores step through four times over in some ten milliseconds.
 UNPACED = "-m -- trainmover_executor.programs.gpt --steps 100000 --seed 5"
 UNPACED += " --width 32 --layers 2 --context 32 --batch 2"
-PROGRAM = UNPACED + " --pace 0.25"
+PROGRAM = UNPACED + " --pace 0.5"
 """It leaves room for others, and its steps can be done again in a fraction of the time."""
 
 
@@ -91,7 +91,9 @@ class Stack:
 
     def bus(self, role: str = "ops") -> NatsBus:
         """A client of that role."""
-        return NatsBus(self.url, name="test", credentials=self.keys(role))
+        return NatsBus(
+            self.url, name="test", credentials=self.keys(role), connect_timeout=30.0
+        )  # it may have been restarted just now
 
     def readers(self) -> int:
         """How many clients read the facts of the job now."""
