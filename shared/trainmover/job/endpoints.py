@@ -13,7 +13,7 @@ from pydantic import AfterValidator
 
 from trainmover.job.numbers import decimal
 
-__all__ = ["Endpoint", "endpoint_of", "split_endpoint"]
+__all__ = ["Endpoint", "endpoint_of", "is_address", "split_endpoint"]
 
 _LABEL: Final = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _NAME: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?")
@@ -37,12 +37,13 @@ def split_endpoint(endpoint: str) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     known = _NAME.fullmatch(host) and len(host) <= _NAME_CHARACTERS
     number = decimal(port, digits=_PORT_DIGITS)
-    if not (known or _is_address(host)) or number is None or number > _LARGEST_PORT:
+    if not (known or is_address(host)) or number is None or number > _LARGEST_PORT:
         raise ValueError(f"{endpoint[:100]!r} is no endpoint: it takes HOST:PORT")
     return host, number
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
+    """Whether it is an address of IPv4 or IPv6, and no name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

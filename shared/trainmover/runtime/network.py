@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-__all__ = ["address_towards"]
+__all__ = ["address_towards", "addresses_of"]
 
 
 def address_towards(host: str, port: int) -> str:
@@ -22,6 +22,15 @@ def address_towards(host: str, port: int) -> str:
             continue
     family, kind, protocol, _, target = found[-1]
     return _asked(family, kind, protocol, target)
+
+
+def addresses_of(host: str) -> list[str]:
+    """What a name stands for on this host; nothing where nobody knows it."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return sorted({str(each[4][0]).partition("%")[0] for each in found})
 
 
 def _asked(family: int, kind: int, protocol: int, target: object) -> str:
