@@ -304,6 +304,29 @@ class TestCommands:
                     await each.ack()
                 await quiet(queue)
 
+    async def test_those_who_wait_for_commands_are_counted(self, bench: BusBench):
+        async def read(bus: Bus, machine: str) -> None:
+            async for _ in bus.commands("demo", machine):
+                pass
+
+        async def until(wanted: int) -> None:
+            async with asyncio.timeout(10):
+                while await planner.command_readers("demo", "w") != wanted:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+
+        async with bench.connect() as planner, bench.connect() as agent, bench.connect() as other:
+            await until(0)
+            tasks = [asyncio.create_task(read(each, "w")) for each in (agent, other)]
+            tasks.append(asyncio.create_task(read(agent, "another")))
+            await until(2)
+            for task in tasks:
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                if task is tasks[0]:
+                    await until(1)
+            await until(0)
+
     async def test_a_command_with_the_membership_of_a_large_job_arrives_whole(
         self, bench: BusBench
     ):

@@ -14,9 +14,10 @@ from tests.docs import sources
 from tests.docs.pages import PROSE, ROOT, codes, each, fences, named, said
 from tests.support.metrics import exported
 
-from trainmover import Session, security
+from trainmover import Session
 from trainmover.bus.streams import stream_configs
 from trainmover.events import CATALOG
+from trainmover.security.folder import Setup, write
 from trainmover_executor.training.step import Step
 
 MADE = re.compile(r"(out|runs|~|\.venv|trainmover-JOBID|/tmp|/opt|/var|/data|/etc|/dev)(/|$)")
@@ -65,14 +66,14 @@ FILES = each(said(rf"(?<![\w./:~@-])(?!{RATE})(?:[\w.-]+/)+[\w.*-]*|^[\w-]+\.(?:
 def bases(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Folders from which pages name files: packages, and what `trainmover bus setup` writes."""
     keys = tmp_path_factory.mktemp("bus") / "security"
-    setup = security.Setup(
+    setup = Setup(
         jobs=("gpt",),
         machines=("NAME",),
         subscribers=("TOOL",),
         pools={"POOL": ()},
         routes=("nats-1:6222",),
     )
-    security.write(keys, setup)
+    write(keys, setup)
     packages = [path.parent for path in ROOT.glob("services/*/*/__init__.py")]
     folders = ["", "shared", "shared/trainmover", "services", "deploy", "docs", "docs/howto"]
     roots = [*packages, ROOT / "tests", ROOT / "deploy"]

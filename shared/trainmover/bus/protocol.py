@@ -158,6 +158,14 @@ class Bus(Protocol):
         """Commands for one machine, redelivered until acknowledged."""
         ...
 
+    async def command_readers(self, job: str, machine: str) -> int:
+        """How many agents wait for commands of one machine now.
+
+        One that handles a command at this moment is not among them. One that has ended is not,
+        either; one that fell silent counts for 30 s.
+        """
+        ...
+
     async def send_telemetry(self, job: str, machine: str, data: bytes) -> None:
         """Send a telemetry batch: unstored, lossy, no acknowledgement."""
         ...

@@ -81,6 +81,35 @@ async def training(url: str, director: Any, entry: str) -> AsyncIterator[Running
                 await process.wait()
 
 
+async def test_a_second_agent_of_one_name_waits_until_the_first_has_ended(
+    shared_server: EmbeddedServer, director: Any, puppet_entry: str
+) -> None:
+    """Hosts that are copies of one image: the job formed with neither, and nobody said why."""
+    async with training(shared_server.url, director, puppet_entry) as one:
+        arguments = ["--job", one.job, "--nats", shared_server.url, "--machine", ME]
+        second = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "trainmover_executor.agent", *arguments, "--", "train.py"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            assert second.stdout is not None
+            async with asyncio.timeout(30):
+                said = b""
+                while b"agent.name_is_taken" not in said:
+                    said = await second.stdout.readline()
+                    assert said
+            assert b"--machine" in said
+            one.process.kill()
+            async with asyncio.timeout(30):
+                async for delivery in one.bus.events(one.job, entity="machine", fact="registered"):
+                    if delivery.payload.payload.pid == second.pid:
+                        break
+        finally:
+            second.kill()
+            await second.wait()
+
+
 async def test_a_killed_agent_leaves_nobody_behind(
     shared_server: EmbeddedServer, director: Any, puppet_entry: str, until_gone: Any
 ) -> None:

@@ -12,7 +12,7 @@ from trainmover.bus.protocol import Bus
 from trainmover.errors import TrainMoverError
 from trainmover.runtime.service import ServiceOptions, run_service
 from trainmover.security.secret import SECRET_VARIABLE, secret_of
-from trainmover_executor.agent.incarnation import take_generation
+from trainmover_executor.agent.incarnation import take_generation, wait_until_alone
 from trainmover_executor.agent.options import parse
 from trainmover_executor.agent.service import Agent
 from trainmover_executor.links.dialling.secret import LinkSecret
@@ -44,6 +44,7 @@ def main() -> NoReturn:
         sys.exit(2)
 
     async def run(bus: Bus, _: ServiceOptions) -> int:
+        await wait_until_alone(bus, job=options.job, machine=options.machine)
         generation = await take_generation(bus, job=options.job, machine=options.machine)
         return await Agent(bus, options, generation=generation).run()
 

@@ -19,6 +19,7 @@ from trainmover.commands import Command, Prepare, Recover
 from trainmover.errors import (
     BusError,
     BusUnavailableError,
+    ConfigError,
     MalformedEventError,
     PermissionDeniedError,
 )
@@ -31,7 +32,11 @@ from trainmover.tracing.observe import current_trace, get_logger, new_event, pro
 from trainmover.tracing.timeline import bars_of
 from trainmover_executor.agent.core import core, effects
 from trainmover_executor.agent.core.state import AgentState, Identity
-from trainmover_executor.agent.incarnation import newest_generation, private_folder
+from trainmover_executor.agent.incarnation import (
+    newest_generation,
+    private_folder,
+    refuse_namesake,
+)
 from trainmover_executor.agent.options import AgentOptions
 from trainmover_executor.agent.outbox import Outbox
 from trainmover_executor.agent.processes.listeners import Listeners
@@ -95,6 +100,7 @@ class Agent:
         self._traces: dict[str, Mapping[str, str]] = {}
         self._exit_code = 0
         self._over = asyncio.Event()
+        self._taken = generation
         self._state = AgentState(
             generation=(newest_generation() if generation is None else generation) - 1,
             me=Identity(
@@ -131,6 +137,7 @@ class Agent:
                         self._telemetry.run(),
                         self._obey(),
                         self._watch_job(),
+                        self._watch_name(),
                     )
                 ]
                 self._feed(effects.Begin())
@@ -261,6 +268,18 @@ class Agent:
         await self._read_for_ever(
             lambda: self._bus.events(job, entity="job", from_start=False), on_fact
         )
+
+    async def _watch_name(self) -> None:
+        options = self._options
+        if self._taken is None:
+            return
+        try:
+            await refuse_namesake(
+                self._bus, job=options.job, machine=options.machine, generation=self._taken
+            )
+        except ConfigError as error:
+            self._fault = error
+            self._over.set()
 
     async def _read_for_ever(
         self,

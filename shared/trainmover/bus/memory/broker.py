@@ -59,6 +59,7 @@ class Position:
     attempts: dict[int, int] = field(default_factory=dict)
     timers: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
     one_by_one: bool = False
+    readers: int = 0
 
 
 class MemoryBroker:

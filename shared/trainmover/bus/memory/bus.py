@@ -156,9 +156,19 @@ class MemoryBus:
             return parse_command(message.data)
 
         reading = self._read(self.broker.commands, position, wanted, parse, shared=True)
-        async with contextlib.aclosing(reading):
-            async for delivery in reading:
-                yield delivery
+        position.readers += 1
+        try:
+            async with contextlib.aclosing(reading):
+                async for delivery in reading:
+                    yield delivery
+        finally:
+            position.readers -= 1
+
+    async def command_readers(self, job: str, machine: str) -> int:
+        """How many agents read commands of one machine now."""
+        await self._check("read commands")
+        position = self.broker.positions.get(subjects.command(job, machine))
+        return position.readers if position else 0
 
     async def send_telemetry(self, job: str, machine: str, data: bytes) -> None:
         """Send a telemetry batch; dropped while the broker is unreachable."""

@@ -222,13 +222,7 @@ class NatsBus:
 
     async def commands(self, job: str, machine: str) -> AsyncIterator[Received[Command]]:
         """Commands for one machine, redelivered until acknowledged."""
-        reader = self._deliveries.queued(
-            subjects.COMMAND_STREAM,
-            f"agent:{job}:{machine}",  # ':' cannot be in a name: no two machines share a queue
-            [subjects.command(job, machine)],
-            DeliverPolicy.ALL,
-            forgotten_after_s=self.QUEUE_FORGOTTEN_AFTER_S,
-        )
+        reader = self._reader_of(job, machine)
         addressee = f"{job}/{machine}"
 
         def parse(message: Msg) -> Command:
@@ -236,6 +230,19 @@ class NatsBus:
 
         async for delivery in self._deliveries.of(reader, parse):
             yield delivery
+
+    async def command_readers(self, job: str, machine: str) -> int:
+        """How many agents wait for commands of one machine now; see ``Bus.command_readers``."""
+        return await self._reader_of(job, machine).waiting()
+
+    def _reader_of(self, job: str, machine: str) -> QueueReader:
+        return self._deliveries.queued(
+            subjects.COMMAND_STREAM,
+            f"agent:{job}:{machine}",  # ':' cannot be in a name: no two machines share a queue
+            [subjects.command(job, machine)],
+            DeliverPolicy.ALL,
+            forgotten_after_s=self.QUEUE_FORGOTTEN_AFTER_S,
+        )
 
     async def send_telemetry(self, job: str, machine: str, data: bytes) -> None:
         """Send a telemetry batch; dropped while the server is unreachable."""

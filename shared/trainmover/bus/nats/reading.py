@@ -293,12 +293,23 @@ class QueueReader(_Reader):
                     await self._connection.unsubscribe(subscription)
                 await self._give_back()
 
+    async def waiting(self) -> int:
+        """How many read from this position now: whoever ended, or fell silent 30 s ago, does not.
+
+        Raises:
+            PermissionDeniedError: This user may not read here.
+            BusError: The stream does not exist.
+        """
+        async with self._connection.calling(f"read {self._config.durable_name}"):
+            context = self._connection.jetstream()
+            info = await context.add_consumer(self._stream, self._config)  # where there is none
+        return info.num_waiting or 0
+
     async def _receive(self, message: Msg) -> None:
         self._queue.put_nowait(message)
 
     async def _ensure(self) -> None:
-        async with self._connection.calling(f"read {self._config.durable_name}"):
-            await self._connection.jetstream().add_consumer(self._stream, self._config)
+        await self.waiting()
         self._stale = self._asked = False
 
     async def _ask(self, inbox: str) -> None:
