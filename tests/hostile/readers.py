@@ -10,8 +10,8 @@ from tests.hostile.decoders import _facts
 
 from trainmover.detection.registry import load
 from trainmover.events import Envelope, decode
+from trainmover_console.view.live import Watched
 from trainmover_console.view.summary import summarise
-from trainmover_console.view.watching import Watched
 from trainmover_detector.core import DetectorCore
 from trainmover_launcher.ledger import Ledger
 

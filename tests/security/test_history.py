@@ -21,7 +21,7 @@ from trainmover.events.machine import MachineLost
 from trainmover.runtime import procfs
 from trainmover.testing import BusBench, memory_bench, nats_bench
 from trainmover.tracing.observe import new_event
-from trainmover_console.view.watching import Watched, follow
+from trainmover_console.view.live import Watched, follow
 from trainmover_planner.service import Planner
 
 JOB = "demo"

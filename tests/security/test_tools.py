@@ -16,7 +16,7 @@ from trainmover.events.machine import MachineNoticed
 from trainmover.testing import collect
 from trainmover_console.dashboard.feed import Feed
 from trainmover_console.view.jsonable import dumps
-from trainmover_console.view.watching import Watched
+from trainmover_console.view.live import Watched
 from trainmover_gateway.notices.watch import watch
 
 

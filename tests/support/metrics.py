@@ -11,7 +11,7 @@ from tests.unit import factories as make
 
 from trainmover.events.migration import JobFormed
 from trainmover_console.metrics.exporter import JobCollector
-from trainmover_console.view.watching import Watched
+from trainmover_console.view.live import Watched
 
 __all__ = ["exported"]
 

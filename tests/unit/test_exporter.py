@@ -26,7 +26,7 @@ from trainmover.telemetry.records import RECORD, Batch
 from trainmover.tracing.observe import new_event
 from trainmover_console.cli.exits import ExitCode
 from trainmover_console.metrics.exporter import JobCollector, false_alarms
-from trainmover_console.view.watching import Watched
+from trainmover_console.view.live import Watched
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

@@ -7,7 +7,7 @@ import pytest
 
 from trainmover.telemetry.lateness import LatenessTable
 from trainmover.telemetry.records import RECORD, Batch
-from trainmover_console.view.picture import strip
+from trainmover_console.view.terminal import strip
 
 
 def batch(rank: int, rows: list[tuple[int, int, float]], *, epoch: int = 1) -> Batch:

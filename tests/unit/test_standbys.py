@@ -16,9 +16,9 @@ from trainmover_console.cli.services import supervise
 from trainmover_console.doctor import machines
 from trainmover_console.metrics.exporter import JobCollector
 from trainmover_console.view import JobView
-from trainmover_console.view.picture import not_ready, picture
+from trainmover_console.view.live import Watched
 from trainmover_console.view.summary import summarise, worth_showing
-from trainmover_console.view.watching import Watched
+from trainmover_console.view.terminal import not_ready, render
 from trainmover_launcher.spec import ClusterSpec
 
 MEMBERSHIP = make.membership_of("node-0", "node-1")
@@ -130,7 +130,7 @@ def test_status_says_it_to_people_and_to_programs() -> None:
 
 def test_watch_shows_it_and_tells_only_the_first_attempt() -> None:
     seen = watched(*BOTH)
-    assert LINE in text_of(picture(seen, now=NOW))
+    assert LINE in text_of(render(seen, now=NOW))
     assert [line.text for line in seen.lines if line.bad] == [
         "machine.warming_failed node-2 is not ready for slot 0: AssertionError: odd at "
         "train.py:19, next try in 4 s"

@@ -28,7 +28,7 @@ from trainmover_planner.migrations.migrations import advance, resend
 from trainmover_planner.record import record
 from trainmover_planner.recovery import deaths, recovery, replan
 from trainmover_planner.rules.declaring import declare
-from trainmover_planner.rules.verdict import turns_s
+from trainmover_planner.rules.ruling import turns_s
 from trainmover_planner.state.effects import Command, Event, Fact, Request, SaveJob, Tick
 from trainmover_planner.state.state import Control, State
 from trainmover_planner.state.transition import Transition

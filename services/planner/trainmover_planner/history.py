@@ -12,7 +12,7 @@ from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
 from trainmover.protocol.table import Signal, allows
 from trainmover_planner.machines import formation
-from trainmover_planner.migrations import drain, explaining, steering
+from trainmover_planner.migrations import drain, explaining, operating
 from trainmover_planner.migrations.migrations import advance, forget, start
 from trainmover_planner.recovery import deaths
 from trainmover_planner.rules import declaring
@@ -50,12 +50,12 @@ def _of_job(transition: Transition, payload: Frozen) -> None:
 
 
 def _of_operators(transition: Transition, payload: Frozen) -> None:
-    """What operators steered, and what was declared."""
+    """What operators asked for, and what was declared."""
     match payload:
         case machine.MachineQuarantined() | operator.MachineUnquarantined():
-            steering.apply(transition, payload)
+            operating.apply(transition, payload)
         case operator.AutomationChanged() | machine.MachineReleased():
-            steering.apply(transition, payload)
+            operating.apply(transition, payload)
         case operator.PolicyChanged() | operator.PolicyRefused():
             declaring.apply(transition, payload)
         case operator.DrainStarted() | operator.DrainChanged() | operator.DrainEnded():

@@ -144,7 +144,7 @@ class Outbox:
         await self._lease.confirmed()
         term = self._lease.term
         command = self._of_term(item.command, term)
-        # The term is in the id: what an earlier planner said late is void, so it must not hide
+        # The term is in the id: what an earlier planner said late does not count, and must not hide
         # what this one says again.
         await self._bus.send_command(self._job, item.machine, command, id=f"{item.id}:{term}")
 
@@ -196,7 +196,7 @@ class Outbox:
                 except BusError as error:
                     # Only readers want it; whoever may not write it can still plan.
                     _log.error("planner.mirror_failed", bucket=where[0], reason=str(error))
-                # The picture of a large job takes long: it must not take the planner's time.
+                # The state of a large job takes long: it must not take the planner's time.
                 if took_s > _QUICK_S:
                     await asyncio.sleep(_MIRROR_SHARE * took_s)
 

@@ -30,7 +30,7 @@ from trainmover_planner.recovery.deaths import (
     incarnation_at,
     running_memberships,
 )
-from trainmover_planner.rules import rebalance, verdict, worth
+from trainmover_planner.rules import rebalance, ruling, worth
 from trainmover_planner.state import shapes
 from trainmover_planner.state.effects import Fact
 from trainmover_planner.state.inventory import Incarnation
@@ -197,7 +197,7 @@ def _of_detectors(transition: Transition, fact: Fact) -> None:
     match fact.payload:
         case incident.IncidentOpened() as opened:
             _troubled(transition, opened)
-            verdict.note_opened(transition, opened)
+            ruling.note_opened(transition, opened)
             rebalance.note_measured(transition, opened)
             transition.put("incidents", opened.id, opened)
             if fact.trace and len(transition.state.traces) < _TRACES:
@@ -208,7 +208,7 @@ def _of_detectors(transition: Transition, fact: Fact) -> None:
             worth.note_late(transition, updated)
             rebalance.note_measured(transition, updated)
         case incident.IncidentClosed(id=id):
-            verdict.note_closed(transition, id)
+            ruling.note_closed(transition, id)
             transition.drop("incidents", id)
             if all(death.incident != id for death in transition.state.deaths.values()):
                 transition.drop("traces", id)

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from trainmover_console.cli.app import app
-from trainmover_console.cli.pool.ask import Asked, long_words
+from trainmover_console.cli.pool.question import Asked, long_words
 from trainmover_simulator.jobs.losses import Losses
 
 GIVEN = ("--machines", "64", "--mtbf", "50d", "--repair", "24h")

@@ -115,8 +115,8 @@ async def _health(request: Request) -> Response:
 
 
 async def _job(request: Request) -> Response:
-    picture = request.app.state.feed.picture()
-    return Response(picture, media_type="application/json", headers=_HEADERS)
+    state = request.app.state.feed.state()
+    return Response(state, media_type="application/json", headers=_HEADERS)
 
 
 async def _stream(request: Request) -> Response:
@@ -124,8 +124,8 @@ async def _stream(request: Request) -> Response:
 
     async def events() -> AsyncIterator[str]:
         yield "retry: 1000\n\n"
-        async for picture in feed.pictures():
-            yield f"event: job\ndata: {picture}\n\n"
+        async for state in feed.states():
+            yield f"event: job\ndata: {state}\n\n"
 
     headers = {**_HEADERS, "X-Accel-Buffering": "no"}
     return StreamingResponse(events(), media_type="text/event-stream", headers=headers)

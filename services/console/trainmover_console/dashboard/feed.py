@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from typing import Final
 
 from trainmover_console.view.jsonable import dumps
-from trainmover_console.view.watching import Watched
+from trainmover_console.view.live import Watched
 
 __all__ = ["Feed"]
 
 _LEAST_S: Final = 0.25
-"""Between two pictures for one reader."""
+"""Between two states for one reader."""
 
 _MOST_S: Final = 1.0
 """Lateness and timers move on although no fact came."""
@@ -41,15 +41,15 @@ class Feed:
         self._over = True
         self.changed()
 
-    def picture(self) -> str:
+    def state(self) -> str:
         """The job now, as JSON."""
         return dumps(self.watched.as_data(datetime.now(UTC)))
 
-    async def pictures(self) -> AsyncIterator[str]:
+    async def states(self) -> AsyncIterator[str]:
         """The job now, and again whenever it changed, until the feed is closed."""
         while not self._over:
             news = self._news
-            yield self.picture()
+            yield self.state()
             await asyncio.sleep(_LEAST_S)
             if not self._over:
                 try:

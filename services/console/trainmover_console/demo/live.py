@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainmover_console.demo.play import Line, RunState
-from trainmover_console.view.picture import phases, strip
+from trainmover_console.view.terminal import phases, strip
 
 __all__ = ["live", "plain"]
 
@@ -28,13 +28,13 @@ _STYLES: Final = {"warning": "yellow", "act": "bold magenta"}
 
 @contextlib.asynccontextmanager
 async def live(console: Console, state: RunState) -> AsyncIterator[None]:
-    """Redraw ``state`` until the block ends; its last picture stays on the screen."""
+    """Redraw ``state`` until the block ends; what it drew last stays on the screen."""
     # No refresh thread: processes are started beside this, and a fork wants no second thread.
-    with Live(_picture(state), console=console, auto_refresh=False) as screen:
+    with Live(_drawn(state), console=console, auto_refresh=False) as screen:
 
         async def redraw() -> None:
             while True:
-                screen.update(_picture(state), refresh=True)
+                screen.update(_drawn(state), refresh=True)
                 await asyncio.sleep(_REFRESH_S)
 
         async with asyncio.TaskGroup() as tasks:
@@ -43,7 +43,7 @@ async def live(console: Console, state: RunState) -> AsyncIterator[None]:
                 yield
             finally:
                 task.cancel()
-                screen.update(_picture(state), refresh=True)
+                screen.update(_drawn(state), refresh=True)
 
 
 @contextlib.asynccontextmanager
@@ -76,7 +76,7 @@ async def plain(console: Console, state: RunState) -> AsyncIterator[None]:
             print_new()
 
 
-def _picture(state: RunState) -> RenderableType:
+def _drawn(state: RunState) -> RenderableType:
     parts: list[RenderableType] = [_head(state), _progress(state), Text(""), _slots(state)]
     parts += [phases(move, now=datetime.now(UTC)) for move in state.view.migrations.values()]
     parts.append(Text(""))

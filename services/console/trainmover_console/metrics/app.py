@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from trainmover_console.view.watching import Watched
+from trainmover_console.view.live import Watched
 
 __all__ = ["create"]
 

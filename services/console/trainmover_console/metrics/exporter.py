@@ -22,7 +22,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from trainmover_console.view import IncidentView, JobView, MigrationView
-from trainmover_console.view.watching import Watched
+from trainmover_console.view.live import Watched
 
 __all__ = ["JobCollector", "false_alarms", "settled"]
 

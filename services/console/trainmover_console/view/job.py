@@ -103,7 +103,7 @@ class JobView:
         match payload:
             case migration.JobFormed(membership=membership, standbys=standbys):
                 self.state = "running"
-                self._seat(membership)
+                self._hold_slots(membership)
                 for name in standbys:
                     self._machine(name).role = "standby"
             case migration.JobHeld(reason=reason):
@@ -263,9 +263,9 @@ class JobView:
             view.step = payload.step
             self.step = max(self.step, payload.step)
             view.phases_s = dict(payload.phases_s)
-            self._seat(payload.membership)
+            self._hold_slots(payload.membership)
 
-    def _seat(self, membership: Membership) -> None:
+    def _hold_slots(self, membership: Membership) -> None:
         self.membership = membership
         slot_by_name = {member.machine: slot for slot, member in enumerate(membership.members)}
         for view in self.machines.values():

@@ -111,7 +111,7 @@ def _on_vote(
             _on_vote_passed(transition, event)
         case VoteBroke(reason=reason, cast=cast):
             transition.set(phase="training", undecided="step" if cast else "")
-            _end_ballot(transition)
+            _end_vote(transition)
             transition.breaks(reason)
         case BetweenPassed():
             transition.set(between=transition.state.between + 1)
@@ -138,10 +138,10 @@ def _on_vote_passed(transition: Transition, event: VotePassed) -> None:
         )
     else:
         transition.set(phase="training")
-        _end_ballot(transition)
+        _end_vote(transition)
 
 
-def _end_ballot(transition: Transition) -> None:
+def _end_vote(transition: Transition) -> None:
     """The vote decided nothing about the plan voted on: now it may be aborted."""
     voted_on, aborted = transition.state.voted_on, transition.state.aborted
     if voted_on is None:

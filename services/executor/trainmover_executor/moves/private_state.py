@@ -90,7 +90,7 @@ class PrivateStateKeeper:
         self._own = {**before, step: (content["variables"], mine)}
         received = self._swap((_FOLLOWED if followed else _ALONE) + mine)
         # The ones before the latest are kept: a vote that broke after the exchange may turn out
-        # void, and then the start of the step is what a joiner needs.
+        # aborted, and then the start of the step is what a joiner needs.
         kept = {k: v for k, v in self._kept.items() if k == step - 1}
         self._kept = {**kept, step: {rank: data[1:] for rank, data in received.items()}}
         self._works.forget(before=step - 1)

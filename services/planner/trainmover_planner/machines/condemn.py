@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from trainmover.events.incident import IncidentOpened
-from trainmover_planner.rules.verdict import HOUR_S, judge
+from trainmover_planner.rules.ruling import HOUR_S, judge
 from trainmover_planner.state.state import State
 
 __all__ = ["BUDGET", "TOO_FEW", "is_death", "recommends_end", "refusal"]

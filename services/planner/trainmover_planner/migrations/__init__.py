@@ -1,1 +1,1 @@
-"""Migrations: requested, decided by policy, steered by operators."""
+"""Migrations: requested, decided by policy, asked for by operators."""

@@ -24,7 +24,7 @@ from trainmover.protocol.migration import Migration
 from trainmover.protocol.requests import DrainRequest, DrainStatus
 from trainmover.protocol.table import Signal, allows
 from trainmover_planner.machines.assignment import standbys
-from trainmover_planner.migrations import steering
+from trainmover_planner.migrations import operating
 from trainmover_planner.migrations.forecast import forecast, need_of
 from trainmover_planner.migrations.migrations import advance, propose, start
 from trainmover_planner.migrations.moves import Proposal, check_moves, planned
@@ -43,7 +43,7 @@ def drain(transition: Transition, request: Request) -> RequestAccepted:
     """Verb ``drain``."""
     wish = DrainRequest.model_validate_json(request.body)
     if wish.action != "start":
-        return _steer(transition, wish, request)
+        return _operate(transition, wish, request)
     state = transition.state
     if state.membership is None or state.over:
         raise _refusal("The job does not run.", "not_running", "Wait until it has formed.")
@@ -82,7 +82,7 @@ def proceed(transition: Transition) -> None:
             machine=host.machine.name, reason=_why(one), requested_by=one.requested_by
         )
         name = f"{host.machine.name}.{host.machine.generation}.quarantined"
-        steering.say(transition, fact, name)
+        operating.say(transition, fact, name)
     state = transition.state
     left = _left(state, one)
     if state.flight is not None:
@@ -153,7 +153,7 @@ def status(state: State) -> DrainStatus | None:
     )
 
 
-def _steer(transition: Transition, wish: DrainRequest, request: Request) -> RequestAccepted:
+def _operate(transition: Transition, wish: DrainRequest, request: Request) -> RequestAccepted:
     """Pause, resume or abort the drain under way."""
     state = transition.state
     one = under_way(state)
@@ -201,7 +201,7 @@ def _abort(transition: Transition, one: Drain, wish: DrainRequest, request: Requ
                 requested_by=wish.requested_by,
                 ready_slots=tuple(sorted(host.ready)),
             )
-            steering.say(
+            operating.say(
                 transition, freed, f"{name}.{host.machine.generation}.unquarantined", request.trace
             )
 

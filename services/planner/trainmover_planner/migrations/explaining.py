@@ -21,7 +21,7 @@ from trainmover_planner.migrations.policy import OPERATOR_REJECTED, advises_move
 from trainmover_planner.rules import rebalance
 from trainmover_planner.rules.budget import spent
 from trainmover_planner.rules.declaring import COMMAND_LINE
-from trainmover_planner.rules.verdict import Verdict, bounded, judge, labels_of, obstacle
+from trainmover_planner.rules.ruling import Ruling, bounded, judge, labels_of, obstacle
 from trainmover_planner.rules.worth import foresee
 from trainmover_planner.state.effects import Request
 from trainmover_planner.state.state import State
@@ -111,7 +111,7 @@ def _matters(incident: IncidentOpened) -> bool:
     return advises_move(incident) or ends
 
 
-def _now(state: State, incident: IncidentOpened, said: Verdict) -> Decision:
+def _now(state: State, incident: IncidentOpened, said: Ruling) -> Decision:
     if condemn.is_death(incident):
         return "act"
     if not _matters(incident) or _is_not_asked(incident, state.policy):
@@ -125,7 +125,7 @@ def _is_not_asked(incident: IncidentOpened, policy: Policy) -> bool:
     return incident.kind == SLOWEST and policy.rebalance is None
 
 
-def _decision(incident: IncidentOpened, said: Verdict, shadow: Policy) -> Decision:
+def _decision(incident: IncidentOpened, said: Ruling, shadow: Policy) -> Decision:
     if _is_not_asked(incident, shadow):
         return "ignore"
     return bounded(said.decision, shadow.automation) if advises_move(incident) else said.decision
@@ -144,7 +144,7 @@ def _considered(state: State, incident: IncidentOpened, now_s: float) -> Iterato
     yield Considered(rule="", decides=True, why="no rule matches: it is acted on")
 
 
-def _checks(state: State, incident: IncidentOpened, said: Verdict, now_s: float) -> Iterator[Check]:
+def _checks(state: State, incident: IncidentOpened, said: Ruling, now_s: float) -> Iterator[Check]:
     if condemn.is_death(incident):
         yield Check(what="evidence", holds=True, words="it is dead: no rule is asked")
         return
@@ -163,7 +163,7 @@ def _checks(state: State, incident: IncidentOpened, said: Verdict, now_s: float)
     yield from _limits(state, incident, now_s)
 
 
-def _ripeness(said: Verdict, now_s: float) -> Iterator[Check]:
+def _ripeness(said: Ruling, now_s: float) -> Iterator[Check]:
     open_s, rule = now_s - said.since_s, said.rule
     yield Check(
         what="dwell",

@@ -14,7 +14,7 @@ from trainmover_planner.migrations.migrations import advance, propose, start
 from trainmover_planner.migrations.moves import Proposal, check_moves, planned, refusal
 from trainmover_planner.rules import rebalance
 from trainmover_planner.rules.budget import exceeded
-from trainmover_planner.rules.verdict import bounded, judge
+from trainmover_planner.rules.ruling import bounded, judge
 from trainmover_planner.rules.worth import foresee
 from trainmover_planner.state.inventory import incarnation_of
 from trainmover_planner.state.state import State

@@ -1,4 +1,4 @@
-"""Answers operators. A refusal changes nothing and says what to do; see also ``steering``."""
+"""Answers operators. A refusal changes nothing and says what to do; see also ``operating``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trainmover.protocol.requests import (
 from trainmover.protocol.table import Signal, allows
 from trainmover_planner.machines.assignment import standbys
 from trainmover_planner.machines.survival import describe, unprotected
-from trainmover_planner.migrations import drain, explaining, steering
+from trainmover_planner.migrations import drain, explaining, operating
 from trainmover_planner.migrations.migrations import advance, propose, start
 from trainmover_planner.migrations.moves import check_moves, planned
 from trainmover_planner.state.effects import Request
@@ -202,12 +202,12 @@ _HANDLERS: MappingProxyType[str, Callable[[Transition, Request], Frozen]] = Mapp
     {
         "migrate": _migrate,
         "abort": _abort,
-        "approve": steering.approve,
-        "reject": steering.reject,
-        "automation": steering.automation,
-        "quarantine": steering.quarantine,
-        "release": steering.release,
-        "unquarantine": steering.unquarantine,
+        "approve": operating.approve,
+        "reject": operating.reject,
+        "automation": operating.automation,
+        "quarantine": operating.quarantine,
+        "release": operating.release,
+        "unquarantine": operating.unquarantine,
         "standbys": _standbys,
         "status": _status,
         "policy": explaining.policy,

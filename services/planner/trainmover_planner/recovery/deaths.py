@@ -7,7 +7,7 @@ from trainmover.job.topology import Membership
 from trainmover_planner.machines import choice, condemn
 from trainmover_planner.migrations.migrations import base_of
 from trainmover_planner.migrations.policy import stale
-from trainmover_planner.rules.verdict import HOUR_S
+from trainmover_planner.rules.ruling import HOUR_S
 from trainmover_planner.state import shapes
 from trainmover_planner.state.inventory import Incarnation, incarnation_of
 from trainmover_planner.state.state import Death, State, slot_of

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from trainmover.job.plan import Plan
-from trainmover_planner.rules.verdict import HOUR_S, labels_of
+from trainmover_planner.rules.ruling import HOUR_S, labels_of
 from trainmover_planner.state.state import Moved, State
 from trainmover_planner.state.transition import Transition
 

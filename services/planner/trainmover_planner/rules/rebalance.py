@@ -15,7 +15,7 @@ from typing import Final
 from trainmover.events.incident import IncidentOpened, IncidentUpdated
 from trainmover.policy.model import REBALANCE, SLOWEST, Rebalance
 from trainmover.protocol.migration import Migration
-from trainmover_planner.rules.verdict import bounded, judge
+from trainmover_planner.rules.ruling import bounded, judge
 from trainmover_planner.rules.worth import lateness, lateness_in
 from trainmover_planner.state.state import Exchange, State
 from trainmover_planner.state.transition import Transition

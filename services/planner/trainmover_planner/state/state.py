@@ -126,7 +126,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What operators steered.
+    """What operators asked for.
 
     Attributes:
         mode: What policy may do by itself.
@@ -262,7 +262,7 @@ class State:
     Attributes:
         policy: What is declared about moves.
         declared: Where that is from.
-        control: What operators steered.
+        control: What operators asked for.
         lending: Which machines of pools may take part.
         membership: The latest committed membership.
         memberships: The latest memberships that were issued, by epoch.

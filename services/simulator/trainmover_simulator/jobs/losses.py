@@ -100,7 +100,7 @@ class Losses:
             case migration.JobFormed(membership=membership, standbys=standbys):
                 self.slots, self._now = len(membership.members), fact.time
                 self._present |= set(standbys)
-                self._seat(membership)
+                self._hold_slots(membership)
             case migration.JobFinished() | migration.JobFailed():
                 self._over = True
             case migration.MigrationProposed(migration=id, incident=str(), cause=cause):
@@ -110,7 +110,7 @@ class Losses:
             case migration.MigrationCommitted() as committed:
                 if committed.kind == "planned" and committed.migration in self._of_incidents:
                     self.moves += len(committed.moves) or 1
-                self._seat(committed.membership)
+                self._hold_slots(committed.membership)
             case _:
                 self._apply_machine(fact)
 
@@ -148,7 +148,7 @@ class Losses:
         self._failed = at
         self.failures.append(1)
 
-    def _seat(self, membership: Membership) -> None:
+    def _hold_slots(self, membership: Membership) -> None:
         self._members = frozenset(member.machine for member in membership.members)
         for name in self._members:
             self._come(name)

@@ -27,7 +27,7 @@ from trainmover_console.cli.exits import ExitCode
 from trainmover_console.cli.tables import machines_table, migrations_table
 from trainmover_console.view import JobView
 from trainmover_console.view.costs import cost_lines
-from trainmover_console.view.picture import not_ready
+from trainmover_console.view.terminal import not_ready
 
 __all__ = ["status"]
 

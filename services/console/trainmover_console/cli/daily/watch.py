@@ -13,8 +13,8 @@ from rich.text import Text
 
 from trainmover_console.cli.connect import JobOption, NatsOption, Target, connect, execute
 from trainmover_console.cli.exits import ExitCode
-from trainmover_console.view.picture import clock, picture, plain_line
-from trainmover_console.view.watching import Watched, follow
+from trainmover_console.view.live import Watched, follow
+from trainmover_console.view.terminal import clock, plain_line, render
 
 __all__ = ["watch"]
 
@@ -24,7 +24,7 @@ _POLL_S: Final = 0.1
 
 def watch(
     *,
-    once: Annotated[bool, typer.Option("--once", help="One picture of now, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="The state of now, then end.")] = False,
     every: Annotated[
         float, typer.Option(help="Seconds between two status lines where there is no terminal.")
     ] = 10.0,
@@ -54,7 +54,7 @@ def watch(
             try:
                 await ready.wait()
                 if once:
-                    console.print(picture(watched, now=_now()))
+                    console.print(render(watched, now=_now()))
                 elif console.is_terminal:
                     await _redraw(console, watched)
                 else:
@@ -67,9 +67,9 @@ def watch(
 
 
 async def _redraw(console: Console, watched: Watched) -> None:
-    with Live(picture(watched, now=_now()), console=console, auto_refresh=False) as screen:
+    with Live(render(watched, now=_now()), console=console, auto_refresh=False) as screen:
         while True:
-            screen.update(picture(watched, now=_now()), refresh=True)
+            screen.update(render(watched, now=_now()), refresh=True)
             if watched.view.over:
                 return
             await asyncio.sleep(_REDRAW_S)

@@ -104,11 +104,11 @@ def advise(
 
     async def main() -> ExitCode:
         # Only this command needs these.
-        from trainmover_console.cli.pool import ask, show  # noqa: PLC0415
+        from trainmover_console.cli.pool import question, show  # noqa: PLC0415
 
         if by not in ("failures", "time"):
             raise ConfigError(f"--by {by} is not known: write --by failures or --by time.")
-        asked = ask.Asked(
+        asked = question.Asked(
             machines=machines,
             mtbf=mtbf,
             failures=failures,

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from trainmover.errors import ConfigError
 from trainmover_console.cli import output
-from trainmover_console.cli.pool.ask import Question, long_words
+from trainmover_console.cli.pool.question import Question, long_words
 from trainmover_simulator.failures import DAY_S
 from trainmover_simulator.sizing.formula import Demand, Figures, advised, cheapest, needed
 from trainmover_simulator.sizing.history import Repair, simulate

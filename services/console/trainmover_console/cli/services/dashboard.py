@@ -21,7 +21,7 @@ from trainmover.security.roles import Role
 from trainmover_console.cli import output
 from trainmover_console.cli.connect import JobOption, NatsOption, Target, execute
 from trainmover_console.cli.exits import ExitCode
-from trainmover_console.view.watching import Watched, follow
+from trainmover_console.view.live import Watched, follow
 from trainmover_launcher import registry
 
 __all__ = ["dashboard"]

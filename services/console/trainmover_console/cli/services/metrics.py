@@ -16,7 +16,7 @@ from trainmover.errors import ConfigError
 from trainmover_console.cli import output
 from trainmover_console.cli.connect import JobOption, NatsOption, Target, connect, execute
 from trainmover_console.cli.exits import ExitCode
-from trainmover_console.view.watching import Watched, follow
+from trainmover_console.view.live import Watched, follow
 
 __all__ = ["metrics"]
 

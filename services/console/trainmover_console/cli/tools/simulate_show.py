@@ -17,7 +17,7 @@ from rich.text import Text
 from trainmover.errors import ConfigError
 from trainmover_console.cli import output
 from trainmover_console.cli.exits import ExitCode
-from trainmover_console.cli.tools.simulate_ask import Asked, Question
+from trainmover_console.cli.tools.simulate_question import Asked, Question
 from trainmover_console.report import plots as drawing
 from trainmover_console.report import simulation as page
 from trainmover_simulator.figures import NOT_GIVEN, Figure, figures

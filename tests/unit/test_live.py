@@ -16,8 +16,8 @@ from trainmover.job.topology import Frozen
 from trainmover.protocol.requests import AutomationStatus, JobStatus
 from trainmover.telemetry.records import RECORD, Batch, encode_batch
 from trainmover.tracing.observe import new_event
-from trainmover_console.view.picture import picture, plain_line
-from trainmover_console.view.watching import Watched, follow
+from trainmover_console.view.live import Watched, follow
+from trainmover_console.view.terminal import plain_line, render
 
 
 def watched(*facts: Frozen) -> Watched:
@@ -57,7 +57,7 @@ def test_the_picture_says_who_is_late_and_what_moves() -> None:
     seen = watched(make.straggler("node-1", 1), make.MOVE.proposed())
     seen.add(batch(0, [50, 50, 50]))
     seen.add(batch(1, [10, 20, 50]))
-    text = drawn(picture(seen, now=make.at(20)))
+    text = drawn(render(seen, now=make.at(20)))
     assert "job j  running  epoch 1" in text
     (row,) = [line for line in text.splitlines() if line.startswith("1  ")]
     assert "node-1" in row
@@ -73,7 +73,7 @@ def test_the_picture_says_who_is_late_and_what_moves() -> None:
 def test_a_finished_move_shows_its_phases_and_its_pause() -> None:
     seen = watched(make.MOVE.proposed(), make.MOVE.preparing(), make.MOVE.committed())
     seen.apply(make.said(make.MOVE.resumed("node-0", 0, 0.0213), at_s=9))
-    text = drawn(picture(seen, now=make.at(20)))
+    text = drawn(render(seen, now=make.at(20)))
     assert "m-0001 planned node-1 -> node-2 in slot 1: proposed 1.00 s" in text
     assert "committed  pause 0.021 s" in text
     assert "waits for you" not in text
@@ -83,7 +83,7 @@ def test_bad_news_is_said() -> None:
     changed = operator.AutomationChanged(mode="paused", reason="night", requested_by="ada")
     seen = watched(MachineLost(machine="node-2", reason="its host is gone"), changed)
     seen.connected = False
-    text = drawn(picture(seen, now=make.at(20)))
+    text = drawn(render(seen, now=make.at(20)))
     assert "automation paused" in text
     assert "the bus does not answer" in text
     assert "standbys: none" in text

@@ -1,4 +1,4 @@
-"""What is steered besides moves: automation, approvals, quarantine, standbys that a pool recalls.
+"""What operators ask for besides moves: automation, approvals, quarantine, and what a pool recalls.
 
 Each request that is accepted becomes a fact with who and why, so a planner that starts over, and
 everybody who reads the stream, knows it too.

@@ -15,7 +15,7 @@ from trainmover_planner.state.transition import Transition
 
 __all__ = [
     "HOUR_S",
-    "Verdict",
+    "Ruling",
     "bounded",
     "judge",
     "labels_of",
@@ -43,7 +43,7 @@ _STRICTER: Final[tuple[Decision, ...]] = ("act", "wait", "ignore")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Ruling:
     """What a policy says about an incident now.
 
     Attributes:
@@ -65,14 +65,14 @@ class Verdict:
 
 def judge(
     state: State, incident: IncidentOpened, now_s: float, *, policy: Policy | None = None
-) -> Verdict:
+) -> Ruling:
     """What the policy in force, or ``policy``, says about an open incident at ``now_s``."""
     rule = rule_of(policy or state.policy, incident, labels_of(state, incident.machine), now_s)
     since_s = state.lately.opened.get(incident.id, now_s)
     ripe_s = since_s + rule.dwell_s
     voters = _voters(state, incident, rule)
     ripe = len(voters) >= rule.votes and now_s >= ripe_s
-    return Verdict(rule.then, rule, voters, since_s, ripe_s, ripe)
+    return Ruling(rule.then, rule, voters, since_s, ripe_s, ripe)
 
 
 def bounded(decision: Decision, mode: AutomationMode) -> Decision:

@@ -11,15 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from trainmover_console.view import JobView, MigrationView
-from trainmover_console.view.watching import Line, Watched
+from trainmover_console.view.live import Line, Watched
 
-__all__ = ["clock", "headline", "not_ready", "phases", "picture", "plain_line", "strip"]
+__all__ = ["clock", "headline", "not_ready", "phases", "plain_line", "render", "strip"]
 
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _STRIP: Final = 48
 _EVENTS: Final = 10
 _ENDED: Final = 3
-"""So many migrations that are over stay in the picture."""
+"""So many migrations that are over stay on the screen."""
 
 _PHASES: Final = ("proposed", "approved", "preparing", "ready", "switching", "committed")
 _STATES: Final = {"running": "green", "held": "bold yellow", "failed": "bold red"}
@@ -74,7 +74,7 @@ def headline(watched: Watched, *, now: datetime) -> Text:
     return text
 
 
-def picture(watched: Watched, *, now: datetime) -> RenderableType:
+def render(watched: Watched, *, now: datetime) -> RenderableType:
     """The whole of it."""
     parts: list[RenderableType] = [headline(watched, now=now)]
     if watched.view.reason:
