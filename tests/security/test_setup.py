@@ -7,20 +7,25 @@ import signal
 import ssl
 import stat
 import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tests.support.cli import command
 
-from trainmover.bus.credentials import CA, NKEY, Credentials
-from trainmover.bus.embedded import find_server
+from trainmover.bus.credentials import CA, CERT, NKEY, Credentials
+from trainmover.bus.embedded import EmbeddedServer, find_server
 from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.streams import BUCKETS
 from trainmover.errors import ConfigError, InvalidIdError, PermissionDeniedError
-from trainmover.security.authority import covers, make_authority, make_server
+from trainmover.security.authority import Issued, covers, make_authority, make_server
 from trainmover.security.folder import Setup, client_folder, write
 from trainmover.security.roles import SINGLE_ROLES, Role, User
 from trainmover.testing import running_server
@@ -393,6 +398,65 @@ async def test_who_does_not_trust_the_certificate_does_not_connect(tmp_path: Pat
         with pytest.raises(PermissionDeniedError, match=r"strange\.pem does not vouch for it"):
             async with NatsBus(server.url, credentials=Credentials(nkey=key, ca=strange)):
                 pass
+
+
+def make_client(authority: Issued) -> bytes:
+    """A client's certificate and its key, as an authority of somebody else's makes it."""
+    issuer = x509.load_pem_x509_certificate(authority.certificate)
+    signer = serialization.load_pem_private_key(authority.key, password=None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "client")]))
+        .issuer_name(issuer.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return certificate.public_bytes(pem) + private
+
+
+@pytest.fixture
+def mutual(tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
+    """A server that wants to see certificates: its URL, its authority, a client's certificate."""
+    authority = make_authority()
+    server = make_server(authority, ["localhost"])
+    ca, cert, key, ours = (tmp_path / name for name in ("ca.pem", "s.pem", "s.key", "ours.pem"))
+    ca.write_bytes(authority.certificate)
+    cert.write_bytes(server.certificate)
+    key.write_bytes(server.key)
+    ours.write_bytes(make_client(authority))
+    tls = f'tls {{ cert_file: "{cert}", key_file: "{key}", ca_file: "{ca}", verify: true }}'
+    with EmbeddedServer(extra_config=tls, host="localhost") as running:
+        yield running.url, ca, ours
+
+
+async def test_a_server_may_ask_for_a_certificate(mutual: tuple[str, Path, Path]) -> None:
+    url, ca, ours = mutual
+    async with NatsBus(url, credentials=Credentials(ca=ca, cert=ours)) as bus:
+        await bus.ping()
+    with pytest.raises(PermissionDeniedError, match=r"asks for one .*Set TRAINMOVER_NATS_CERT"):
+        await NatsBus(url, credentials=Credentials(ca=ca), connect_timeout=1.0).__aenter__()
+    ours.write_bytes(make_client(make_authority()))
+    with pytest.raises(PermissionDeniedError, match=r"does not take .*ours\.pem"):
+        await NatsBus(
+            url, credentials=Credentials(ca=ca, cert=ours), connect_timeout=1.0
+        ).__aenter__()
+
+
+def test_a_certificate_without_its_key_is_named(mutual: tuple[str, Path, Path]) -> None:
+    _, ca, ours = mutual
+    ours.write_bytes(ca.read_bytes())
+    with pytest.raises(ConfigError, match=r"ours\.pem .*a certificate and its key, both PEM"):
+        Credentials.from_environment({CERT: str(ours)}).options()
 
 
 async def test_tls_is_demanded_by_who_has_an_authority(tmp_path: Path) -> None:

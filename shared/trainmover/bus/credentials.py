@@ -14,11 +14,12 @@ import nkeys  # type: ignore[import-untyped]  # ships no annotations
 
 from trainmover.errors import ConfigError
 
-__all__ = ["CA", "CREDS", "NKEY", "BusAddress", "Credentials", "inbox_prefix", "public_key"]
+__all__ = ["CA", "CERT", "CREDS", "NKEY", "BusAddress", "Credentials", "inbox_prefix", "public_key"]
 
 NKEY: Final = "TRAINMOVER_NATS_NKEY"
 CREDS: Final = "TRAINMOVER_NATS_CREDS"
 CA: Final = "TRAINMOVER_NATS_CA"
+CERT: Final = "TRAINMOVER_NATS_CERT"
 
 _PORT: Final = 4222
 _SCHEME: Final = "nats"
@@ -83,11 +84,14 @@ class Credentials:
         nkey: File with the seed of a user's key, as ``trainmover bus setup`` makes it.
         creds: File with a user's JWT and seed, for servers that are run by operators and JWTs.
         ca: Certificate of the authority that signed the server's; TLS is required when given.
+        cert: The client's own certificate and its key in one PEM file, for servers that ask for
+            one; TLS is required when given.
     """
 
     nkey: Path | None = None
     creds: Path | None = None
     ca: Path | None = None
+    cert: Path | None = None
 
     @property
     def given(self) -> bool:
@@ -96,13 +100,10 @@ class Credentials:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """``TRAINMOVER_NATS_NKEY``, ``TRAINMOVER_NATS_CREDS`` and ``TRAINMOVER_NATS_CA``."""
-        nkey, creds, ca = (environment.get(name) for name in (NKEY, CREDS, CA))
-        return cls(
-            nkey=Path(nkey) if nkey else None,
-            creds=Path(creds) if creds else None,
-            ca=Path(ca) if ca else None,
-        )
+        """``TRAINMOVER_NATS_NKEY``, ``_CREDS``, ``_CA`` and ``_CERT``."""
+        given = (environment.get(name) for name in (NKEY, CREDS, CA, CERT))
+        nkey, creds, ca, cert = (Path(path) if path else None for path in given)
+        return cls(nkey=nkey, creds=creds, ca=ca, cert=cert)
 
     @classmethod
     def of_folder(cls, folder: Path) -> Self:
@@ -112,7 +113,7 @@ class Credentials:
 
     def environment(self) -> dict[str, str]:
         """The variables that hand these credentials to a child process."""
-        paths = {NKEY: self.nkey, CREDS: self.creds, CA: self.ca}
+        paths = {NKEY: self.nkey, CREDS: self.creds, CA: self.ca, CERT: self.cert}
         return {name: str(path) for name, path in paths.items() if path is not None}
 
     def __str__(self) -> str:
@@ -135,12 +136,25 @@ class Credentials:
         elif self.creds:
             _read(self.creds, CREDS)
             found["user_credentials"] = str(self.creds)
-        if self.ca:
-            try:
-                found["tls"] = ssl.create_default_context(cadata=_read(self.ca, CA))
-            except ssl.SSLError as error:
-                raise ConfigError(f"{self.ca} ({CA}) holds no PEM certificate: {error}") from error
+        if self.ca or self.cert:
+            found["tls"] = self._tls()
         return found
+
+    def _tls(self) -> ssl.SSLContext:
+        trusted = None if self.ca is None else _read(self.ca, CA)
+        try:
+            context = ssl.create_default_context(cadata=trusted)
+        except ssl.SSLError as error:
+            raise ConfigError(f"{self.ca} ({CA}) holds no PEM certificate: {error}") from error
+        if self.cert is not None:
+            _read(self.cert, CERT)
+            try:
+                context.load_cert_chain(self.cert)
+            except ssl.SSLError as error:
+                raise ConfigError(
+                    f"{self.cert} ({CERT}) has to hold a certificate and its key, both PEM: {error}"
+                ) from error
+        return context
 
 
 def public_key(seed: str, *, where: object = "the seed") -> str:

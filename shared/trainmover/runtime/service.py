@@ -23,7 +23,7 @@ from typing import Final, Literal, NoReturn, Self
 
 import trainmover
 from trainmover import subjects
-from trainmover.bus.credentials import CA, CREDS, NKEY, Credentials
+from trainmover.bus.credentials import CA, CERT, CREDS, NKEY, Credentials
 from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.protocol import Bus
 from trainmover.errors import (
@@ -86,7 +86,10 @@ class ServiceOptions:
             bus_wait_s=arguments.bus_wait,
             health_file=arguments.health_file,
             credentials=Credentials(
-                nkey=arguments.nats_nkey, creds=arguments.nats_creds, ca=arguments.nats_ca
+                nkey=arguments.nats_nkey,
+                creds=arguments.nats_creds,
+                ca=arguments.nats_ca,
+                cert=arguments.nats_cert,
             ),
         )
 
@@ -123,6 +126,7 @@ def add_common_options(
         "nkey": (given.nkey, f"file with our seed, from 'trainmover bus setup' ({NKEY})"),
         "creds": (given.creds, f"file with our JWT and seed, for operator mode ({CREDS})"),
         "ca": (given.ca, f"certificate of the bus's authority: connect with TLS ({CA})"),
+        "cert": (given.cert, f"our certificate and its key, where the server asks for it ({CERT})"),
     }
     for name, (default, text) in files.items():
         group.add_argument(f"--nats-{name}", type=Path, metavar="FILE", default=default, help=text)

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from trainmover import __version__
-from trainmover.bus.credentials import CA, CREDS, NKEY, Credentials
+from trainmover.bus.credentials import CA, CERT, CREDS, NKEY, Credentials
 from trainmover_console.cli import contexts, output
 from trainmover_console.cli.daily.demo import demo
 from trainmover_console.cli.daily.doctor import doctor
@@ -72,6 +72,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def root(
+    *,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
@@ -89,11 +90,15 @@ def root(
     nats_ca: Annotated[
         Path | None, typer.Option(envvar=CA, help="Certificate of the bus's authority.")
     ] = None,
+    nats_cert: Annotated[
+        Path | None,
+        typer.Option(envvar=CERT, help="Our certificate and its key, where the bus asks for it."),
+    ] = None,
 ) -> None:
     """Replace a machine of a running PyTorch training job without restarting the job."""
     del version  # its callback did the work
     # Services that we start have to find them too.
-    given = Credentials(nkey=nats_nkey, creds=nats_creds, ca=nats_ca)
+    given = Credentials(nkey=nats_nkey, creds=nats_creds, ca=nats_ca, cert=nats_cert)
     os.environ.update(given.environment())
     if context is not None:
         os.environ[contexts.VARIABLE] = context

@@ -105,9 +105,17 @@ def refusal_of(text: str, bus: BusAddress, credentials: Credentials) -> BusError
         return None
     if "authorization" not in text.lower():
         if "offers no TLS" in text:
+            known = credentials.ca or credentials.cert
             return PermissionDeniedError(
-                f"the bus at {bus} does not encrypt, and {credentials.ca} says that ours does: is "
-                "the address right? Unset TRAINMOVER_NATS_CA for a bus without TLS."
+                f"the bus at {bus} does not encrypt, and {known} says that ours does: is the "
+                "address right? Unset TRAINMOVER_NATS_CA and TRAINMOVER_NATS_CERT for a bus "
+                "without TLS."
+            )
+        if "alert" in text.lower():  # from the server's side, about ours
+            shown = f"does not take {credentials.cert}" if credentials.cert else "asks for one"
+            return PermissionDeniedError(
+                f"no connection to the bus at {bus} without a certificate of the client's, and it "
+                f"{shown} ({text}). Set TRAINMOVER_NATS_CERT to a file with ours and its key."
             )
         given = (
             f"{credentials.ca} does not vouch for it" if credentials.ca else "none is known here"
