@@ -157,6 +157,7 @@ async def test_a_failing_receiver_gets_every_fact_in_order(
         assert headers["webhook-signature"] == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 async def test_nothing_is_lost_over_a_restart(
     nats_url: str, receiver: Receiver, number: signal.Signals

@@ -33,6 +33,7 @@ def walker(tmp_path: Path) -> Iterator[Walker]:
         yield one
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SHORT)
 def test_a_reader_gets_what_the_pages_promise(name: str, walker: Walker) -> None:
     walker.walk(*SHORT[name])

@@ -141,6 +141,7 @@ async def test_a_signal_ends_the_machine(
             await until_gone(puppet.pid, within_s=1)
 
 
+@pytest.mark.long
 async def test_the_bus_may_be_killed_for_good(
     nats_server: EmbeddedServer, director: Any, puppet_entry: str
 ) -> None:

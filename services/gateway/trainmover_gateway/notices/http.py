@@ -88,6 +88,8 @@ class _Server(ThreadingHTTPServer):
     """A thread for each caller, and not too many of them."""
 
     daemon_threads = True
+    request_queue_size = 128
+    """With the five of the base class a burst of callers waits for seconds to get in."""
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(address, handler)
