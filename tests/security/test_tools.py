@@ -34,7 +34,7 @@ def test_every_page_can_read_the_numbers(number: float, monkeypatch: pytest.Monk
     assert json.loads(dumps(data)) == {"a": [None, {"b": [None, 1.5]}], "c": "NaN"}
     assert dumps({"a": 1.5}) == '{"a":1.5}'
     monkeypatch.setattr(Watched, "rate", lambda watched, now: number)
-    picture = Feed(Watched("j")).picture()
+    picture = Feed(Watched("j")).state()
     assert json.loads(picture, parse_constant=pytest.fail)["rate"] is None
 
 
