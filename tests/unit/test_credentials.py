@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import socket
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -89,6 +92,31 @@ async def test_who_is_not_known_is_told_and_no_password_is(guarded, user, cure):
     assert cure in str(refused.value)
     assert "wrong" not in str(refused.value)
     assert "t0ken" not in str(refused.value)
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+async def test_a_service_says_where_it_is_connected_and_no_password(guarded, reachable):
+    """Its log had the URL as it was given."""
+    host = guarded if reachable else "127.0.0.1:1"
+    service = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "trainmover_detector", "--job", "j"),
+        env={**os.environ, "TRAINMOVER_NATS_URL": f"nats://ops:{WRITTEN}@{host}"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    assert service.stdout is not None
+    said = []
+    try:
+        async with asyncio.timeout(30):
+            async for line in service.stdout:
+                said.append(line.decode())
+                if "service.ready" in said[-1] or "service.waits_for_bus" in said[-1]:
+                    break
+    finally:
+        service.kill()
+        await service.wait()
+    assert f'"bus": "nats://{host}"' in said[-1]
+    assert "s3cret" not in "".join(said)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from typing import Final, Literal, NoReturn, Self
 
 import trainmover
 from trainmover import subjects
-from trainmover.bus.credentials import CA, CERT, CREDS, NKEY, Credentials
+from trainmover.bus.credentials import CA, CERT, CREDS, NKEY, BusAddress, Credentials
 from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.protocol import Bus
 from trainmover.errors import (
@@ -262,7 +262,8 @@ async def _connect(options: ServiceOptions, stack: contextlib.AsyncExitStack) ->
             return await _enter(options, stack)
         except BusUnavailableError as error:
             if not told:
-                log.warning("service.waits_for_bus", bus=options.nats, wait_s=options.bus_wait_s)
+                bus = str(BusAddress.parse(options.nats))
+                log.warning("service.waits_for_bus", bus=bus, wait_s=options.bus_wait_s)
                 told = True
             if loop.time() >= deadline:
                 raise BusUnavailableError(
@@ -290,7 +291,7 @@ async def _enter(options: ServiceOptions, stack: contextlib.AsyncExitStack) -> N
             bus.announce(f"trainmover-{options.name}", version=trainmover.__version__)
         )
         stack.push_async_exit(trial.pop_all())
-    log.info("service.ready", bus=options.nats, job=options.job)
+    log.info("service.ready", bus=bus.url, job=options.job)
     return bus
 
 

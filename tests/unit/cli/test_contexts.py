@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.support.cli import command
 from typer.testing import CliRunner
 
 from trainmover.bus.nats.bus import NatsBus
@@ -94,6 +95,7 @@ def test_a_password_in_a_url_is_kept_and_not_shown(home: Path) -> None:
     url = "nats://me:s3cret@127.0.0.1:1"
     register("here", url)
     shown = run("job", "ls", "-o", "json")
+    shown += command("bus", "setup", "--nats", url, "--dry-run").stderr
     run("context", "set", "a", "--nats", url)
     shown += run("context", "ls", "-o", "json") + run("context", "ls")
     assert "nats://127.0.0.1:1" in shown

@@ -29,6 +29,7 @@ class Context(Frozen):
         nkey: File with the seed of the user's key; empty: none.
         creds: File with the user's JWT and seed; empty: none.
         ca: Certificate of the bus's authority; empty: none.
+        cert: File with the user's certificate and its key; empty: none.
     """
 
     nats: str
@@ -36,15 +37,17 @@ class Context(Frozen):
     nkey: str = ""
     creds: str = ""
     ca: str = ""
+    cert: str = ""
 
     def credentials(self) -> Credentials:
         """Its files; where it names none, what the environment names."""
-        if not (self.nkey or self.creds or self.ca):
+        if not (self.nkey or self.creds or self.ca or self.cert):
             return Credentials.from_environment()
         return Credentials(
             nkey=Path(self.nkey) if self.nkey else None,
             creds=Path(self.creds) if self.creds else None,
             ca=Path(self.ca) if self.ca else None,
+            cert=Path(self.cert) if self.cert else None,
         )
 
 

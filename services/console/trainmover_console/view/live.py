@@ -111,7 +111,7 @@ class Watched:
             if highest < self.lateness.world_size:
                 self.lateness.add(batch)
 
-    def heard_of(self, status: JobStatus) -> None:
+    def answered(self, status: JobStatus) -> None:
         """Take in what the planner itself says: how it was started is in no fact."""
         self.planner, self.unprotected = True, status.unprotected
         told = status.automation
@@ -247,7 +247,7 @@ async def _ask(
     while True:
         try:
             reply = await bus.request(watched.job, "status", StatusRequest(), timeout_s=2)
-            watched.heard_of(JobStatus.model_validate_json(reply))
+            watched.answered(JobStatus.model_validate_json(reply))
         except (BusError, ValueError):
             watched.unanswered()
         changed()

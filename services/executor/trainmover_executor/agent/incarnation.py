@@ -35,7 +35,6 @@ _INCARNATIONS: Final = 10_000
 _DIGITS: Final = 15
 _BIRTHDAY_S: Final = 1_767_225_600  # 2026-01-01: keeps the numbers short
 
-
 _SILENT_S: Final = 32.0
 """After so long the bus has forgotten an agent that ended without saying so, with its host say."""
 

@@ -100,7 +100,7 @@ class Agent:
         self._traces: dict[str, Mapping[str, str]] = {}
         self._exit_code = 0
         self._over = asyncio.Event()
-        self._taken = generation
+        self._first_generation = generation
         self._state = AgentState(
             generation=(newest_generation() if generation is None else generation) - 1,
             me=Identity(
@@ -270,12 +270,12 @@ class Agent:
         )
 
     async def _watch_name(self) -> None:
-        options = self._options
-        if self._taken is None:
+        options, first = self._options, self._first_generation
+        if first is None:
             return
         try:
             await refuse_namesake(
-                self._bus, job=options.job, machine=options.machine, generation=self._taken
+                self._bus, job=options.job, machine=options.machine, generation=first
             )
         except ConfigError as error:
             self._fault = error

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from trainmover.bus.credentials import Credentials
+from trainmover.bus.credentials import BusAddress, Credentials
 from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.streams import REPLICAS_VARIABLE
 from trainmover.errors import BusUnavailableError, ConfigError
@@ -160,12 +160,14 @@ def setup(
                 written = keys.write(folder, wanted, listen=listen, store=store)
             _tell(out, wanted, written, format, dry_run=dry_run)
         if nats is not None and dry_run:
-            output.note(f"would make streams and buckets where they are missing: {nats}")
+            output.note(
+                f"would make streams and buckets where they are missing: {BusAddress.parse(nats)}"
+            )
         elif nats is not None:
             admin = None if out is None else client_folder(out, User(Role.ADMIN))
             credentials = None if admin is None else Credentials.of_folder(admin)
             await _streams(nats, credentials, replicas=replicas, wait_s=wait)
-            output.note(f"streams and buckets are there: {nats}")
+            output.note(f"streams and buckets are there: {BusAddress.parse(nats)}")
         return ExitCode.OK
 
     raise typer.Exit(execute(main))

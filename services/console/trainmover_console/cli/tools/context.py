@@ -61,6 +61,9 @@ def context_set(
     nkey: Annotated[Path | None, typer.Option(help="File with the seed of our key.")] = None,
     creds: Annotated[Path | None, typer.Option(help="File with our JWT and seed.")] = None,
     ca: Annotated[Path | None, typer.Option(help="Certificate of the bus's authority.")] = None,
+    cert: Annotated[
+        Path | None, typer.Option(help="File with our certificate and its key.")
+    ] = None,
 ) -> None:
     """Make a context, or replace one; the first is in use at once.
 
@@ -76,6 +79,7 @@ def context_set(
             nkey=_absolute(nkey),
             creds=_absolute(creds),
             ca=_absolute(ca),
+            cert=_absolute(cert),
         )
         one.credentials().options()  # says now which file cannot be read
         known = {**contexts.known, validate_id(name, what="context"): one}
