@@ -36,8 +36,8 @@ from trainmover_executor.links.shared_memory.slots import SLOT_BYTES, SlotRing, 
 
 __all__ = ["PIECE_BYTES", "Consume", "Watch", "exchange", "swap"]
 
-PIECE_BYTES: Final = 512 * 1024
-"""Largest staging piece; it stays in the cache (bigger pieces cost 20 % of the bandwidth)."""
+PIECE_BYTES: Final = 128 * 1024
+"""Largest staging piece; it stays in the cache, also where many ranks share that."""
 
 _INLINE_BYTES: Final = 32 * 1024
 """Up to here a message is one write to the socket, header included: syscalls are what it costs."""
