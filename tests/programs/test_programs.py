@@ -60,6 +60,14 @@ def test_a_crash_in_an_evaluation_keeps_accumulated_gradients(
     left.same_as(undisturbed("accumulate"), killed=1)
 
 
+@pytest.mark.parametrize("point", ["between.begin", "between.cast"])
+def test_a_crash_in_the_evaluation_behind_the_last_step(
+    point: str, drive: Drive, undisturbed: Undisturbed
+) -> None:
+    left = drive.killed("epochs", spots=[Spot(point, 80, 1)])
+    left.same_as(undisturbed("epochs"), killed=1)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("script", CATALOGUE)
 @pytest.mark.parametrize("at", [1, 17])

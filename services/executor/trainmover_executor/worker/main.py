@@ -72,7 +72,7 @@ def main(spec: WorkerSpec) -> NoReturn:
         runtime.flush()  # why it ended, or why a plan failed, was noted just before
     else:
         runtime.saves.wait()
-        runtime.finish(step=runtime.progress.step if runtime.progress else 0)
+        runtime.finish()
     _flush()
     flush_files()
     # Interpreter shutdown would join daemon threads that wait for peers and agents.

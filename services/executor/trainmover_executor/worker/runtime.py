@@ -16,7 +16,7 @@ import structlog
 import torch.distributed as dist
 
 from trainmover.errors import ConfigError, ProtocolError
-from trainmover.events.executor import StepProgress
+from trainmover.events.executor import PlanCommitted, StepProgress
 from trainmover.job.plan import Plan
 from trainmover.job.topology import Frozen, Membership
 from trainmover.runtime import failpoints
@@ -173,9 +173,21 @@ class Runtime:
         """Have the agent publish an event payload, or hear a control message; never waits."""
         self._control_thread.post(message)
 
-    def finish(self, *, step: int) -> None:
+    def finish(self) -> None:
         """The program ended normally: say so to neighbours and agent."""
-        self._control_thread.leave(Done(rank=self.rank, step=step))
+        state = self.decisions.state
+        if (plan := state.unconfirmed) is not None:
+            # A machine was replaced behind the last step: no vote commits that migration any more.
+            self.report(
+                PlanCommitted(
+                    migration=plan.id,
+                    machine=self.spec.machine,
+                    rank=self.rank,
+                    epoch=plan.epoch,
+                    step=state.committed,
+                )
+            )
+        self._control_thread.leave(Done(rank=self.rank, step=state.committed))
 
     def flush(self) -> None:
         """Return when the agent was told all that was reported: this process is about to end."""
