@@ -49,7 +49,7 @@ _SECONDS: Final = {
     "horizon_s": "a straggler is moved where it would cost more than its move within so long",
     "form_quiet_s": "form the job when nobody registered for so long",
     "prepare_deadline_s": "longest phase 1 of a planned move",
-    "switch_deadline_s": "longest switch or recovery",
+    "switch_deadline_s": "longest switch or recovery, without what ranks do in their programs",
 }
 
 

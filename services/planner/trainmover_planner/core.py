@@ -190,8 +190,12 @@ def _stop(transition: Transition) -> None:
 def _expire(transition: Transition) -> None:
     """Phases of migrations that lasted for too long end."""
     for id in transition.state.open:
-        if transition.state.migrations[id].open:
-            advance(transition, id, protocol.Tick())
+        one = transition.state.migrations[id]
+        if not one.open or one.deadline_s is None or transition.now_s < one.deadline_s:
+            continue
+        until_s = recovery.waits_until_s(transition.state, one, now_s=transition.now_s)
+        late = until_s <= transition.now_s
+        advance(transition, id, protocol.Tick() if late else protocol.Wait(until_s))
 
 
 def _finish_job(transition: Transition) -> None:

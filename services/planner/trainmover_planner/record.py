@@ -8,6 +8,7 @@ for another, nor to make the planner keep more than the job is large.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
@@ -47,6 +48,7 @@ _HIGHEST: Final = 2**31
 
 _COUNTED: Final = frozenset({"notice", SLOWEST})
 _SEEN: Final = 256
+_LONGEST_STEP_S: Final = 86_400.0
 _TRACES: Final = 1024
 
 
@@ -145,7 +147,8 @@ def _warmed(transition: Transition, fact: machine.MachineWarming | machine.Machi
 def _of_ranks(transition: Transition, payload: Frozen) -> None:
     match payload:
         case executor.StepProgress():
-            _seen(transition, payload)
+            if _seen(transition, payload):
+                _paced(transition, payload)
         case executor.StepResumed():
             if _seen(transition, payload):
                 worth.note_pause(transition, payload)
@@ -310,6 +313,13 @@ def _seen(transition: Transition, fact: _OfRank) -> bool:
     if epoch not in state.seen and len(state.seen) < _SEEN:
         transition.set(seen=state.seen | {epoch})
     return True
+
+
+def _paced(transition: Transition, fact: executor.StepProgress) -> None:
+    """Learn what a step takes: roughly, or each of these facts would change the state."""
+    known, step_s = transition.state.step_s, fact.step_s
+    if not known / 2 <= step_s <= known * 2 and math.isfinite(step_s):
+        transition.note(step_s=min(max(step_s, 0.0), _LONGEST_STEP_S))
 
 
 def _raise_issued(transition: Transition, epoch: int) -> None:

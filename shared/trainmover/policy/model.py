@@ -198,7 +198,7 @@ class Policy(Frozen):
         form_quiet_s: The job forms when no machine registered for this long.
         prepare_deadline_s: Longest phase 1 of a planned move.
         ready_deadline_s: Longest wait for the vote after it.
-        switch_deadline_s: Longest switch or recovery.
+        switch_deadline_s: Longest switch or recovery, without what its ranks do in their programs.
         truth_s: How long a recovery waits to learn whether a planned move had switched.
         regroup_s: How long broken steps without a culprit are left alone.
         max_attempts: Recovery plans in a row before the job is given up.

@@ -24,6 +24,7 @@ __all__ = [
     "Send",
     "SwitchSeen",
     "Tick",
+    "Wait",
 ]
 
 RankReport = PlanPrepared | PlanSwitched | PlanCommitted | PlanFailed
@@ -106,8 +107,15 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing is late before a time: ranks are in the middle of what cannot be interrupted."""
+
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed."""
 
 
-MigrationEvent = Approve | Reject | Begin | Report | SwitchSeen | Abort | Fail | Tick
+MigrationEvent = Approve | Reject | Begin | Report | SwitchSeen | Abort | Fail | Wait | Tick

@@ -33,6 +33,7 @@ from trainmover.protocol.inputs import (
     Send,
     SwitchSeen,
     Tick,
+    Wait,
 )
 from trainmover.protocol.table import OPEN, Deadlines, Phase, Signal, allows, next_phase
 
@@ -51,6 +52,7 @@ __all__ = [
     "Send",
     "SwitchSeen",
     "Tick",
+    "Wait",
     "propose",
     "release",
     "standing_commands",
@@ -165,6 +167,14 @@ class Migration:
         """Whether the first vote at the new epoch passed everywhere."""
         return len(self.committed) == self._world_size()
 
+    def all_switched(self) -> bool:
+        """Whether phase 2 is complete everywhere: what comes now lasts as long as a step does."""
+        world_size = self._world_size()
+        if self.plan is None or len(self.switched) < world_size:
+            return False
+        after = self.plan.membership
+        return all((after.machine_of(rank), rank) in self.switched for rank in range(world_size))
+
     def _world_size(self) -> int:
         return 0 if self.plan is None else self.plan.membership.layout.world_size
 
@@ -212,6 +222,8 @@ def step(
             return _report(state, fact, now_s, limits)
         case Tick():
             return _tick(state, now_s, limits)
+        case Wait(until_s=until_s):
+            return replace(state, deadline_s=until_s), ()
         case SwitchSeen():
             return _try(state, Signal.SWITCHED, now_s, limits)
         case Approve(plan=plan, before=before, by=by, why=why):
@@ -305,7 +317,14 @@ def _report(state: Migration, fact: RankReport, now_s: float, limits: Deadlines)
             result = _failed(state, fact, now_s, limits)
         case _:
             pass
-    return result
+    return _without_haste(*result)
+
+
+def _without_haste(state: Migration, effects: tuple[Effect, ...]) -> _Result:
+    """Every rank is at the new epoch: deaths and broken steps end it, and no step is too long."""
+    if state.phase is Phase.SWITCHING and state.deadline_s is not None and state.all_switched():
+        state = replace(state, deadline_s=None)
+    return state, effects
 
 
 def _prepared(state: Migration, fact: PlanPrepared, now_s: float, limits: Deadlines) -> _Result:

@@ -135,8 +135,10 @@ class Deadlines:
             state is brought up to date meanwhile, at a fraction of the link's speed.
         ready_s: A planned migration whose ranks are all prepared but do not vote. Long: the vote
             comes with the end of a step, and nothing is lost by waiting for a slow one.
-        switch_s: From the first switched rank to the commit; for a recovery from its plan on. It
-            holds one whole step; deaths are noticed long before by other means.
+        switch_s: From the first switched rank to the last; for a recovery from its plan on, or
+            from when the last survivor was done with what it could not leave. Nothing bounds what
+            follows until the commit, which holds a whole step, and an evaluation behind it:
+            deaths are noticed by other means.
     """
 
     prepare_s: float = 600.0

@@ -230,6 +230,45 @@ def test_the_recovery_has_a_deadline(world):
     assert world.last_plan().epoch == 3
 
 
+def test_a_recovery_waits_for_a_survivor_in_a_long_evaluation(world):
+    world.failed("w-1")
+    first = world.last_plan()
+    world.broken(["w-0", "w-2"])
+    world.wait(300)
+    assert world.plans() == [first]
+    world.broken(["w-3"])
+    world.wait(25)
+    assert world.plans() == [first]
+    world.wait(10)
+    assert world.last_plan().epoch == 3, "now it is late"
+
+
+def test_what_follows_the_switch_may_last_as_long_as_it_does(world):
+    world.failed("w-1")
+    plan = world.last_plan()
+    world.broken(["w-0", "w-2", "w-3"])
+    world.report(executor.PlanSwitched, plan)
+    world.wait(3_600)
+    assert world.plans() == [plan]
+    world.report(executor.PlanCommitted, plan)
+    assert world.names()[-1] == "MigrationCommitted"
+
+
+def test_a_recovery_of_long_steps_has_longer(world):
+    for machine in ("w-0", "w-1", "w-2", "w-3"):
+        rank = int(machine[-1])
+        world.say(
+            executor.StepProgress(machine=machine, rank=rank, epoch=1, step=5, step_s=100.0 + rank)
+        )
+    world.failed("w-1")
+    plan = world.last_plan()
+    world.broken(["w-0", "w-2", "w-3"])
+    world.wait(399)
+    assert world.plans() == [plan]
+    world.wait(5)
+    assert world.last_plan().epoch == 3
+
+
 def test_a_standby_dies(world):
     world.failed("w-4")
     assert world.names()[-1] == "MachineLost"

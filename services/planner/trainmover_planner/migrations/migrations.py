@@ -24,6 +24,7 @@ from trainmover_planner.state.transition import Transition
 __all__ = [
     "advance",
     "base_of",
+    "deadlines",
     "forget",
     "give_up",
     "propose",
@@ -37,6 +38,9 @@ POLICY: Final = "policy"
 
 _REMEMBERED: Final = 32
 """So many closed migrations and memberships are known; facts tell of all."""
+
+_STEPS: Final = 4
+"""So many steps, as long as they usually are, each phase may take at least."""
 
 
 def propose(
@@ -126,7 +130,7 @@ def advance(transition: Transition, id: str, event: MigrationEvent) -> None:
     """
     old = transition.state.migrations[id]
     new, effects = protocol.step(
-        old, event, transition.now_s, deadlines=_deadlines(transition.state)
+        old, event, transition.now_s, deadlines=deadlines(transition.state)
     )
     if new is old:
         return
@@ -145,12 +149,14 @@ def advance(transition: Transition, id: str, event: MigrationEvent) -> None:
         _committed(transition, new)
 
 
-def _deadlines(state: State) -> Deadlines:
-    policy = state.policy
+def deadlines(state: State) -> Deadlines:
+    """How long phases may last in this job."""
+    policy, steps_s = state.policy, _STEPS * state.step_s
     return Deadlines(
-        prepare_s=policy.prepare_deadline_s,
-        ready_s=policy.ready_deadline_s,
-        switch_s=policy.switch_deadline_s,
+        prepare_s=max(policy.prepare_deadline_s, steps_s),
+        ready_s=max(policy.ready_deadline_s, steps_s),
+        # A joiner after a crash may have to do a step of its own on its way.
+        switch_s=max(policy.switch_deadline_s, steps_s),
     )
 
 

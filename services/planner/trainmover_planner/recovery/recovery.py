@@ -12,7 +12,13 @@ from trainmover.protocol import migration as protocol
 from trainmover.protocol.migration import Migration
 from trainmover.protocol.table import Phase
 from trainmover_planner.machines.evidence import deaths_of, stuck, why
-from trainmover_planner.migrations.migrations import advance, base_of, give_up, spend_failed_joiners
+from trainmover_planner.migrations.migrations import (
+    advance,
+    base_of,
+    deadlines,
+    give_up,
+    spend_failed_joiners,
+)
 from trainmover_planner.recovery import exhausted
 from trainmover_planner.recovery.crashes import bug_of, restarts_until_s
 from trainmover_planner.recovery.replan import fail_job, replan
@@ -20,7 +26,7 @@ from trainmover_planner.recovery.uneven import NEXT_STEP, uneven
 from trainmover_planner.state.state import State
 from trainmover_planner.state.transition import Transition
 
-__all__ = ["recover", "wakes_s"]
+__all__ = ["recover", "waits_until_s", "wakes_s"]
 
 
 def recover(transition: Transition) -> None:
@@ -65,6 +71,25 @@ def wakes_s(state: State) -> list[float]:
     if state.retry_s is not None:
         times.append(state.retry_s)
     return times
+
+
+def waits_until_s(state: State, one: Migration, *, now_s: float) -> float:
+    """Until when a recovery may last whose deadline is over: survivors may not have come to it.
+
+    In an evaluation or a body that does not communicate nothing tells a program that a machine
+    died. It goes on to the next collective, however long that takes, and every plan waits for it.
+    """
+    if one.kind != "failure" or one.before is None or one.plan is None:
+        return now_s
+    late = {epoch: breaks for epoch, breaks in state.broken.items() if epoch >= one.before.epoch}
+    came = {who for breaks in late.values() for who in breaks.ranks}
+    limit_s = deadlines(state).switch_s
+    for rank in range(one.before.layout.world_size):
+        who = (one.before.machine_of(rank), rank)
+        survives = one.plan.membership.holds(*who)
+        if survives and who not in came and who not in one.switched:
+            return now_s + limit_s
+    return max((breaks.last_s for breaks in late.values()), default=0.0) + limit_s
 
 
 def _break_steps(transition: Transition) -> None:

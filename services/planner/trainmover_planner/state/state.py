@@ -302,6 +302,7 @@ class State:
         attempts: Recovery plans since the latest commit.
         retry_s: When the recovery may be planned again, after one failed without a culprit.
         step: Completed steps of the furthest rank.
+        step_s: What a step takes, to within a factor of two.
         due_s: When something is due although nothing happens, in seconds; None: never.
     """
 
@@ -351,6 +352,7 @@ class State:
     attempts: int = 0
     retry_s: float | None = None
     step: int = 0
+    step_s: float = 0.0
     due_s: float | None = None
 
     @property

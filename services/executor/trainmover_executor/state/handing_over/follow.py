@@ -80,6 +80,7 @@ class StateFollower:
             self._state.load(message["state"])
         elif kind == "rest":
             self._state.load_rest(message["rest"])
+            self._take_units(message)
         elif kind != "place":
             raise ProtocolError(f"the leaver sent a message of kind {kind!r}")
         return message, received

@@ -90,7 +90,8 @@ class StateLead:
         self._lost = lost
         self._sent: set[str] = set()
         self._told: set[str] = set()
-        self._apart: int | None = None
+        self._untrained: dict[str, int] = {}
+        self._late: set[str] = set()
         self._changed = threading.Condition()
         self._stepping = False
         self._handing = False
@@ -147,8 +148,6 @@ class StateLead:
         self._await_thread()
         if not self.obstacle and self._units.are_outdated():
             self.obstacle = _OTHER_PARAMETERS
-        if not self.obstacle and self._apart not in (None, self._count_apart()):
-            self.obstacle = "a model that no optimizer trains was changed"
         if not self.obstacle:
             self.obstacle = self._written_elsewhere()
         # What has not changed since the joiner was met is there already.
@@ -158,7 +157,8 @@ class StateLead:
         if self.obstacle:
             content = {"kind": "copy", "state": self._state.tree(), **tree}
         else:
-            content = {"kind": "rest", "rest": self._state.rest(), **tree}
+            units = {name: self._units.tree(name) for name in self._written_late()}
+            content = {"kind": "rest", "rest": self._state.rest(), "units": units, **tree}
         return send_tree(self._link, content, epoch=self._epoch)
 
     def prove(self) -> None:
@@ -295,16 +295,21 @@ class StateLead:
         except _NotFollowedError as error:
             self.obstacle = str(error)
 
-    def _count_apart(self) -> int:
-        """Grows when a parameter that no optimizer holds is written to: a target network's."""
-        groups = [group for each in self._state.optimizers for group in each.param_groups]
-        held = {id(parameter) for group in groups for parameter in group["params"]}
-        apart = (each for each in self._state.parameters() if id(each) not in held)
-        return sum(parameter._version for parameter in apart)  # noqa: SLF001 - no public name
+    def _written_late(self) -> list[str]:
+        """Units without an optimizer that were written to since they were handed over.
+
+        The joiner cannot follow that by steps of its own.
+        """
+        if not self._untrained:
+            return []
+        now = self._units.untrained()
+        return [
+            name for name, was in self._untrained.items() if name in self._late or now[name] != was
+        ]
 
     def _hand_units(self) -> None:
         with self._between_steps():
-            self._apart = self._count_apart()
+            self._untrained = self._units.untrained()
         for names in self._units.batches(_BATCH_BYTES):
             with self._between_steps():
                 started = time.perf_counter()
@@ -337,6 +342,8 @@ class StateLead:
                 )
                 took = time.perf_counter() - started
             different = [name for name in names if answer.get(name) != own[name]]
+            self._late.update(name for name in different if name in self._untrained)
+            different = [name for name in different if name not in self._untrained]
             if different:
                 raise _NotFollowedError(f"{different[0]} differs after a followed step")
             self._over.wait(took * (1 / _DUTY - 1))
