@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -58,9 +59,9 @@ class Program:
 class Pair:
     """Leaver and joiner, and what they said."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: type[Program] = Program) -> None:
         one, other = socket_pair()
-        self.leaver, self.joiner = Program(seed=1), Program(seed=2)
+        self.leaver, self.joiner = program(seed=1), program(seed=2)
         self.current, self.lost = threading.Event(), threading.Event()
         self.reason = ""
         self.lead = StateLead(
@@ -145,6 +146,59 @@ def test_what_is_written_behind_a_late_step_is_copied(pair, steps_behind):
     following.result(timeout=WAIT_S)
     assert "1.weight is written to outside of its optimizer's step" in pair.lead.obstacle
     assert pair.follower.copied
+    assert pair.joiner.state.digest() == pair.leaver.state.digest()
+
+
+class Averaging(Program):
+    """It keeps an average of its weights, which no optimizer trains."""
+
+    def __init__(self, *, seed: int) -> None:
+        super().__init__(seed=seed)
+        self.average = copy.deepcopy(self.model).requires_grad_(False)
+        self.state = TrainingState(
+            models=[self.model, self.average], optimizers=[self.optimizer], others={}
+        )
+
+
+@pytest.mark.parametrize("seen", ["compared", "late"])
+def test_what_no_optimizer_trains_comes_with_the_switch(seen):
+    """As an average that is written to through ``.data`` every few steps."""
+    pair = Pair(Averaging)
+    following = pair.follow()
+    pair.lead.start()
+
+    def reached() -> bool:
+        if seen == "compared":
+            _average(pair.leaver)
+        return pair.current.is_set()
+
+    pair.steps_until(reached)
+    pair.step(1)
+    _average(pair.leaver)
+    pair.lead.finish({"committed": 7}, large={})
+    following.result(timeout=WAIT_S)
+    assert not pair.lead.obstacle
+    assert not pair.follower.copied
+    assert pair.joiner.state.digest() == pair.leaver.state.digest()
+    pair.close()
+
+
+def _average(program: Any) -> None:
+    for mean, live in zip(program.average.parameters(), program.model.parameters(), strict=True):
+        mean.data.lerp_(live.data, 0.1)
+
+
+def test_nobody_waits_for_an_optimizer_that_takes_no_step(pair):
+    """A program may write to its parameters by itself."""
+    following = pair.follow()
+    pair.lead.start()
+    while not pair.current.wait(0.01):
+        pair.lead.step_begins()
+        with torch.no_grad():
+            pair.leaver.model[0].weight.add_(0.1)
+    assert "no optimizer took a step in" in pair.lead.obstacle
+    pair.lead.finish({"committed": 7}, large={})
+    following.result(timeout=WAIT_S)
     assert pair.joiner.state.digest() == pair.leaver.state.digest()
 
 

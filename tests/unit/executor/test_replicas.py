@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,13 +36,17 @@ class Ranks:
             for rank, rate in enumerate(self.rates)
         ]
         for rank, wrapper in zip(self.ranks, self.wrappers, strict=True):
-            rank.begin()
+            rank.begin(first=False)
             rank._wrappers = [wrapper]  # type: ignore[list-item]
 
     @staticmethod
     def _state(rate: dict[str, Any]) -> Any:
+        torch.manual_seed(0)
         return SimpleNamespace(
-            models=[nn.Linear(1, 1)], optimizers=[], compared_settings=lambda _: rate
+            models=(models := [nn.Linear(1, 1, bias=False)]),
+            parameters=lambda: [each for model in models for each in model.parameters()],
+            optimizers=[],
+            compared_settings=lambda _: rate,
         )
 
     def vote(self, step: int, checksums: tuple[int | None, ...]) -> list[bool]:
@@ -71,6 +76,25 @@ def test_ranks_that_differ_from_the_first_steps_on_are_none(ranks: Ranks) -> Non
     assert ranks.vote(0, (7, 8, 9)) == [True] * WORLD
     assert [rank.ranks for rank in ranks.ranks] == [(0,), (1,), (2,)]
     assert ranks.vote(1, (7, 7, 7)) == [False] * WORLD  # final, and said once
+
+
+def test_an_average_that_was_made_before_wrapping_parts_them(ranks: Ranks) -> None:
+    average = nn.Linear(4, 4)
+    ranks.ranks[1]._state.models.append(average)
+    for rank in (0, 2):
+        ranks.ranks[rank]._state.models.append(copy.deepcopy(average))
+    with torch.no_grad():
+        average.weight.data[0, 0] += 1
+    for rank in ranks.ranks:
+        rank._compares_all = True
+    assert ranks.vote(-1, (None,) * WORLD) == [True] * WORLD
+
+
+def test_alike_parameters_part_nobody(ranks: Ranks) -> None:
+    for rank in ranks.ranks:
+        rank._compares_all = True
+    assert ranks.vote(-1, (None,) * WORLD) == [False] * WORLD
+    ranks.run(10)
 
 
 def test_a_difference_in_a_plain_job_is_left_to_the_detector(ranks: Ranks) -> None:

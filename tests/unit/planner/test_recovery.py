@@ -255,11 +255,9 @@ def test_what_follows_the_switch_may_last_as_long_as_it_does(world):
 
 
 def test_a_recovery_of_long_steps_has_longer(world):
-    for machine in ("w-0", "w-1", "w-2", "w-3"):
-        rank = int(machine[-1])
-        world.say(
-            executor.StepProgress(machine=machine, rank=rank, epoch=1, step=5, step_s=100.0 + rank)
-        )
+    for rank in range(4):
+        pace = {"rank": rank, "epoch": 1, "step": 5, "step_s": 100.0 + rank}
+        world.say(executor.StepProgress(machine=f"w-{rank}", **pace))
     world.failed("w-1")
     plan = world.last_plan()
     world.broken(["w-0", "w-2", "w-3"])

@@ -56,8 +56,8 @@ class Link:
         if isinstance(sock, SharedSocket):
             self.shared = sock.shared
         else:
-            # Buffers of a fixed size would keep Linux from fitting them to the path, which is faster
-            # within a host (they stay in the cache) and between hosts that are far apart.
+            # Buffers of a fixed size would keep Linux from fitting them to the path. That is faster
+            # within a host, where they stay in the cache, and between hosts that are far apart.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock = sock
         self.fd = sock.fileno()

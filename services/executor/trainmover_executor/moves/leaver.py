@@ -60,7 +60,9 @@ class Leaver:
         plan = self._runtime.decisions.state.leading
         if any(held is not None and held[0] != plan for held in self._held()):
             self.end()
-        if plan is not None and self._leading is None and not self._is_awaiting(plan):
+        if self._leading is not None:
+            self._leading[1].step_begins()
+        elif plan is not None and not self._is_awaiting(plan):
             self._begin(plan, moment)
 
     def _held(self) -> tuple[tuple[Plan, object] | None, ...]:

@@ -2,7 +2,8 @@
 
 Local SGD takes optimizer steps with gradients that nobody reduced and averages parameters now and
 then. Its ranks look like replicas and are none between two averages. A checksum of the parameters
-goes with the votes of programs that may do so; where it differs, ranks are replicas no more. Nor
+goes with the votes of programs that may do so, and with the first of all; where it differs, ranks
+are replicas no more. Nor
 are they once a rank sets its learning rate by what it alone sees: so a checksum of the settings of
 optimizers and schedulers goes with all votes.
 """
@@ -17,7 +18,9 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from trainmover_executor.redundancy.layout import replicas_of
+from trainmover_executor.state.packing.shards import local_of
 from trainmover_executor.state.training import TrainingState
+from trainmover_executor.state.units import sample_of
 
 __all__ = ["SAYS_NOTHING", "LastChecksum", "Replicas"]
 
@@ -57,7 +60,7 @@ class Replicas:
         self._world_size = world_size
         self._last = last
         self._wrappers: list[DistributedDataParallel] | None = None
-        self._unsynchronized = False
+        self._unsynchronized = self._compares_all = False
         self._votes = 0
         self.parted = False
 
@@ -68,8 +71,12 @@ class Replicas:
             return (self._rank,)
         return replicas_of(self._state.models, self._state.optimizers, rank=self._rank)
 
-    def begin(self) -> None:
-        """This rank takes part in training from now on."""
+    def begin(self, *, first: bool) -> None:
+        """This rank takes part in training from now on.
+
+        Args:
+            first: In the first step of the job, in whose vote all parameters are compared.
+        """
         wrappers = [
             module
             for model in self._state.models
@@ -77,6 +84,7 @@ class Replicas:
             if isinstance(module, DistributedDataParallel)
         ]
         self._wrappers = wrappers if len(self.ranks) == self._world_size > 1 else []
+        self._compares_all = first
 
     def before_optimizer(self) -> None:
         """An optimizer is about to take a step."""
@@ -101,6 +109,10 @@ class Replicas:
         if self._wrappers and not self.parted:
             settings = self._checksum_of_settings(committed)
             said[2:4] = settings, -settings
+            if self._compares_all:
+                beginnings = self._checksum_of_beginnings()
+                said[:2] = beginnings, -beginnings
+        self._compares_all = False
         return said
 
     def says_after_failure(self, *, committed: int) -> list[int]:
@@ -137,6 +149,14 @@ class Replicas:
             return ""
         self.parted = True
         return what
+
+    def _checksum_of_beginnings(self) -> int:
+        """Of what parameters begin with: an average of weights may have been made before DDP was.
+
+        Ranks that set their seed by their rank have another one each then.
+        """
+        found = [sample_of(local_of(each)) for each in self._state.parameters()]
+        return zlib.crc32(repr(found).encode())
 
     def _checksum_of_settings(self, committed: int) -> int:
         """Of one group of an optimizer, or of one scheduler; with each step of the next one.

@@ -109,7 +109,8 @@ class FollowerService:
         Where nobody holds the same state it is followed, from the next vote on.
         """
         runtime = self._runtime
-        self.replicas.begin()
+        state = runtime.decisions.state
+        self.replicas.begin(first=state.committed == state.origin)
         choice = runtime.spec.redundancy
         obstacle, log_obstacle = Followed.obstacle(self._state), Followed.log_obstacle(self._state)
         cannot = self.replicas.parted or bool(obstacle and log_obstacle)
@@ -140,8 +141,9 @@ class FollowerService:
         if what := self.replicas.heard(least):
             log.warning(
                 "ranks are no replicas although DistributedDataParallel wraps them, as with local "
-                "SGD, or a learning rate that follows each rank's own loss: no rank holds "
-                "another's state, so each is protected by itself",
+                "SGD, an average of weights made before wrapping, or a learning rate that follows "
+                "each rank's own loss: no rank holds another's state, so each is protected by "
+                "itself",
                 what=what,
             )
             self.protect()

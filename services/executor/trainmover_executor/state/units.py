@@ -84,6 +84,8 @@ class StateUnits:
 
     def obstacle(self) -> str:
         """Why this state cannot be followed, for people; empty when it can."""
+        if not self._state.optimizers:
+            return "no optimizer is known that takes its steps"
         for optimizer in self._state.optimizers:
             if type(optimizer) not in ELEMENTWISE:
                 return f"{type(optimizer).__name__} is not known to treat every element by itself"

@@ -38,6 +38,9 @@ _OTHER_PARAMETERS: Final = "the program gave its optimizer other parameters mean
 _BATCH_BYTES: Final = 2 * 1024 * 1024
 """So much of a model of many small tensors moves in one message."""
 
+_MOST_IDLE: Final = 32
+"""Steps of the job in which no optimizer takes one; then nobody waits for the next."""
+
 _STALL_TIMEOUT_S: Final = 10.0
 """A joiner that takes longer than this to take a message in is given up; training goes on."""
 
@@ -96,7 +99,7 @@ class StateLead:
         self._stepping = False
         self._handing = False
         self._met = self._paused = self._deferred = False
-        self._steps_followed = 0
+        self._steps_followed = self._idle = 0
         self._over = threading.Event()
         self.obstacle = self._units.obstacle()
         self.nbytes = 0
@@ -107,6 +110,12 @@ class StateLead:
         self._thread.start()
 
     # -- the training thread ---------------------------------------------------------------------
+
+    def step_begins(self) -> None:
+        """The program asked for its next step."""
+        with self._changed:
+            self._idle += 1
+            self._changed.notify_all()
 
     def before_optimizer(self, index: int) -> None:
         """Optimizer ``index`` is about to take a step that was voted for."""
@@ -249,6 +258,7 @@ class StateLead:
             return
         with self._changed:
             self._steps_followed += len(self._sent) == len(self._units.names)
+            self._idle = 0
             self._changed.notify_all()
 
     def _written_elsewhere(self) -> str:
@@ -326,9 +336,12 @@ class StateLead:
         once an optimizer has taken one step more than there are optimizers.
         """
         with self._changed:
+            self._idle = 0
             while self._steps_followed <= len(self._state.optimizers):
                 self._check_wanted()
                 self._check_followed()
+                if self._idle > _MOST_IDLE:
+                    raise _NotFollowedError(f"no optimizer took a step in {self._idle} steps")
                 self._changed.wait(timeout=_LOOK_S)
 
     def _compare(self) -> None:
