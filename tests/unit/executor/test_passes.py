@@ -113,6 +113,61 @@ def delegating():
     return halves(loader_of())
 
 
+def with_a_generator():
+    def batches(loader):
+        while True:
+            for (batch,) in loader:  # noqa: UP028 - as people write it
+                yield batch
+
+    own = torch.Generator().manual_seed(3)
+    data = TensorDataset(torch.arange(10))
+    return batches(DataLoader(data, batch_size=2, shuffle=True, generator=own))
+
+
+def again_with_a_generator():
+    own = torch.Generator().manual_seed(3)
+    loader = DataLoader(TensorDataset(torch.arange(10)), batch_size=2, shuffle=True, generator=own)
+    return Again(lambda: iter(loader))
+
+
+class Shuffled:
+    """A sampler that counts its passes, and draws as it goes."""
+
+    def __init__(self, length):
+        self.length, self.passes, self.rng = length, 0, random.Random(5)
+
+    def __len__(self):
+        return self.length
+
+    def __iter__(self):
+        self.passes += 1
+        left = [*range(self.length)]
+        while left:
+            at = self.rng.randrange(len(left))
+            yield left.pop(at) + 100 * self.passes
+
+
+class Anything(Dataset):
+    def __init__(self):
+        self.rng = random.Random(6)
+
+    def __getitem__(self, index):
+        return torch.tensor([index, self.rng.randrange(1000)])
+
+
+def with_a_sampler():
+    def batches(loader):
+        while True:
+            yield from loader
+
+    return batches(DataLoader(Anything(), batch_size=2, sampler=Shuffled(10)))
+
+
+def again_with_a_sampler():
+    loader = DataLoader(Anything(), batch_size=2, sampler=Shuffled(10))
+    return Again(lambda: iter(loader))
+
+
 def of_expressions():
     long = loader_of(400)
     return (2 * batch + 1 for (batch,) in long)
@@ -161,6 +216,10 @@ ENDLESS = [
     filtered,
     endless,
     delegating,
+    with_a_generator,
+    again_with_a_generator,
+    with_a_sampler,
+    again_with_a_sampler,
     numbered,
     of_expressions,
     of_no_loader,
@@ -233,6 +292,7 @@ def disturbed(make, drawers, *, drawn, counts, again):
         rng = torch.get_rng_state()
         for _ in range(again):
             draw(source, count)
+            drawers.put_back()
             variables.put_back(sys._getframe())
             torch.set_rng_state(rng)
         seen += draw(source, count)

@@ -218,6 +218,14 @@ class Feed:
         """Passes over the loader that were begun since ``position`` was taken begin again."""
         self._source.recount(position["mark"])
 
+    def beside(self) -> dict[str, Any]:
+        """See ``Source``."""
+        return self._source.beside()
+
+    def put_beside(self, state: dict[str, Any]) -> None:
+        """See ``Source``."""
+        self._source.put_beside(state)
+
     @_reads
     def rewind(self) -> None:
         """Begin the data anew: a shadow iteration ran out of it."""

@@ -18,7 +18,7 @@ import torch
 from trainmover_executor.feed.seeds import mix
 from trainmover_executor.program.values.plain import Positioned
 
-__all__ = ["capture", "find", "reseed", "restore"]
+__all__ = ["capture", "find", "generators", "reseed", "restore"]
 
 log = structlog.get_logger(__name__)
 
@@ -86,6 +86,11 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             yield from ((str(key), each) for key, each in value.items())
     else:
         yield from getattr(value, "__dict__", {}).items()
+
+
+def generators(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Of ``found`` those that are generators, and no passes."""
+    return {path: each for path, each in found.items() if not isinstance(each, Positioned)}
 
 
 def capture(found: Mapping[str, Any]) -> dict[str, Any]:

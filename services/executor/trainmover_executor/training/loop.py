@@ -361,6 +361,7 @@ class TrainingLoop:
     def _take_back(self, step: Step, frame: FrameType) -> None:
         self._start.restore()
         self._following.restored()
+        self._runtime.drawers.put_back()
         self.variables.put_back(frame)
         step.put_batch_back()
         if self.attempt.was_in_sandbox:

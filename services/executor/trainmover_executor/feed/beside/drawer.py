@@ -19,12 +19,15 @@ __all__ = ["Drawer", "Drawers", "Drawn"]
 class Drawn(NamedTuple):
     """A batch, where the data stood in front of it, and the random numbers behind it.
 
-    None is the end of the data.
+    None is the end of the data. See ``Source.beside`` for what the loader had beside that, in
+    front of it and behind it.
     """
 
     before: dict[str, Any]
+    had: dict[str, Any]
     kept: KeptBatch | None
     rng: dict[str, Any]
+    has: dict[str, Any]
 
 
 class Drawer(Positioned, Iterator[Any]):
@@ -42,6 +45,7 @@ class Drawer(Positioned, Iterator[Any]):
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
+        self._had = feed.beside()
         self._batches = Batches()
         self._drawn: list[Drawn] = []
         self.again: collections.deque[Drawn] = collections.deque()
@@ -59,12 +63,15 @@ class Drawer(Positioned, Iterator[Any]):
         if drawn.kept is not None:
             drawn.kept.put_back(of=f"a step that draws from {self._feed.loader}")
         restore_rng(drawn.rng)  # loading in this process, and each new pass, draw from it
+        self._feed.put_beside(drawn.has)
         return drawn
 
     def _draw(self) -> Drawn:
-        before = self._feed.position()
-        more, batch = self._feed.draw()
-        return Drawn(before, self._batches.keep(batch) if more else None, capture_rng())
+        feed = self._feed
+        before, had = feed.position(), feed.beside()
+        more, batch = feed.draw()
+        kept = self._batches.keep(batch) if more else None
+        return Drawn(before, had, kept, capture_rng(), feed.beside())
 
     @property
     def keeps(self) -> bool:
@@ -84,12 +91,17 @@ class Drawer(Positioned, Iterator[Any]):
                 self.again.extendleft(reversed(self._drawn[at:]))
                 del self._drawn[at:]
                 self._feed.recount(position)
+                self._feed.put_beside(drawn.had)
                 return
         self._drawn.clear()
         self.again.clear()
         rng = capture_rng()
         self._feed.seek(position)
         restore_rng(rng)
+
+    def put_back(self) -> None:
+        """The body that began it is to begin it anew."""
+        self._feed.put_beside(self._had)
 
     def forget(self) -> None:
         """What was drawn so far is committed."""
@@ -117,6 +129,14 @@ class Drawers:
         self._all.add(drawer)
         if self.in_body:
             self.begun.append(drawer)
+
+    def put_back(self) -> None:
+        """The body is about to run again, with the loaders that it began to draw from as they were.
+
+        The program may hold nothing of these then that could be put back.
+        """
+        for each in reversed(self.begun):
+            each.put_back()
 
     def forget(self) -> None:
         """What was drawn so far is committed."""

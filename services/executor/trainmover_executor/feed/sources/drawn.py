@@ -189,6 +189,16 @@ class DrawnSource:
         owned.restore(self._owned, mark["now"])
         self.recount(mark)
 
+    def beside(self) -> dict[str, Any]:
+        """See ``Source``."""
+        found = owned.generators(self._owned or self._find())
+        return {"owned": owned.capture(found), "attributes": self._attributes.state()}
+
+    def put_beside(self, state: dict[str, Any]) -> None:
+        """See ``Source``."""
+        owned.restore(owned.generators(self._owned or self._find()), state["owned"])
+        self._attributes.load(state["attributes"])
+
     def recount(self, mark: dict[str, Any]) -> None:
         """See ``Source``."""
         self._seed.passes = mark.get("begun", mark["passes"])

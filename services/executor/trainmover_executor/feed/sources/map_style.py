@@ -191,6 +191,16 @@ class MapSource:
             self._spare.arrive()
         self.recount(mark)
 
+    def beside(self) -> dict[str, Any]:
+        """See ``Source``."""
+        found = owned.generators(self._owned or self._find())
+        return {"owned": owned.capture(found), "attributes": self._indices.attributes()}
+
+    def put_beside(self, state: dict[str, Any]) -> None:
+        """See ``Source``."""
+        owned.restore(owned.generators(self._owned or self._find()), state["owned"])
+        self._indices.load_attributes(state["attributes"])
+
     def recount(self, mark: dict[str, Any]) -> None:
         """See ``Source``."""
         self._indices.passes = mark.get("begun", mark["passes"])

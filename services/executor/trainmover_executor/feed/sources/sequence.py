@@ -110,5 +110,16 @@ class SequenceSource:
         """See ``Source``."""
         owned.restore(owned.find({"loader": self._batches}), mark["now"])
 
+    def beside(self) -> dict[str, Any]:
+        """See ``Source``."""
+        found = owned.generators(self._owned or owned.find({"loader": self._batches}))
+        return {"owned": owned.capture(found)}
+
+    def put_beside(self, state: dict[str, Any]) -> None:
+        """See ``Source``."""
+        owned.restore(
+            owned.generators(self._owned or owned.find({"loader": self._batches})), state["owned"]
+        )
+
     def recount(self, mark: dict[str, Any]) -> None:
         """See ``Source``: its passes are all the same."""

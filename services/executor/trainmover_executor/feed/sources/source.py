@@ -127,3 +127,9 @@ class Source(Protocol):
 
     def recount(self, mark: dict[str, Any]) -> None:
         """As many passes count as begun as when ``mark`` was taken: others are to begin again."""
+
+    def beside(self) -> dict[str, Any]:
+        """What drawing changes besides the place: generator objects, attributes of samplers."""
+
+    def put_beside(self, state: dict[str, Any]) -> None:
+        """Put back what ``beside`` returned, in this process: batches are given again."""

@@ -314,6 +314,15 @@ class StatefulSource:
         """See ``Source``."""
         owned.restore(self._owned, mark["now"])
 
+    def beside(self) -> dict[str, Any]:
+        """See ``Source``."""
+        found = owned.generators(self._owned or self._find())
+        return {"owned": owned.capture(found)}
+
+    def put_beside(self, state: dict[str, Any]) -> None:
+        """See ``Source``."""
+        owned.restore(owned.generators(self._owned or self._find()), state["owned"])
+
     def recount(self, mark: dict[str, Any]) -> None:
         """See ``Source``: what a pass is seeded with comes with the loader's state."""
 
