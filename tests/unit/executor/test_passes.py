@@ -116,7 +116,7 @@ def delegating():
 def with_a_generator():
     def batches(loader):
         while True:
-            for (batch,) in loader:  # noqa: UP028 - as people write it
+            for (batch,) in loader:
                 yield batch
 
     own = torch.Generator().manual_seed(3)
