@@ -157,7 +157,7 @@ async def follow(bus: Bus, job: str, migration: str, *, timeout_s: float) -> Mig
     """Read facts until the migration is over and the ranks reported their pauses.
 
     Raises:
-        ProtocolError: It was not over in time.
+        ProtocolError: It was not over in time, or before the job was.
     """
     view = JobView(job)
     shown = ""
@@ -166,6 +166,12 @@ async def follow(bus: Bus, job: str, migration: str, *, timeout_s: float) -> Mig
             async for delivery in bus.events(job):
                 view.apply(delivery.payload)
                 found = view.migrations.get(migration)
+                if view.over and (found is None or found.open):
+                    state = "not announced" if found is None else found.state
+                    raise ProtocolError(
+                        f"migration {migration} was {state} when the job {view.state}: nothing is "
+                        "moved any more."
+                    )
                 if found is None:
                     continue
                 if found.state != shown:
