@@ -121,6 +121,16 @@ def test_a_joiner_goes_to_the_vote_before_it_goes_to_the_place():
     assert way_to(vote, run("(..)("), between=False).reason.startswith("this program is in call 2")
 
 
+def test_a_program_that_has_left_the_call_of_the_vote_is_beyond_it():
+    """The job was in an evaluation behind the call when the machine died, and so was a standby."""
+    job, joiner = run("(..)b(..)"), run("(..)b(..)")
+    place = job.place(committed=4, between=True)
+    assert way_to(place, joiner, between=True) == TakeOver()
+    vote = place_of_vote([[2, 2]], place)
+    assert isinstance(way_to(vote, joiner, between=True), Lost)
+    assert way_to(vote, run("(..)b(."), between=False) == TakeOver()
+
+
 @pytest.mark.parametrize(
     ("then", "now", "count"),
     [

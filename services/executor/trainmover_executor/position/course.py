@@ -293,7 +293,8 @@ def _between(place: Place, course: Course) -> Way:
     if not inside:
         return Stay(None)
     ended = place.ended[depth]
-    if passed > len(ended):
+    is_open = depth < len(place.open) and place.open[depth][0] <= passed
+    if passed > len(ended) or is_open:
         return Lost("this program has passed calls of session.steps() that the job has not")
     if passed == len(ended) and depth == len(place.open):
         if place.between == index + 1:
