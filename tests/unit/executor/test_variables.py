@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainmover_executor.program.frames import write_locals
 from trainmover_executor.program.liveness import live_names
+from trainmover_executor.program.looking import modules
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
 
@@ -171,6 +172,23 @@ def test_what_modules_change_of_themselves_is_kept_and_told():
     assert (model[0].temperature, model[0].load) == (1.0, [0, 0])
     variables.load(mine, None)
     assert (model[0].temperature, model[0].load) == (0.5, [3, 0])
+
+
+def test_what_a_program_sets_in_its_modules_is_kept_and_told(monkeypatch):
+    monkeypatch.setattr(modules, "program_frames", lambda frame: [frame.f_back.f_back])
+    model = torch.nn.Sequential(Gate())
+    variables = LoopVariables([], models=[model])
+    variables.changed(None)
+    variables.keep(None)
+    _widen(model)
+    told = unpack_tree(pack_tree(variables.changed(None)))
+    assert told["session.model[0].0.width"] == 3
+    variables.put_back(None)
+    assert model[0].width == 2
+
+
+def _widen(model: Any) -> None:
+    model[0].width += 1
 
 
 class Residuals:

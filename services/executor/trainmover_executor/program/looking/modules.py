@@ -1,12 +1,14 @@
 """What the program's own modules keep as attributes, and change while they run.
 
 A layer counts what it routes, or cools a temperature in ``forward``; a model keeps its meters, or a
-random generator. Such values are no buffers: no ``state_dict`` has them, and each rank has its own.
+random generator; a script sets the stage that its model is in. Such values are no buffers: no
+``state_dict`` has them, and each rank has its own.
 """
 
 from __future__ import annotations
 
 import dis
+import sys
 import types
 from collections.abc import Iterator
 from functools import lru_cache, partial
@@ -17,6 +19,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from trainmover_executor.program.frames import modules_of_program, program_frames
 from trainmover_executor.program.looking.parts import (
     Part,
     is_made_by_script,
@@ -68,12 +71,14 @@ def _places(module: nn.Module) -> _Places:
 
 
 def _find(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    by_program = _stored_by_program()
     for path, each in module.named_modules():
         if not is_own(type(each)):  # type: ignore[arg-type] # classes are hashable
             continue
         stored = _stored(type(each))  # type: ignore[arg-type]
         for name, value in vars(each).items():
-            if name not in _INTERNAL and (name in stored or _holds_state(type(value))):
+            is_set = name in stored or name in by_program
+            if name not in _INTERNAL and (is_set or _holds_state(type(value))):
                 yield f"{path}.{name}".removeprefix("."), each, name
 
 
@@ -85,25 +90,32 @@ def _holds_state(kind: type[object]) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _stored(kind: type[nn.Module]) -> frozenset[str]:
+def _stored(kind: type[object]) -> frozenset[str]:
     """Names of attributes that methods of a class set, those that make an object apart."""
-    found: set[str] = set()
-    for each in kind.__mro__:
-        if not is_own(each):
-            continue
-        for name, method in vars(each).items():
-            if isinstance(method, types.FunctionType) and name != "__init__":
-                found.update(_stored_by(method.__code__))
+    methods = [each for kinds in kind.__mro__ if is_own(kinds) for each in vars(kinds).values()]
+    functions = [each for each in methods if isinstance(each, types.FunctionType)]
+    return frozenset().union(*(_stored_by(each.__code__) for each in functions))
+
+
+def _stored_by_program() -> frozenset[str]:
+    """Names of attributes that the script and the modules that it brought along set."""
+    found = {name for each in program_frames(sys._getframe()) for name in _stored_by(each.f_code)}  # noqa: SLF001 - the documented way
+    for names in modules_of_program():
+        for value in names.copy().values():
+            if isinstance(value, types.FunctionType):
+                found |= _stored_by(value.__code__)
+            elif isinstance(value, type) and is_own(value):
+                found |= _stored(value)
     return frozenset(found)
 
 
-def _stored_by(code: types.CodeType) -> Iterator[str]:
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "STORE_ATTR":
-            yield instruction.argval
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _stored_by(constant)
+@lru_cache(maxsize=4096)
+def _stored_by(code: types.CodeType) -> frozenset[str]:
+    if code.co_name == "__init__":
+        return frozenset()
+    own = {each.argval for each in dis.get_instructions(code) if each.opname == "STORE_ATTR"}
+    inside = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return frozenset(own).union(*map(_stored_by, inside))
 
 
 class Newcomers:
