@@ -29,7 +29,8 @@ class Batches:
             names = [self.files[index] for index in self.order[at : at + self.size]]
             items = [self.data[int(name.split(".")[0])] for name in names]
             self.served += len(items)
-            yield tuple(map(torch.stack, zip(*items)))
+            # A view of what the next pass shuffles where it is.
+            yield (*map(torch.stack, zip(*items)), self.order[at : at + self.size])
 
 
 class Trainer:
@@ -37,8 +38,8 @@ class Trainer:
         self.loader = Batches(Data(1500), 8)
 
     def run_step(self, step):
-        with step as (x, y):
-            loss = (model(x) - y).pow(2).mean()
+        with step as (x, y, places):
+            loss = (model(x) - y).pow(2).mean() * (1 + places.mean() / 3000)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

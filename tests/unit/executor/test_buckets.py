@@ -57,6 +57,12 @@ def test_buckets_that_the_first_real_pass_decides_are_left_alone() -> None:
     assert not is_settled(unused)
 
 
+def test_sparse_gradients_are_left_alone() -> None:
+    model = DistributedDataParallel(nn.Embedding(4, 3, sparse=True))
+    settle_buckets([model])
+    assert not is_settled(model)
+
+
 def test_a_hook_that_would_take_a_step_is_not_called() -> None:
     model, called = build(), list[torch.Tensor]()
     first = next(model.module.parameters())

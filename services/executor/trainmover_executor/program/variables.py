@@ -185,6 +185,7 @@ class LoopVariables:
         frame: FrameType | None,
         *,
         contents: Mapping[str, torch.Tensor] = MappingProxyType({}),
+        borrowed: Collection[int] = (),
     ) -> list[str]:
         """Take over what ``changed`` returned at another process.
 
@@ -192,6 +193,7 @@ class LoopVariables:
             values: By path.
             frame: The innermost frame, at the same place of the program.
             contents: That process's, as far as they came.
+            borrowed: Ids of tensors and arrays that belong to a loader: names get others.
 
         Returns:
             Paths that do not exist here, or that hold what did not come.
@@ -201,7 +203,7 @@ class LoopVariables:
             if path.startswith(EXTRA) and not holds_prints(tree):
                 self.lasting.know_own(path)
         self._finder.open(values)
-        return self._put(values, frame, contents=contents)
+        return self._put(values, frame, contents=contents, borrowed=borrowed)
 
     def keep(self, frame: FrameType | None, *, whole: bool = False) -> None:
         """Remember all values, for a step that may be done again.
@@ -276,6 +278,7 @@ class LoopVariables:
         *,
         holders: Mapping[str, Any] | None = None,
         contents: Mapping[str, torch.Tensor] = MappingProxyType({}),
+        borrowed: Collection[int] = (),
     ) -> list[str]:
         missing = {path: tree for path, tree in values.items() if is_whole(tree, contents)}
         not_here = set(values.keys() - missing.keys())
@@ -291,8 +294,8 @@ class LoopVariables:
         for one in self._finder.all(frame, live=False, everything=True, paths=paths):
             if one.path in missing:
                 like, tree = held.get(one.path, one.value), missing.pop(one.path)
-                if type(like) in MUTABLE and id(like) in taken:
-                    like = None  # one object here, and two there
+                if id(like) in borrowed or (type(like) in MUTABLE and id(like) in taken):
+                    like = None  # not the program's; or one object here, and two there
                 taken.add(id(like))
                 reserve(tree, like, shared)
                 found.append((one, like, tree))

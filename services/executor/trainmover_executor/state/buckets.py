@@ -23,7 +23,7 @@ def settle_buckets(models: Sequence[nn.Module]) -> None:
 
     A module is left alone where a backward pass does more than bring gradients: hooks on its
     parameters may take optimizer steps. So is one whose buckets depend on the first real pass
-    (``static_graph``) or are never laid anew (``find_unused_parameters``).
+    (``static_graph``) or are never laid anew (``find_unused_parameters``, or sparse gradients).
     """
     for module in [module for model in models for module in model.modules()]:
         if isinstance(module, DistributedDataParallel) and not _is_left_alone(module):
@@ -33,7 +33,9 @@ def settle_buckets(models: Sequence[nn.Module]) -> None:
 def _is_left_alone(ddp: DistributedDataParallel) -> bool:
     if ddp.static_graph or ddp.find_unused_parameters or ddp._has_rebuilt_buckets:  # noqa: SLF001
         return True
-    return any(
+    # By which DDP itself decides.
+    sparse = ddp._build_params_for_reducer()[1]  # type: ignore[no-untyped-call] # noqa: SLF001
+    return any(sparse) or any(
         parameter._backward_hooks or parameter._post_accumulate_grad_hooks  # noqa: SLF001
         for parameter in ddp.module.parameters()
     )

@@ -87,6 +87,7 @@ class Shadow:
         self._leaving: EndedCall | None = None
         self._one_more = False
         self._batches: dict[Any, KeptBatch] = {}
+        self._borrowed: frozenset[int] = frozenset()
         self._given: Step | None = None
         self._in_front: WrittenElsewhere | None = None
         self._start = StepStart(state)
@@ -102,6 +103,7 @@ class Shadow:
     ) -> Step | None:
         """A step in the sandbox; None to end the call, or once this process has taken over."""
         assert call.level is not None and call.feed is not None  # noqa: S101, PT018 - begun
+        self._put_batch_back()  # it may be a view of what the loader is brought to its place in
         self._site = site
         if call.level.drawn == 0:
             self._begin(call, frame)
@@ -164,7 +166,6 @@ class Shadow:
         assert call.level is not None and call.feed is not None  # noqa: S101, PT018 - begun
         if self._one_more:
             self._joiner.keep_writes()
-        self._put_batch_back()
         batch = self._draw(call.feed)
         if batch is None:
             return None
@@ -190,6 +191,7 @@ class Shadow:
         if not more:
             return None
         self._batches[self._site] = kept = self._loop.batches.keep(batch, copies=True)
+        self._borrowed = frozenset().union(*(each.memory for each in self._batches.values()))
         return kept
 
     def _put_batch_back(self) -> None:
@@ -223,11 +225,15 @@ class Shadow:
     def _set_variables(self, values: dict[str, Any], frame: FrameType) -> None:
         """For the code in front of the body of one more step; the vote's come at its vote."""
         large = self._joiner.large
-        self._loop.variables.load(copy.deepcopy(values), frame, contents=large)
+        self._loop.variables.load(
+            copy.deepcopy(values), frame, contents=large, borrowed=self._borrowed
+        )
 
     def _end(self, call: Call, *, variables: dict[str, Any] | None, frame: FrameType) -> None:
         if variables is not None:
-            self._loop.variables.load(variables, frame, contents=self._joiner.large)
+            self._loop.variables.load(
+                variables, frame, contents=self._joiner.large, borrowed=self._borrowed
+            )
         self._loop.close_shadow(call)
 
     def _way(self, *, between: bool) -> tuple[Way, Moment | None]:
@@ -300,8 +306,12 @@ class Shadow:
     def vote(self, step: Step, frame: FrameType) -> bool:
         """Every step is committed here; on its way, the program gets the job's variables."""
         del step
+        if self._load is not None or self._voted is not None:
+            self._put_batch_back()
         if self._load is not None:
-            self._loop.variables.load(self._load, frame, contents=self._joiner.large)
+            self._loop.variables.load(
+                self._load, frame, contents=self._joiner.large, borrowed=self._borrowed
+            )
             self._load = None
         if self._voted is not None:
             self._seek(self._voted, frame)  # may draw random numbers, as loading does
@@ -331,6 +341,7 @@ class Shadow:
 
     def between(self, work: Callable[[], Any], frame: FrameType, *, is_collective: bool) -> Any:
         """Work between steps in the sandbox, or what it returned in the job."""
+        self._put_batch_back()
         course = self._loop.calls.course
         if not self._is_warm:
             rng = capture_rng()
@@ -368,7 +379,9 @@ class Shadow:
             iterator.bring_wrappers_along(by=by, around=loop.calls.around)
         if not position.feeds and place.open and self._beginning is not None:
             position = self._beginning
-        missing = loop.variables.load(position.variables, frame, contents=moment.large)
+        missing = loop.variables.load(
+            position.variables, frame, contents=moment.large, borrowed=self._borrowed
+        )
         if missing:
             log.warning("variables of the rank that is replaced have no place here", paths=missing)
         loop.calls.course.adopt(place)
@@ -377,7 +390,6 @@ class Shadow:
         restore_rng(position.rng)
         self._state.load_buffers(position.buffers)
         self._set(position)
-        self._put_batch_back()
         self._batches.clear()
         self._start, self._begun = StepStart(self._state), None  # lets go of what they hold
         self._handover.is_joiner = True

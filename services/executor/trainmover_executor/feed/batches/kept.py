@@ -124,6 +124,12 @@ class KeptBatch:
                 seen.add(id(value))
                 waiting.extend(self._keep(value, copies=copies))
 
+    @property
+    def memory(self) -> frozenset[int]:
+        """Ids of its tensors and arrays, which may be views of what the loader keeps."""
+        arrays = (array for array, _ in self._arrays)
+        return frozenset(map(id, [*(each.tensor for each in self._tensors), *arrays]))
+
     def _keep(self, value: Any, *, copies: bool) -> list[Any]:
         """Remember ``value``; returns what it holds."""
         if isinstance(value, torch.Tensor):
