@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from functools import cache
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 import torch
 from tests.support.loaders import (
     BATCH,
@@ -528,3 +530,25 @@ def test_data_that_the_program_computed_otherwise_is_refused(kind: type) -> None
     feed(0.5).seek(theirs.position())
     with pytest.raises(ConfigError, match=r"session.between_steps\(work\)"):
         feed(0.25).seek(theirs.position())
+
+
+class Forever:
+    """Goes on with one iterator in the next pass."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        self.loader, self.batches = loader, None
+
+    def __iter__(self) -> Iterator[Any]:
+        self.batches = self.batches or iter(self.loader)
+        for _ in range(3):
+            yield next(self.batches)
+
+
+def test_an_iterator_that_a_loader_keeps_from_pass_to_pass_is_said() -> None:
+    feed = Feed(Forever(DataLoader(range(40), batch_size=2)), epochs=3)
+    with structlog.testing.capture_logs() as logs:
+        while feed.draw()[0]:
+            pass
+    (said,) = [each for each in logs if "keeps an iterator" in each["event"]]
+    assert said["attribute"] == "Forever.batches"
+    assert "session.cycle" in said["cure"]

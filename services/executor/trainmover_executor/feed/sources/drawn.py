@@ -6,8 +6,9 @@ import inspect
 from collections.abc import Iterator
 from typing import Any, Final
 
+import structlog
 from torch.utils.data import DataLoader, IterDataPipe
-from torch.utils.data.dataloader import _DatasetKind
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from trainmover.errors import ConfigError
 from trainmover_executor.feed import owned
@@ -27,6 +28,8 @@ from trainmover_executor.feed.workers import (
 from trainmover_executor.state.packing.portable import pack_tree
 
 __all__ = ["DrawnSource"]
+
+log = structlog.get_logger(__name__)
 
 _TOLD: Final = ("now", "changes", "begun")
 """What a mark says of the place, besides of the pass."""
@@ -61,6 +64,7 @@ class DrawnSource:
         # One that can be iterated over only once goes on from where it is.
         self._attributes = attributes_of(loader) if self._tape is None else Attributes(tuple)
         self._changes = Changes(loader, ())
+        self._warned = False
 
     def lead(self, at: int) -> int:
         """See ``Source``."""
@@ -214,6 +218,22 @@ class DrawnSource:
         if self._workers is not None and self._iterator is not None:
             self._workers.close(self._iterator)
         self._iterator = None
+        self._warn_of_iterators()
+
+    def _warn_of_iterators(self) -> None:
+        if self._warned:
+            return
+        for name, value in getattr(self._loader, "__dict__", {}).items():
+            held = value.values() if isinstance(value, dict) else value
+            members = held if isinstance(value, dict | list | tuple) else [value]
+            if any(isinstance(each, _BaseDataLoaderIter) for each in members):
+                self._warned = True
+                log.warning(
+                    "a loader keeps an iterator over a DataLoader from pass to pass, which cannot "
+                    "be carried: when a machine is replaced, the joiner has other batches",
+                    attribute=f"{type(self._loader).__name__}.{name}",
+                    cure="have it draw from session.cycle(loader), which is made once",
+                )
 
 
 def _is_one_shot(loader: Any) -> bool:
