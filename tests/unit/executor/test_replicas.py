@@ -90,6 +90,21 @@ def test_an_average_that_was_made_before_wrapping_parts_them(ranks: Ranks) -> No
     assert ranks.vote(-1, (None,) * WORLD) == [True] * WORLD
 
 
+def test_what_is_thawed_after_wrapping_parts_them(ranks: Ranks) -> None:
+    """DDP does not average its gradients."""
+    ranks.run(10)
+    layers = [nn.Parameter(torch.zeros(3), requires_grad=False) for _ in ranks.ranks]
+    for rank, layer in zip(ranks.ranks, layers, strict=True):
+        rank._frozen = [layer]
+    assert ranks.vote(10, (10,) * WORLD) == [False] * WORLD
+    for layer in layers:
+        layer.requires_grad_(True)
+    assert ranks.vote(11, (11,) * WORLD) == [False] * WORLD
+    with torch.no_grad():
+        layers[2].add_(1)
+    assert ranks.vote(12, (12,) * WORLD) == [True] * WORLD
+
+
 def test_alike_parameters_part_nobody(ranks: Ranks) -> None:
     for rank in ranks.ranks:
         rank._compares_all = True

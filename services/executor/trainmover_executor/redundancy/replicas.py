@@ -61,6 +61,7 @@ class Replicas:
         self._last = last
         self._wrappers: list[DistributedDataParallel] | None = None
         self._unsynchronized = self._compares_all = False
+        self._frozen: list[torch.Tensor] = []
         self._votes = 0
         self.parted = False
 
@@ -85,6 +86,10 @@ class Replicas:
         ]
         self._wrappers = wrappers if len(self.ranks) == self._world_size > 1 else []
         self._compares_all = first
+        # DDP averages no gradients of what was frozen when it was made.
+        modules = [wrapper.module for wrapper in self._wrappers]
+        parameters = [each for module in modules for each in module.parameters()]
+        self._frozen = [each for each in parameters if not each.requires_grad]
 
     def before_optimizer(self) -> None:
         """An optimizer is about to take a step."""
@@ -109,8 +114,11 @@ class Replicas:
         if self._wrappers and not self.parted:
             settings = self._checksum_of_settings(committed)
             said[2:4] = settings, -settings
+            compared = [each for each in self._frozen if each.requires_grad]
             if self._compares_all:
-                beginnings = self._checksum_of_beginnings()
+                compared = self._state.parameters()
+            if compared:
+                beginnings = _checksum_of_beginnings(compared)
                 said[:2] = beginnings, -beginnings
         self._compares_all = False
         return said
@@ -150,14 +158,6 @@ class Replicas:
         self.parted = True
         return what
 
-    def _checksum_of_beginnings(self) -> int:
-        """Of what parameters begin with: an average of weights may have been made before DDP was.
-
-        Ranks that set their seed by their rank have another one each then.
-        """
-        found = [sample_of(local_of(each)) for each in self._state.parameters()]
-        return zlib.crc32(repr(found).encode())
-
     def _checksum_of_settings(self, committed: int) -> int:
         """Of one group of an optimizer, or of one scheduler; with each step of the next one.
 
@@ -165,6 +165,15 @@ class Replicas:
         """
         settings = self._state.compared_settings(committed)
         return zlib.crc32(repr([*_numbers_in(settings)]).encode())
+
+
+def _checksum_of_beginnings(parameters: Sequence[torch.Tensor]) -> int:
+    """Of what parameters begin with: an average of weights may have been made before DDP was.
+
+    Ranks that set their seed by their rank have another one each then.
+    """
+    found = [sample_of(local_of(each)) for each in parameters]
+    return zlib.crc32(repr(found).encode())
 
 
 def _numbers_in(value: Any) -> Iterator[int | float]:
