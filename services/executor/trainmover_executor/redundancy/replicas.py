@@ -16,9 +16,10 @@ from typing import Any, Final
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from trainmover_executor.redundancy.layout import replicas_of
-from trainmover_executor.state.packing.shards import local_of
+from trainmover_executor.state.packing.shards import local_of, made_of
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.state.units import sample_of
 
@@ -172,8 +173,12 @@ def _checksum_of_beginnings(parameters: Sequence[torch.Tensor]) -> int:
 
     Ranks that set their seed by their rank have another one each then.
     """
-    found = [sample_of(local_of(each)) for each in parameters]
+    found = [sample_of(local_of(each)) for each in parameters if _has_memory(each)]
     return zlib.crc32(repr(found).encode())
+
+
+def _has_memory(parameter: torch.Tensor) -> bool:
+    return not (is_lazy(parameter) or parameter.is_meta or made_of(parameter) is not None)
 
 
 def _numbers_in(value: Any) -> Iterator[int | float]:
