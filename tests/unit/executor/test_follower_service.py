@@ -57,7 +57,7 @@ def made(
         membership=membership(3),
         spec=SimpleNamespace(redundancy="auto", machine="m1"),
         report=said.append,
-        decisions=SimpleNamespace(state=SimpleNamespace(votes_at_end=False)),
+        decisions=SimpleNamespace(state=SimpleNamespace(votes_at_end=False, committed=1, origin=0)),
         control=SimpleNamespace(exchange_heads=exchange_heads, exchange_tensors=exchange_tensors),
     )
     return FollowerService(runtime, TrainingState(models=models, optimizers=optimizers, others={}))

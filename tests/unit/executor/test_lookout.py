@@ -35,7 +35,7 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.line = nn.Linear(2, 2)
-        self.calls = 0
+        self.calls = self.stage = 0
 
 
 class Container(torch.optim.Optimizer):
@@ -307,17 +307,28 @@ class TestLeftBehind:
         [line] = self.said(lambda own: next(own.it), it=endless())
         assert line["holds"] == "an iterator (generator)"
 
-    def test_an_attribute_of_a_module_is_said(self) -> None:
+    @pytest.mark.parametrize("name", ["calls"])
+    def test_an_attribute_of_a_module_that_no_code_names_is_said(self, name: str) -> None:
         training = Training()
 
         def body(_: Any) -> None:
-            training.model.calls += 1
+            setattr(training.model, name, getattr(training.model, name) + 1)
 
         with structlog.testing.capture_logs() as logs:
             training.run(body)
         [line] = logs
         assert line["variable"] == "model.calls"
         assert "register_buffer" in line["cure"]
+
+    def test_an_attribute_of_a_module_that_the_program_sets_is_carried(self) -> None:
+        training = Training()
+
+        def body(_: Any) -> None:
+            training.model.stage += 1
+
+        with structlog.testing.capture_logs() as logs:
+            training.run(body)
+        assert logs == []
 
     def test_a_loss_that_is_made_anew_for_each_epoch_is_not_said(self) -> None:
         """As ``train_one_epoch(model, nn.CrossEntropyLoss(label_smoothing=0.1))`` does."""
