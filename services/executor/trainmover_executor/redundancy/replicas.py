@@ -3,9 +3,8 @@
 Local SGD takes optimizer steps with gradients that nobody reduced and averages parameters now and
 then. Its ranks look like replicas and are none between two averages. A checksum of the parameters
 goes with the votes of programs that may do so, and with the first of all; where it differs, ranks
-are replicas no more. Nor
-are they once a rank sets its learning rate by what it alone sees: so a checksum of the settings of
-optimizers and schedulers goes with all votes.
+are replicas no more. Nor are they once a rank sets its learning rate by what it alone sees: so a
+checksum of the settings of optimizers and schedulers goes with all votes.
 """
 
 from __future__ import annotations

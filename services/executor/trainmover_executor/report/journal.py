@@ -6,7 +6,7 @@ import statistics
 import time
 from collections import deque
 
-from trainmover.events.executor import PlanCommitted, StepResumed
+from trainmover.events.executor import StepResumed
 from trainmover.job.plan import Plan
 from trainmover_executor.moves.handover import Handover
 from trainmover_executor.redundancy.service import FollowerService
@@ -86,12 +86,19 @@ class Journal:
         runtime, handover = self._runtime, self._handover
         runtime.reach("commit.begin")
         runtime.commit()
-        about = {"migration": plan.id, "machine": runtime.spec.machine, "rank": runtime.rank}
-        place = {"epoch": runtime.epoch, "step": handover.committed}
-        runtime.report(PlanCommitted.model_validate({**about, **place}))
+        runtime.report_commit(plan)
         if not handover.is_joiner:
-            redone = handover.steps_redone
-            resumed = {"pause_s": pause_s, "step_s": usual_s, "steps_redone": redone}
-            runtime.report(StepResumed.model_validate({**about, **place, **resumed}))
+            runtime.report(
+                StepResumed(
+                    migration=plan.id,
+                    machine=runtime.spec.machine,
+                    rank=runtime.rank,
+                    epoch=runtime.epoch,
+                    step=handover.committed,
+                    pause_s=pause_s,
+                    step_s=usual_s,
+                    steps_redone=handover.steps_redone,
+                )
+            )
         handover.steps_redone = 0
         handover.is_joiner = False

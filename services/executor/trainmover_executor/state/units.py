@@ -145,14 +145,14 @@ class StateUnits:
             name: unit.parameter for name, unit in self._units.items() if unit.optimizer is not None
         }
 
-    def untrained(self) -> dict[str, int]:
+    def untrained(self) -> dict[str, tuple[int, int]]:
         """Units that no optimizer holds; for each what differs once it was written to.
 
         A target network's, or an average of weights. By their version and their beginning, as a
         write through ``.data`` leaves no version behind: cheap.
         """
         return {
-            name: hash((unit.parameter._version, self.sample(name)))  # noqa: SLF001 - no public name
+            name: (unit.parameter._version, self.sample(name))  # noqa: SLF001 - no public name
             for name, unit in self._units.items()
             if unit.optimizer is None
         }

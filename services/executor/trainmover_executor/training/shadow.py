@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+import torch
 
 from trainmover_executor.decisions.effects import Warm
 from trainmover_executor.feed import Feed
@@ -224,16 +225,17 @@ class Shadow:
 
     def _set_variables(self, values: dict[str, Any], frame: FrameType) -> None:
         """For the code in front of the body of one more step; the vote's come at its vote."""
-        large = self._joiner.large
-        self._loop.variables.load(
-            copy.deepcopy(values), frame, contents=large, borrowed=self._borrowed
-        )
+        self._load_variables(copy.deepcopy(values), frame, large=self._joiner.large)
+
+    def _load_variables(
+        self, values: Mapping[str, Any], frame: FrameType, *, large: Mapping[str, torch.Tensor]
+    ) -> list[str]:
+        variables = self._loop.variables
+        return variables.load(values, frame, contents=large, borrowed=self._borrowed)
 
     def _end(self, call: Call, *, variables: dict[str, Any] | None, frame: FrameType) -> None:
         if variables is not None:
-            self._loop.variables.load(
-                variables, frame, contents=self._joiner.large, borrowed=self._borrowed
-            )
+            self._load_variables(variables, frame, large=self._joiner.large)
         self._loop.close_shadow(call)
 
     def _way(self, *, between: bool) -> tuple[Way, Moment | None]:
@@ -309,9 +311,7 @@ class Shadow:
         if self._load is not None or self._voted is not None:
             self._put_batch_back()
         if self._load is not None:
-            self._loop.variables.load(
-                self._load, frame, contents=self._joiner.large, borrowed=self._borrowed
-            )
+            self._load_variables(self._load, frame, large=self._joiner.large)
             self._load = None
         if self._voted is not None:
             self._seek(self._voted, frame)  # may draw random numbers, as loading does
@@ -379,9 +379,7 @@ class Shadow:
             iterator.bring_wrappers_along(by=by, around=loop.calls.around)
         if not position.feeds and place.open and self._beginning is not None:
             position = self._beginning
-        missing = loop.variables.load(
-            position.variables, frame, contents=moment.large, borrowed=self._borrowed
-        )
+        missing = self._load_variables(position.variables, frame, large=moment.large)
         if missing:
             log.warning("variables of the rank that is replaced have no place here", paths=missing)
         loop.calls.course.adopt(place)

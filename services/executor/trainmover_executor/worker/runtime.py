@@ -176,18 +176,22 @@ class Runtime:
     def finish(self) -> None:
         """The program ended normally: say so to neighbours and agent."""
         state = self.decisions.state
-        if (plan := state.unconfirmed) is not None:
+        if state.unconfirmed is not None:
             # A machine was replaced behind the last step: no vote commits that migration any more.
-            self.report(
-                PlanCommitted(
-                    migration=plan.id,
-                    machine=self.spec.machine,
-                    rank=self.rank,
-                    epoch=plan.epoch,
-                    step=state.committed,
-                )
-            )
+            self.report_commit(state.unconfirmed)
         self._control_thread.leave(Done(rank=self.rank, step=state.committed))
+
+    def report_commit(self, plan: Plan) -> None:
+        """Say that ``plan`` is complete here: there is no way back from its epoch."""
+        self.report(
+            PlanCommitted(
+                migration=plan.id,
+                machine=self.spec.machine,
+                rank=self.rank,
+                epoch=plan.epoch,
+                step=self.decisions.state.committed,
+            )
+        )
 
     def flush(self) -> None:
         """Return when the agent was told all that was reported: this process is about to end."""

@@ -68,10 +68,11 @@ class Drawer(Positioned, Iterator[Any]):
 
     def _draw(self) -> Drawn:
         feed = self._feed
-        before, had = feed.position(), feed.beside()
+        beside = feed.beside if self.keeps else dict[str, Any]
+        before, had = feed.position(), beside()
         more, batch = feed.draw()
         kept = self._batches.keep(batch) if more else None
-        return Drawn(before, had, kept, capture_rng(), feed.beside())
+        return Drawn(before, had, kept, capture_rng(), beside())
 
     @property
     def keeps(self) -> bool:

@@ -15,6 +15,7 @@ from trainmover_executor.feed import owned
 from trainmover_executor.feed.attributes.attributes import Attributes, attributes_of
 from trainmover_executor.feed.attributes.changes import Changes
 from trainmover_executor.feed.seeds import mix, torch_state
+from trainmover_executor.feed.sources.owning import Owning
 from trainmover_executor.feed.sources.source import How
 from trainmover_executor.feed.stream import Stream
 from trainmover_executor.feed.workers import (
@@ -35,7 +36,7 @@ _TOLD: Final = ("now", "changes", "begun")
 """What a mark says of the place, besides of the pass."""
 
 
-class DrawnSource:
+class DrawnSource(Owning):
     """Reads what can only be read in order.
 
     Args:
@@ -52,6 +53,7 @@ class DrawnSource:
     unloaded = 0
 
     def __init__(self, loader: Any, *, replay: int, apart: bool = False) -> None:
+        super().__init__()
         self._loader = loader
         is_alone = apart and not getattr(loader, "persistent_workers", False)
         self._seed = PassSeed() if is_alone else pass_seed_of(loader)
@@ -59,7 +61,6 @@ class DrawnSource:
         self._iterator: Iterator[Any] | None = None
         self._stream: Stream | None = None
         self._mark: dict[str, Any] = {}
-        self._owned: dict[str, Any] = {}
         self._tape = _Tape(loader, keep=replay) if _is_one_shot(loader) else None
         # One that can be iterated over only once goes on from where it is.
         self._attributes = attributes_of(loader) if self._tape is None else Attributes(tuple)
@@ -195,12 +196,11 @@ class DrawnSource:
 
     def beside(self) -> dict[str, Any]:
         """See ``Source``."""
-        found = owned.generators(self._owned or self._find())
-        return {"owned": owned.capture(found), "attributes": self._attributes.state()}
+        return {**super().beside(), "attributes": self._attributes.state()}
 
     def put_beside(self, state: dict[str, Any]) -> None:
         """See ``Source``."""
-        owned.restore(owned.generators(self._owned or self._find()), state["owned"])
+        super().put_beside(state)
         self._attributes.load(state["attributes"])
 
     def recount(self, mark: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from trainmover_executor.feed import owned
 from trainmover_executor.feed.sources.indices import IndexPass, Indices
+from trainmover_executor.feed.sources.owning import Owning
 from trainmover_executor.feed.sources.source import How
 from trainmover_executor.feed.workers import (
     Collating,
@@ -47,7 +48,7 @@ def has_map_style_data(loader: Any) -> bool:
     )
 
 
-class MapSource:
+class MapSource(Owning):
     """Reads a map-style DataLoader.
 
     Args:
@@ -60,6 +61,7 @@ class MapSource:
     prepares = True
 
     def __init__(self, loader: DataLoader[Any], *, apart: bool = False) -> None:
+        super().__init__()
         self._loader = loader
         is_alone = apart and not loader.persistent_workers
         self._indices = (
@@ -73,7 +75,6 @@ class MapSource:
         self.drops = prefetched(loader)
         self._iterator: Iterator[Any] | None = None
         self._spare: IndexPass | None = None
-        self._owned: dict[str, Any] = {}
 
     def lead(self, at: int) -> int:
         """See ``Source``."""
@@ -193,12 +194,11 @@ class MapSource:
 
     def beside(self) -> dict[str, Any]:
         """See ``Source``."""
-        found = owned.generators(self._owned or self._find())
-        return {"owned": owned.capture(found), "attributes": self._indices.attributes()}
+        return {**super().beside(), "attributes": self._indices.attributes()}
 
     def put_beside(self, state: dict[str, Any]) -> None:
         """See ``Source``."""
-        owned.restore(owned.generators(self._owned or self._find()), state["owned"])
+        super().put_beside(state)
         self._indices.load_attributes(state["attributes"])
 
     def recount(self, mark: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainmover_executor.feed import owned
+from trainmover_executor.feed.sources.owning import Owning
 from trainmover_executor.feed.sources.source import How
 from trainmover_executor.program.frames import is_of_script
 
@@ -24,7 +25,7 @@ def _goes_its_own_way(kind: type[Any]) -> bool:
     return by is not None and is_of_script(by.__module__)
 
 
-class SequenceSource:
+class SequenceSource(Owning):
     """Reads by number.
 
     Args:
@@ -39,9 +40,9 @@ class SequenceSource:
     unloaded = 0
 
     def __init__(self, batches: Any) -> None:
+        super().__init__()
         self._batches = batches
         self._at = 0
-        self._owned: dict[str, Any] = {}
 
     def lead(self, at: int) -> int:
         """See ``Source``."""
@@ -54,7 +55,7 @@ class SequenceSource:
 
     def begin_at(self, batches: int) -> None:
         """See ``Source``."""
-        self._owned = owned.find({"loader": self._batches})
+        self._owned = self._find()
         self._at = batches
 
     def pass_over(self) -> None:
@@ -83,7 +84,7 @@ class SequenceSource:
 
     def rest_mark(self) -> dict[str, Any]:
         """See ``Source``."""
-        return {"now": owned.capture(owned.find({"loader": self._batches}))}
+        return {"now": owned.capture(self._find())}
 
     def rest(self, mark: dict[str, Any]) -> None:
         """See ``Source``."""
@@ -108,18 +109,10 @@ class SequenceSource:
 
     def arrive(self, mark: dict[str, Any]) -> None:
         """See ``Source``."""
-        owned.restore(owned.find({"loader": self._batches}), mark["now"])
+        owned.restore(self._find(), mark["now"])
 
-    def beside(self) -> dict[str, Any]:
-        """See ``Source``."""
-        found = owned.generators(self._owned or owned.find({"loader": self._batches}))
-        return {"owned": owned.capture(found)}
-
-    def put_beside(self, state: dict[str, Any]) -> None:
-        """See ``Source``."""
-        owned.restore(
-            owned.generators(self._owned or owned.find({"loader": self._batches})), state["owned"]
-        )
+    def _find(self) -> dict[str, Any]:
+        return owned.find({"loader": self._batches})
 
     def recount(self, mark: dict[str, Any]) -> None:
         """See ``Source``: its passes are all the same."""

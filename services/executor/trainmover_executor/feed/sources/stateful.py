@@ -15,6 +15,7 @@ from trainmover.errors import ConfigError
 from trainmover_executor.feed import owned
 from trainmover_executor.feed.seeds import mix, torch_state
 from trainmover_executor.feed.sources.indices import IndexPass, Indices
+from trainmover_executor.feed.sources.owning import Owning
 from trainmover_executor.feed.sources.source import How
 from trainmover_executor.feed.workers import (
     Collating,
@@ -57,7 +58,7 @@ def _is_map_style(loader: DataLoader[Any]) -> bool:
     return bool(loader._dataset_kind == _DatasetKind.Map)  # noqa: SLF001 - what torch decides by
 
 
-class StatefulSource:
+class StatefulSource(Owning):
     """Reads a loader and resumes it by its ``state_dict``.
 
     Args:
@@ -67,6 +68,7 @@ class StatefulSource:
     how: How = "state"
 
     def __init__(self, loader: Any) -> None:
+        super().__init__()
         self._loader = loader
         self._generator = getattr(loader, "generator", None)
         self._indices = _indices_of(loader)
@@ -78,7 +80,6 @@ class StatefulSource:
         self.prepares = self._indices is not None and not self.loads_ahead
         self._iterator: Iterator[Any] | None = None
         self._id = 0
-        self._owned: dict[str, Any] = {}
         self._checked = False
         self._mark: dict[str, Any] | None = None
         self._first: Any = None
@@ -313,15 +314,6 @@ class StatefulSource:
     def arrive(self, mark: dict[str, Any]) -> None:
         """See ``Source``."""
         owned.restore(self._owned, mark["now"])
-
-    def beside(self) -> dict[str, Any]:
-        """See ``Source``."""
-        found = owned.generators(self._owned or self._find())
-        return {"owned": owned.capture(found)}
-
-    def put_beside(self, state: dict[str, Any]) -> None:
-        """See ``Source``."""
-        owned.restore(owned.generators(self._owned or self._find()), state["owned"])
 
     def recount(self, mark: dict[str, Any]) -> None:
         """See ``Source``: what a pass is seeded with comes with the loader's state."""

@@ -99,14 +99,22 @@ def _stored(kind: type[object]) -> frozenset[str]:
 
 def _stored_by_program() -> frozenset[str]:
     """Names of attributes that the script and the modules that it brought along set."""
-    found = {name for each in program_frames(sys._getframe()) for name in _stored_by(each.f_code)}  # noqa: SLF001 - the documented way
+    frames = program_frames(sys._getframe())  # noqa: SLF001 - the documented way
+    return _stored_in(tuple(each.f_code for each in frames), len(sys.modules))
+
+
+@lru_cache(maxsize=256)
+def _stored_in(running: tuple[types.CodeType, ...], count: int) -> frozenset[str]:
+    """The same where ``running`` is under way; asked anew where modules were imported."""
+    del count
+    found = frozenset[str]().union(*map(_stored_by, running))
     for names in modules_of_program():
         for value in names.copy().values():
             if isinstance(value, types.FunctionType):
                 found |= _stored_by(value.__code__)
             elif isinstance(value, type) and is_own(value):
                 found |= _stored(value)
-    return frozenset(found)
+    return found
 
 
 @lru_cache(maxsize=4096)

@@ -93,7 +93,7 @@ class StateLead:
         self._lost = lost
         self._sent: set[str] = set()
         self._told: set[str] = set()
-        self._untrained: dict[str, int] = {}
+        self._untrained: dict[str, tuple[int, int]] = {}
         self._late: set[str] = set()
         self._changed = threading.Condition()
         self._stepping = False
