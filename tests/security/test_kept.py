@@ -11,7 +11,7 @@ from tests.unit import factories as make
 
 from trainmover import subjects
 from trainmover.bus.facts import history
-from trainmover.bus.kept import KEPT
+from trainmover.bus.kept import KEPT, origin
 from trainmover.bus.nats.bus import NatsBus
 from trainmover.bus.streams import stream_configs
 from trainmover.events.catalog import CATALOG
@@ -55,6 +55,17 @@ async def copied(bus: NatsBus, count: int) -> None:
         while True:
             infos = [await bus.client.jetstream().stream_info(kept.stream) for kept in KEPT]
             if sum(info.state.messages for info in infos) >= count:
+                return
+            await asyncio.sleep(0.02)
+
+
+async def copied_until(bus: NatsBus, sequence: int, subject: str) -> None:
+    """Wait until the fact of this sequence and subject is copied."""
+    async with asyncio.timeout(30):
+        while True:
+            newest = await bus.client.jetstream().get_last_msg("TM_MACHINES", subject)
+            source = origin(newest.headers)
+            if source is not None and source[1] >= sequence:
                 return
             await asyncio.sleep(0.02)
 
@@ -105,15 +116,15 @@ async def test_the_order_is_that_of_all_facts_and_nothing_comes_twice(small: Nat
 async def test_who_fills_the_copies_pushes_out_its_own(small: NatsBus) -> None:
     await say(small, make.registered("node-0"), make.registered("node-1"))
     await copied(small, 2)
+    subject = "tm.v1.demo.machine.registered.node-1"
     for _ in range(300):
-        await small.client.publish("tm.v1.demo.machine.registered.node-1", b"x" * 1024)
-    await flood(small, "tm.v1.demo.machine.registered.node-1")
+        await small.client.publish(subject, b"x" * 1024)
+    await flood(small, subject)
     context = small.client.jetstream()
+    facts = await context.stream_info(subjects.EVENT_STREAM)
+    await copied_until(small, facts.state.last_seq, subject)
     info = await context.stream_info("TM_MACHINES", subjects_filter=">")
-    assert info.state.subjects == {
-        "tm.v1.demo.machine.registered.node-0": 1,
-        "tm.v1.demo.machine.registered.node-1": 4,
-    }
+    assert info.state.subjects == {"tm.v1.demo.machine.registered.node-0": 1, subject: 4}
     found = await history(small, "demo")
     assert [event.payload for event in found] == [make.registered("node-0")]
 
