@@ -300,7 +300,7 @@ class Shadow:
         elif self._started == self._site:
             self._start.restore()
         if self._in_front is not None and self._in_front.names():
-            self._joiner.writes_in_front = True
+            self._joiner.writes_in_front()
         self._in_front = None
         self._runtime.begin_step()
         self._state.forget_passes()

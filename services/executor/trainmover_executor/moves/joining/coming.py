@@ -101,6 +101,12 @@ class Coming:
         return self.plan.kind == "planned"
 
     @property
+    def committed(self) -> int:
+        """Steps that the job has completed, as far as this standby was told."""
+        told = self.told  # a leaver whose joiner is on its way tells the place alone
+        return int(told["committed"] if "committed" in told else told["place"]["committed"])
+
+    @property
     def needs_the_rest(self) -> bool:
         """Whether the program has to run the code behind the dead rank's last vote."""
         shown = self.now is not None and not self.written and not self.as_of_vote
