@@ -18,7 +18,7 @@ from trainmover import Session
 from trainmover.bus.streams import stream_configs
 from trainmover.events import CATALOG
 from trainmover.security.folder import Setup, write
-from trainmover_executor.training.step import Step
+from trainmover_executor.training.body.step import Step
 
 MADE = re.compile(r"(out|runs|~|\.venv|trainmover-JOBID|/tmp|/opt|/var|/data|/etc|/dev)(/|$)")
 """Where files are that a run makes, or that other programs have."""

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from trainmover import Session
-from trainmover_executor.training.step import Step
+from trainmover_executor.training.body.step import Step
 from trainmover_executor.worker.runtime import current_runtime
 
 WIDTH = 16

@@ -10,8 +10,8 @@ from torch import nn
 
 from trainmover_executor.position.placement import Placement
 from trainmover_executor.state.training import TrainingState
-from trainmover_executor.training.attempt import Attempt, StepLostError
-from trainmover_executor.training.step import StepAborted
+from trainmover_executor.training.body.attempt import Attempt, StepLostError
+from trainmover_executor.training.body.step import StepAborted
 
 
 class Body:

@@ -15,7 +15,7 @@ from trainmover_executor.program.frames import is_of_script, is_program
 from trainmover_executor.worker import blame
 
 OURS = [
-    "trainmover_executor.training.step",
+    "trainmover_executor.training.body.step",
     "trainmover_executor.collectives.linked.ring",
     "trainmover_executor.worker.to_standbys.places",
     "trainmover_executor.worker.main",

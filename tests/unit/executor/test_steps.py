@@ -27,8 +27,8 @@ from trainmover_executor.links.link import LinkBrokenError
 from trainmover_executor.report.metrics import StepLog
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.training import TrainingState
+from trainmover_executor.training.body.step import Step, StepAborted
 from trainmover_executor.training.session import Session
-from trainmover_executor.training.step import Step, StepAborted
 
 
 class Attempts:

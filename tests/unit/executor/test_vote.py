@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from trainmover_executor.training.vote import Voting
+from trainmover_executor.training.body.vote import Voting
 
 
 @pytest.mark.parametrize(("before", "after"), [(False, False), (False, True), (True, True)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import os
 import re
@@ -215,4 +216,6 @@ def _words(code: ExitCode) -> str:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT)
+    parser = argparse.ArgumentParser(description="Write the reference of the command line.")
+    parser.add_argument("file", nargs="?", type=Path, default=DEFAULT, help="Default: %(default)s")
+    write(parser.parse_args().file)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from trainmover_executor.training.body.step import Step
 from trainmover_executor.training.session import Session
-from trainmover_executor.training.step import Step
 
 __all__ = ["DEFAULT", "document", "write"]
 
@@ -101,4 +101,6 @@ def _code(text: str) -> str:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT)
+    parser = argparse.ArgumentParser(description="Write the reference of Session and Step.")
+    parser.add_argument("file", nargs="?", type=Path, default=DEFAULT, help="Default: %(default)s")
+    write(parser.parse_args().file)

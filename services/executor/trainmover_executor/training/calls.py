@@ -13,7 +13,7 @@ from trainmover_executor.moves.course_packing import PACKING
 from trainmover_executor.position.course import Course, Level
 from trainmover_executor.position.position import Position
 from trainmover_executor.program.wrappers import bring_along, generators_around
-from trainmover_executor.training.step import Step
+from trainmover_executor.training.body.step import Step
 
 __all__ = ["Call", "OpenCalls", "StepIterator", "Steps"]
 

@@ -25,9 +25,8 @@ from trainmover_executor.moves.course_packing import result_of
 from trainmover_executor.moves.handover import Handover
 from trainmover_executor.position.moment import Moment
 from trainmover_executor.position.placement import Placement
-from trainmover_executor.position.position import Position, WorkDone
+from trainmover_executor.position.position import Position
 from trainmover_executor.program.frames import signature_of
-from trainmover_executor.program.values.compare import differing
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.report.costs import Costs
@@ -37,11 +36,12 @@ from trainmover_executor.report.step_timing import StepTiming
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import capture_rng
 from trainmover_executor.state.training import TrainingState
-from trainmover_executor.training.attempt import Attempt
 from trainmover_executor.training.between import BetweenSteps
+from trainmover_executor.training.body.attempt import Attempt
+from trainmover_executor.training.body.step import Step
+from trainmover_executor.training.body.vote import Voting
 from trainmover_executor.training.calls import Call, OpenCalls, StepIterator
-from trainmover_executor.training.step import Step
-from trainmover_executor.training.vote import Voting
+from trainmover_executor.training.standing import Standing
 from trainmover_executor.worker.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class TrainingLoop:
     Attributes:
         calls: The calls of ``session.steps`` that have begun and not ended.
         attempt: Where in its body the running step is.
+        standing: Where in the program this rank is.
     """
 
     def __init__(
@@ -111,11 +112,17 @@ class TrainingLoop:
         self._sites: dict[Any, int] = {}
         self._site: Any = None
         self._batches: dict[Any, Batches] = {}
-        self._voted = Position([], {}, [], {})
-        self._given: dict[str, Any] = {}
-        self._passed: list[WorkDone] = []
-        self._moment: Moment | None = None
         self.attempt = Attempt(runtime, state, placement=Placement(settled=at_end))
+        self.standing = Standing(
+            runtime,
+            state,
+            start=start,
+            handover=handover,
+            following=following,
+            variables=variables,
+            calls=self.calls,
+            attempt=self.attempt,
+        )
         # Several optimizers are taken to alternate, until some steps were seen.
         runtime.decisions.take(FirstVote(at_end or len(state.optimizers) > 1))
         self._shadow: Shadow
@@ -184,22 +191,21 @@ class TrainingLoop:
         if not self._started:
             self.start()
         self._runtime.reach("step.next")
-        self._look(frame, between=False)
+        self.standing.look(frame, between=False)
         self._lookout.look(frame, committed=self._handover.committed)
         self._rank_own.look(self._handover.committed, step_s=self._journal.step_s)
         self._settle()
         if call.max_steps is not None and self._handover.committed >= call.max_steps:
             self._end(call, frame)
             return None
-        assert self._moment is not None  # noqa: S101 - looked
-        self._handover.leaver.look_after(self._moment)
+        self._handover.leaver.look_after(self.standing.moment)
         more, batch = self._timing.draw(call.feed.draw)
         if not more:
             self._settle()
             self._end(call, frame)
             return None
         self.calls.course.draw(call.level)
-        self._given = self._moment.position.variables
+        self.standing.gives()
         step = Step(
             index=self._handover.committed,
             epoch=call.feed.epoch,
@@ -229,7 +235,7 @@ class TrainingLoop:
                 "program left the loop inside of its body. Put 'break' and 'return' behind "
                 "'with step'."
             )
-        self._close(call, left_at=self._voted)
+        self._close(call, left_at=self.standing.voted)
         if step is not None and step.committed:
             self._write_final()
 
@@ -273,44 +279,6 @@ class TrainingLoop:
         """Of the place from which the program asks for steps."""
         return self._batches.setdefault(self._site, Batches())
 
-    def _look(self, frame: FrameType, *, between: bool) -> None:
-        """Note where the job stands, before anything is drawn."""
-        if between and self.calls.holds_a_step:
-            return  # a joiner begins in front of that step, too
-        self._moment = Moment(
-            position=self.here(frame, asks=not between),
-            place=self.calls.course.place(committed=self._handover.committed, between=between),
-            placement=self.attempt.placement,
-            votes_at_end=self.attempt.keeps_all,
-            accumulates=self.attempt.accumulates,
-            voted=self._voted,
-            large=self.variables.contents,
-            written=self._following.written_between(),
-        )
-        self._show()
-
-    def _show(self) -> None:
-        places = self._runtime.places
-        if places.listeners and self._moment is not None:
-            places.show(self._moment.to_tree())
-
-    def here(self, frame: FrameType, *, asks: bool = False, votes: bool = False) -> Position:
-        """Where this rank is in its data, random numbers and variables.
-
-        Args:
-            frame: The program's frame.
-            asks: The program asks for a step.
-            votes: It is in a body, in front of the vote.
-        """
-        return Position(
-            feeds=[feed.position() for feed in self.calls.feeds],
-            rng=capture_rng(),
-            buffers=self._start.private_buffers(),
-            variables=self.variables.changed(frame, asks=asks, votes=votes),
-            gradients=self._state.gradient_print() if self.attempt.accumulating else None,
-            settings=self._state.settings(),
-        )
-
     def _settle(self, *, held: bool = False) -> None:
         """At a step boundary: finish whatever changes the membership.
 
@@ -319,9 +287,8 @@ class TrainingLoop:
         """
         self._state.forget_passes()
         while self._runtime.latch.is_set or self._handover.pending:
-            assert self._moment is not None  # noqa: S101 - somebody looked
             self._timing.enter(Phase.MOVING)
-            self._handover.settle(replace(self._moment, held=held))
+            self._handover.settle(replace(self.standing.moment, held=held))
 
     # -- attempts, called by the step ------------------------------------------------------------
 
@@ -332,7 +299,7 @@ class TrainingLoop:
             self._shadow.begin(step, frame)
             return
         self._runtime.drawers.in_body = True
-        self._passed.clear()
+        self.standing.passed.clear()
         redone = self.attempt.is_redone(step)
         self._voting.begin_step(redone=redone)
         self._determinism.begin(redone=redone)
@@ -404,19 +371,9 @@ class TrainingLoop:
         return self._voting.vote(
             may_switch=warm and not last and not self._runtime.saves.under_way,
             at_end=self.attempt.voting() or bool(self._following.wants_the_end),
-            here=partial(self._here_at_vote, frame),
+            here=partial(self.standing.at_vote, frame),
             step_s=lambda: self._journal.step_s,
         )
-
-    def _here_at_vote(self, frame: FrameType) -> Position:
-        here = self.here(frame, votes=True)
-        self._voted = replace(
-            here,
-            given=differing(self._given, here.variables),
-            at_end=self.attempt.votes_at_end,
-            open=self.calls.course.open,
-        )
-        return self._voted
 
     def end(self, step: Step) -> bool:
         """See ``Attempts.end``."""
@@ -438,8 +395,7 @@ class TrainingLoop:
     def joined(self, moment: Moment, *, sites: dict[Any, int]) -> None:
         """A standby took over: it is as warm as the others, and votes where they do."""
         self._sites = dict(sites)
-        self._voted = moment.voted
-        self._passed = list(moment.passed)
+        self.standing.adopt(moment)
         self._lookout.joined()
         self.attempt.adopt(moment)
         self.start()
@@ -465,16 +421,16 @@ class TrainingLoop:
             result = self._shadow.between(work, frame, is_collective=is_collective)
             if self._runtime.sandboxed:
                 return result  # type: ignore[no-any-return]
-        if self._passed:
-            done = self._passed.pop(0)
+        if self.standing.passed:
+            done = self.standing.passed.pop(0)
             self._between.pass_over(done, frame)
-            self._note_passed(done)
+            self.standing.worked(done)
             return result_of(done.returned)  # type: ignore[no-any-return]
-        here = lambda: replace(self.here(frame), open=self.calls.course.open)  # noqa: E731
+        here = partial(self.standing.here_between, frame)
         accumulates = self.attempt.accumulates
         while True:
             if not is_collective or self._runtime.latch.uses_stand_ins:
-                self._look(frame, between=True)
+                self.standing.look(frame, between=True)
                 self._settle()
             if is_collective:
                 complete, result = self._between.collective(work, here=here)
@@ -483,11 +439,5 @@ class TrainingLoop:
             if complete is not None:
                 self._following.worked()
                 self._runtime.drawers.forget()
-                self._note_passed(complete)
+                self.standing.worked(complete)
                 return result  # type: ignore[no-any-return]
-
-    def _note_passed(self, done: WorkDone) -> None:
-        self.calls.course.work(done.returned)
-        if self.calls.holds_a_step and self._moment is not None:
-            self._moment = replace(self._moment, passed=[*self._moment.passed, done])
-            self._show()

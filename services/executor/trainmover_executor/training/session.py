@@ -33,11 +33,11 @@ from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import Stateful, TrainingState
 from trainmover_executor.training.between import Collectives
+from trainmover_executor.training.body.step import Step
+from trainmover_executor.training.body.vote import Voting
 from trainmover_executor.training.calls import Call, StepIterator
 from trainmover_executor.training.loop import SHADOW_ITERATIONS, TrainingLoop
 from trainmover_executor.training.shadow import Shadow
-from trainmover_executor.training.step import Step
-from trainmover_executor.training.vote import Voting
 from trainmover_executor.worker.runtime import current_runtime
 
 __all__ = ["Session"]

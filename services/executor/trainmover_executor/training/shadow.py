@@ -27,8 +27,8 @@ from trainmover_executor.state.handing_over.written import WrittenElsewhere
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import TrainingState
+from trainmover_executor.training.body.step import Step
 from trainmover_executor.training.calls import Call, StepIterator
-from trainmover_executor.training.step import Step
 from trainmover_executor.worker.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Shadow:
         if self._began_s is None:
             self._began_s = time.monotonic()
         if not self._is_warm and self._beginning is None:
-            self._beginning = self._loop.here(frame)
+            self._beginning = self._loop.standing.here(frame)
 
     def _step(self, call: Call, iterator: StepIterator, *, drawn: int, index: int) -> Step | None:
         """A step of the sandbox, as the ``drawn``-th of its call; None where there is no data."""

@@ -12,7 +12,7 @@ from trainmover_executor.position.placement import Placement, Sighting
 from trainmover_executor.state.packing.fingerprint import fingerprint_of
 from trainmover_executor.state.packing.shards import local_of
 from trainmover_executor.state.training import TrainingState
-from trainmover_executor.training.step import Step, StepAborted
+from trainmover_executor.training.body.step import Step, StepAborted
 from trainmover_executor.worker.runtime import Runtime
 
 __all__ = ["Attempt", "StepLostError"]
