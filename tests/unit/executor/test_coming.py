@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -9,13 +10,14 @@ import pytest
 import torch
 from tests.unit.executor.decisions import plan
 
-from trainmover_executor.moves.course_packing import PACKING, result_of, told_of
+from trainmover_executor.moves.course_packing import PACKING, portable_part, result_of, told_of
 from trainmover_executor.moves.joining.coming import NOWHERE, Coming
 from trainmover_executor.moves.work_kept import WorkKept, packed_work, results_of, works_of
 from trainmover_executor.position.ended import EndedCall, EndedCalls
 from trainmover_executor.position.position import Place, Position, WorkDone
 from trainmover_executor.position.results import Results, Returned
 from trainmover_executor.state.handing_over.written import beginning_of
+from trainmover_executor.state.packing.blobs import blob_of, tree_of
 from trainmover_executor.state.training import TrainingState
 
 
@@ -339,3 +341,13 @@ def buffers(**values: int) -> list[list[Any]]:
 
 def numbers(found: list[list[Any]]) -> dict[int, int]:
     return {index: int(value) for index, value in found}
+
+
+def test_the_part_of_a_result_that_can_be_carried_is() -> None:
+    """An evaluation of a detector returns its numbers, and the object that gathered them."""
+    result = ({"loss": 0.5, "by_class": [torch.ones(2), object()]}, threading.Lock(), (1, None))
+    part, left_out = portable_part(result)
+    assert told_of(result) is None
+    assert left_out == ["object", "lock"]
+    numbers, gathered, rest = tree_of(blob_of(part))
+    assert (numbers["loss"], numbers["by_class"][1], gathered, rest) == (0.5, None, None, (1, None))

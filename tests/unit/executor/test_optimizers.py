@@ -14,6 +14,7 @@ from torch import nn
 from trainmover.errors import ConfigError, ProtocolError
 from trainmover_executor.checks.lookout import _hidden_in
 from trainmover_executor.checks.portable import check_state
+from trainmover_executor.state.optimizers.wrapped import optimizers_in
 from trainmover_executor.state.packing.codec import decode, encode
 from trainmover_executor.state.training import TrainingState
 
@@ -170,6 +171,34 @@ class Slow(torch.optim.Optimizer):
                 slow = self.state[parameter].setdefault("slow", parameter.clone())
                 if self.count % 4 == 0:
                     parameter.copy_(slow.lerp_(parameter, 0.5))
+
+
+class Schedule:
+    """A plain object around an optimizer, as programs with a warm-up have one."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        self.steps = 0
+
+    def step(self) -> None:
+        self.steps += 1
+        self.optimizer.step()
+
+
+class Schedules:
+    """An object around no optimizer."""
+
+    def step(self) -> None: ...
+
+
+def test_an_object_around_an_optimizer_stands_for_it() -> None:
+    first, second = (torch.optim.SGD([torch.zeros(1)], 0.1) for _ in range(2))
+    assert optimizers_in(first) == [first]
+    assert optimizers_in(Schedule(first)) == [first]
+    assert optimizers_in([Schedule(first), second]) == [first, second]
+    assert optimizers_in([]) == []
+    with pytest.raises(ConfigError, match="a Schedules is no"):
+        optimizers_in(Schedules())
 
 
 KINDS = [Counts, NotesNumbers, Quantizes, Projects, Queues, Lists, Slow]

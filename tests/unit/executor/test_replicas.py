@@ -36,7 +36,7 @@ class Ranks:
             for rank, rate in enumerate(self.rates)
         ]
         for rank, wrapper in zip(self.ranks, self.wrappers, strict=True):
-            rank.begin(first=False)
+            rank.begin(committed=0, origin=-10)  # a job that is on its way
             rank._wrappers = [wrapper]  # type: ignore[list-item]
 
     @staticmethod
@@ -76,6 +76,40 @@ def test_ranks_that_differ_from_the_first_steps_on_are_none(ranks: Ranks) -> Non
     assert ranks.vote(0, (7, 8, 9)) == [True] * WORLD
     assert [rank.ranks for rank in ranks.ranks] == [(0,), (1,), (2,)]
     assert ranks.vote(1, (7, 7, 7)) == [False] * WORLD  # final, and said once
+
+
+def keeping(ranks: Ranks, *kept: dict[str, torch.Tensor]) -> None:
+    """Have each rank's optimizer keep something else of the parameter."""
+    for rank, tensors in zip(ranks.ranks, kept, strict=True):
+        (parameter,) = rank._state.parameters()
+        optimizer = torch.optim.SGD([parameter], 0.1)
+        if tensors:
+            optimizer.state[parameter] = tensors
+        rank._state.optimizers[:] = [optimizer]
+
+
+def test_what_optimizers_keep_for_their_share_of_parameters_parts_them(ranks: Ranks) -> None:
+    keeping(ranks, {"momentum": torch.ones(1)}, {"momentum": torch.zeros(1)}, {})
+    for rank in ranks.ranks:
+        rank._origin = 0
+    assert ranks.vote(0, (7, 7, 7)) == [True] * WORLD
+
+
+def test_what_optimizers_begin_to_keep_later_parts_them(ranks: Ranks) -> None:
+    ranks.run(5)
+    keeping(ranks, {"momentum": torch.ones(1)}, {}, {})
+    assert ranks.vote(5, (5, 5, 5)) == [True] * WORLD
+
+
+def test_other_bits_of_what_optimizers_keep_are_corrupt_memory_later(ranks: Ranks) -> None:
+    keeping(ranks, *({"momentum": torch.full((1,), float(value))} for value in range(WORLD)))
+    ranks.run(10)
+
+
+def test_looking_at_what_optimizers_keep_leaves_it_alone(ranks: Ranks) -> None:
+    keeping(ranks, {}, {}, {})
+    ranks.run(10)
+    assert not any(rank._state.optimizers[0].state for rank in ranks.ranks)
 
 
 def test_an_average_that_was_made_before_wrapping_parts_them(ranks: Ranks) -> None:

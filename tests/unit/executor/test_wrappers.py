@@ -98,6 +98,21 @@ def test_what_counts_items_that_something_else_hands_on_counts_along(hand_on, by
     assert counted == [0, 1, *range(2 + by, 6 + by)]
 
 
+def counted(items, into):
+    for index, each in enumerate(items):
+        into.append(index)
+        yield each
+
+
+@pytest.mark.parametrize("by", [0, 1, 4])
+def test_enumerate_that_has_given_nothing_counts_once(by):
+    """A joiner comes in front of the first step of a call, and the loop is not enumerated."""
+    indices: list[int] = []
+    for each in counted(Steps(at=0, by=by), indices):
+        assert each
+    assert indices == [*range(by, 6 + by)]
+
+
 @pytest.mark.parametrize("by", [2, -1])
 def test_counts_on_both_sides_of_a_logger_grow(by):
     counted = [(i, j) for i, (j, _) in enumerate(bar(enumerate(Steps(at=2, by=by), 5)))]

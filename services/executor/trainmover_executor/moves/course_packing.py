@@ -14,7 +14,7 @@ from trainmover_executor.position.results import Returned
 from trainmover_executor.program.values.trees import is_tree_of_generator
 from trainmover_executor.state.packing.blobs import blob_of, tree_of
 
-__all__ = ["PACKING", "result_of", "told_of", "value_of"]
+__all__ = ["PACKING", "portable_part", "result_of", "told_of", "value_of"]
 
 _LARGE_BYTES: Final = 4096
 """A result of work between steps is packed by itself from here on, and a tensor is large."""
@@ -58,6 +58,25 @@ def told_of(result: Any) -> Any:
         return value_of(blob_of(result))
     except TrainMoverError:
         return None
+
+
+def portable_part(result: Any) -> tuple[Any, list[str]]:
+    """``result`` with None in place of what cannot be carried, and the types of that."""
+    left_out: list[str] = []
+    return _portable_part(result, left_out), left_out
+
+
+def _portable_part(result: Any, left_out: list[str]) -> Any:
+    if result is not None and told_of(result) is None:
+        match result:
+            case dict() if all(isinstance(key, str | int) for key in result):
+                return {key: _portable_part(value, left_out) for key, value in result.items()}
+            case list() | tuple() if type(result) in {list, tuple}:
+                return type(result)(_portable_part(each, left_out) for each in result)
+            case _:
+                left_out.append(type(result).__name__)
+                return None
+    return result
 
 
 def value_of(blob: Blob) -> Any:

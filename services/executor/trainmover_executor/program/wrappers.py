@@ -131,7 +131,8 @@ class _Wrappers:
         while frame is not None and frame.f_code not in around:
             code = frame.f_code
             if code.co_flags & inspect.CO_GENERATOR:
-                yield self._running.get(id(frame))
+                if (generator := self._running.get(id(frame))) is not None:
+                    yield generator
             elif code.co_name == "__next__" and code.co_argcount:
                 yield frame.f_locals.get(code.co_varnames[0])
             else:
@@ -140,11 +141,14 @@ class _Wrappers:
 
 
 def _held_by(wrapper: Any) -> Iterator[Any]:
-    """What it draws from, by itself or in a tuple as ``zip`` and ``map`` do."""
+    """What it draws from, by itself or in a tuple as ``zip`` and ``map`` do.
+
+    An ``enumerate`` that has given nothing has a tuple with None in it, for its first item.
+    """
     for each in gc.get_referents(wrapper):
-        yield each
-        if type(each) is tuple:
-            yield from each
+        for inner in each if type(each) is tuple else (each,):
+            if inner is not None:
+                yield inner
 
 
 def _draw(wrapper: Iterator[Any], count: int) -> None:

@@ -3,14 +3,17 @@
 Local SGD takes optimizer steps with gradients that nobody reduced and averages parameters now and
 then. Its ranks look like replicas and are none between two averages. A checksum of the parameters
 goes with the votes of programs that may do so, and with the first of all; where it differs, ranks
-are replicas no more. Nor are they once a rank sets its learning rate by what it alone sees: so a
-checksum of the settings of optimizers and schedulers goes with all votes.
+are replicas no more. Nor are they where each rank's optimizer keeps what it needs for its share of
+the parameters (Muon as people write it, ZeRO by hand): what optimizers keep is compared as soon as
+there is something. Nor once a rank sets its learning rate by what it alone sees: so a checksum of
+the settings of optimizers and schedulers goes with all votes.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import torch
@@ -28,6 +31,7 @@ LastChecksum = Callable[[], tuple[int, int] | None]
 """The step that was completed last, and a checksum of parameters behind it; see ``StepTiming``."""
 
 _EARLY_STEPS: Final = 3
+"""Of the job, or of a joiner, in which parameters are compared; and what optimizers keep."""
 _NONE: Final = 2**40
 """Above every checksum, and above the negative of each."""
 SAYS_NOTHING: Final = (_NONE, _NONE, _NONE, _NONE, 0)
@@ -62,6 +66,7 @@ class Replicas:
         self._wrappers: list[DistributedDataParallel] | None = None
         self._unsynchronized = self._compares_all = False
         self._frozen: list[torch.Tensor] = []
+        self._origin = 0
         self._votes = 0
         self.parted = False
 
@@ -72,11 +77,13 @@ class Replicas:
             return (self._rank,)
         return replicas_of(self._state.models, self._state.optimizers, rank=self._rank)
 
-    def begin(self, *, first: bool) -> None:
+    def begin(self, *, committed: int, origin: int) -> None:
         """This rank takes part in training from now on.
 
         Args:
-            first: In the first step of the job, in whose vote all parameters are compared.
+            committed: Steps completed by the job.
+            origin: Steps that it counted as completed before its first one, in whose vote all
+                parameters are compared; what optimizers keep is in the votes behind it.
         """
         wrappers = [
             module
@@ -85,7 +92,8 @@ class Replicas:
             if isinstance(module, DistributedDataParallel)
         ]
         self._wrappers = wrappers if len(self.ranks) == self._world_size > 1 else []
-        self._compares_all = first
+        self._compares_all = committed == origin
+        self._origin = origin
         # DDP averages no gradients of what was frozen when it was made.
         modules = [wrapper.module for wrapper in self._wrappers]
         parameters = [each for module in modules for each in module.parameters()]
@@ -117,8 +125,13 @@ class Replicas:
             compared = [each for each in self._frozen if each.requires_grad]
             if self._compares_all:
                 compared = self._state.parameters()
+            kept: list[Any] = []
+            if 0 < committed - self._origin <= _EARLY_STEPS:
+                # All ranks say this, a joiner too: so it is said in place of the last checksum.
+                compared = self._state.parameters()
+                kept = [*_kept_by(self._state.optimizers)]
             if compared:
-                beginnings = _checksum_of_beginnings(compared)
+                beginnings = _checksum_of_beginnings(compared, kept)
                 said[:2] = beginnings, -beginnings
         self._compares_all = False
         return said
@@ -152,28 +165,66 @@ class Replicas:
         if settings_low not in {_NONE, -settings_high}:
             what = "optimizers or schedulers are set differently"
         elif low not in {_NONE, -high} or parted:
-            what = "parameters differ"
+            what = "parameters differ, or what optimizers keep of them"
         else:
             return ""
         self.parted = True
         return what
 
     def _checksum_of_settings(self, committed: int) -> int:
-        """Of one group of an optimizer, or of one scheduler; with each step of the next one.
+        """Of a group of an optimizer, or of a scheduler, and of a parameter's tensors' shapes.
 
-        A model may have hundreds of groups, and this is on the path of a step.
+        With each step it is the turn of the next: a model may have hundreds, and this is on the
+        path of a step.
         """
         settings = self._state.compared_settings(committed)
-        return zlib.crc32(repr([*_numbers_in(settings)]).encode())
+        kept = _shapes_kept(self._state.optimizers, at=committed)
+        return zlib.crc32(repr([*_numbers_in(settings), kept]).encode())
 
 
-def _checksum_of_beginnings(parameters: Sequence[torch.Tensor]) -> int:
+def _checksum_of_beginnings(parameters: Sequence[torch.Tensor], kept: Sequence[Any] = ()) -> int:
     """Of what parameters begin with: an average of weights may have been made before DDP was.
 
     Ranks that set their seed by their rank have another one each then.
+
+    Args:
+        parameters: Which.
+        kept: What else goes into it.
     """
     found = [sample_of(local_of(each)) for each in parameters if _has_memory(each)]
-    return zlib.crc32(repr(found).encode())
+    return zlib.crc32(repr([found, kept]).encode())
+
+
+def _kept_by(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[tuple[str, int]]:
+    """What optimizers keep of each parameter, by how its tensors begin."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                tensors = _tensors_kept(optimizer, parameter)
+                yield from ((name, sample_of(local_of(each))) for name, each in tensors)
+                yield "", 0  # else another parameter's would look the same
+
+
+def _shapes_kept(
+    optimizers: Sequence[torch.optim.Optimizer], *, at: int
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Which tensors are kept of the ``at``-th parameter, counted round and round."""
+    groups = [(each, group["params"]) for each in optimizers for group in each.param_groups]
+    at %= max(1, sum(len(parameters) for _, parameters in groups))
+    for optimizer, parameters in groups:
+        if at < len(parameters):
+            kept = _tensors_kept(optimizer, parameters[at])
+            return [(name, tuple(each.shape)) for name, each in kept]
+        at -= len(parameters)
+    return []
+
+
+def _tensors_kept(
+    optimizer: torch.optim.Optimizer, parameter: torch.Tensor
+) -> list[tuple[str, torch.Tensor]]:
+    kept = optimizer.state.get(parameter, {})  # it is a defaultdict: looking must not change it
+    found = [(str(name), each) for name, each in kept.items() if isinstance(each, torch.Tensor)]
+    return sorted(((name, each) for name, each in found if _has_memory(each)), key=itemgetter(0))
 
 
 def _has_memory(parameter: torch.Tensor) -> bool:

@@ -110,7 +110,7 @@ class FollowerService:
         """
         runtime = self._runtime
         state = runtime.decisions.state
-        self.replicas.begin(first=state.committed == state.origin)
+        self.replicas.begin(committed=state.committed, origin=state.origin)
         choice = runtime.spec.redundancy
         obstacle, log_obstacle = Followed.obstacle(self._state), Followed.log_obstacle(self._state)
         cannot = self.replicas.parted or bool(obstacle and log_obstacle)
@@ -141,9 +141,9 @@ class FollowerService:
         if what := self.replicas.heard(least):
             log.warning(
                 "ranks are no replicas although DistributedDataParallel wraps them, as with local "
-                "SGD, an average of weights made before wrapping, or a learning rate that follows "
-                "each rank's own loss: no rank holds another's state, so each is protected by "
-                "itself",
+                "SGD, an average of weights made before wrapping, an optimizer that keeps its "
+                "rank's share, or a learning rate that follows each rank's own loss: no rank holds "
+                "another's state, so each is protected by itself",
                 what=what,
             )
             self.protect()

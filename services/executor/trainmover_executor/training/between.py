@@ -15,13 +15,14 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any, Final
 
+import structlog
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from trainmover.errors import StaleEpochError
 from trainmover_executor.decisions.effects import BetweenBroke, BetweenPassed
 from trainmover_executor.links.link import LinkBrokenError
-from trainmover_executor.moves.course_packing import told_of
+from trainmover_executor.moves.course_packing import portable_part, told_of
 from trainmover_executor.moves.handover import Handover
 from trainmover_executor.position.position import Position, WorkDone
 from trainmover_executor.position.results import Returned
@@ -35,6 +36,8 @@ from trainmover_executor.training.calls import OpenCalls
 from trainmover_executor.worker.runtime import Runtime
 
 __all__ = ["BetweenSteps", "Collectives"]
+
+log = structlog.get_logger(__name__)
 
 _MOST_BYTES: Final = 1024 * 1024
 """Of a collective's result that is told: what is larger is no metric."""
@@ -149,6 +152,7 @@ class BetweenSteps:
         self._state = state
         self._handover = handover
         self._variables = variables
+        self._left_out: set[str] = set()
 
     def attempt(
         self,
@@ -218,6 +222,15 @@ class BetweenSteps:
         self._variables.load(values, frame, contents=large)
         self._state.load_buffers(done.position.buffers)
 
+    def _say_left_out(self, types: list[str]) -> None:
+        if new := sorted({*types} - self._left_out):
+            self._left_out.update(new)
+            log.warning(
+                "session.between_steps returned what cannot be carried to a standby, whose program "
+                "gets None in its place: return numbers, strings, tensors and containers of them",
+                types=new,
+            )
+
     def _agreed(self, result: Any, here: Callable[[], Position]) -> WorkDone | None:
         """The work, where no rank's communication broke since the step; so it is at all ranks."""
         runtime, handover = self._runtime, self._handover
@@ -225,6 +238,10 @@ class BetweenSteps:
         if runtime.latch.is_set:
             return None
         value = told_of(result)
+        if value is None and result is not None:
+            part, left_out = portable_part(result)
+            self._say_left_out(left_out)
+            value = told_of(part)
         there = here()
         there = replace(there, buffers=[[index, each.clone()] for index, each in there.buffers])
         done = WorkDone(Returned(runtime.decisions.state.between + 1, value), there)

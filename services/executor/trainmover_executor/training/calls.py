@@ -33,6 +33,7 @@ class Call:
 
     Attributes:
         open_feed: Makes its data.
+        length: How many steps its data makes, if that has a length; raises TypeError else.
         max_steps: Stop when the job has completed so many steps.
         start_step: Steps that the job counts as completed before its first.
         level: Where it is in the course of the program; None before its first step is asked for.
@@ -42,9 +43,15 @@ class Call:
     """
 
     def __init__(
-        self, open_feed: Callable[[], Feed], *, max_steps: int | None, start_step: int = 0
+        self,
+        open_feed: Callable[[], Feed],
+        *,
+        length: Callable[[], int],
+        max_steps: int | None,
+        start_step: int = 0,
     ) -> None:
         self.open_feed = open_feed
+        self.length = length
         self.max_steps = max_steps
         self.start_step = start_step
         self.level: Level | None = None
@@ -189,6 +196,14 @@ class StepIterator(Iterator[Step]):
         if step is None:
             raise StopIteration
         return step
+
+    def __len__(self) -> int:
+        """Steps that this call gives, as far as its data has a length.
+
+        Raises:
+            TypeError: It has none.
+        """
+        return self._call.length()
 
     @property
     def drawn(self) -> int:

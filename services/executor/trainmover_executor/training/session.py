@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -29,11 +30,11 @@ from trainmover_executor.report.journal import Journal
 from trainmover_executor.report.metrics import StepLog
 from trainmover_executor.report.step_timing import StepTiming
 from trainmover_executor.state.buckets import settle_buckets
+from trainmover_executor.state.optimizers.wrapped import HasStep, optimizers_in
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import Stateful, TrainingState
 from trainmover_executor.training.between import Collectives
-from trainmover_executor.training.body.step import Step
 from trainmover_executor.training.body.vote import Voting
 from trainmover_executor.training.calls import Call, StepIterator
 from trainmover_executor.training.loop import SHADOW_ITERATIONS, TrainingLoop
@@ -61,7 +62,7 @@ class Session:
 
     Args:
         model: The module or modules that are trained, as wrapped (DDP, ``fully_shard``, ...).
-        optimizer: Their optimizer or optimizers.
+        optimizer: Their optimizer or optimizers; an object that wraps some stands for them.
         scheduler: Learning-rate scheduler, stepped inside the body.
         scaler: Gradient scaler.
         loader: Default for ``steps``.
@@ -87,7 +88,7 @@ class Session:
         self,
         *,
         model: nn.Module | Sequence[nn.Module],
-        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+        optimizer: HasStep | Sequence[HasStep],
         scheduler: Stateful | None = None,
         scaler: Stateful | None = None,
         loader: Iterable[Any] | None = None,
@@ -100,11 +101,10 @@ class Session:
         self._runtime = current_runtime()
         self._vote = vote
         models = [model] if isinstance(model, nn.Module) else list(model)
-        optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer
         others = {"scheduler": scheduler, "scaler": scaler, **extras}
         self._state = TrainingState(
             models=models,
-            optimizers=list(optimizers),
+            optimizers=optimizers_in(optimizer),
             others={name: other for name, other in others.items() if other is not None},
         )
         check_state(self._state)
@@ -300,8 +300,11 @@ class Session:
         max_steps: int | None = None,
         start_step: int = 0,
         batches_per_step: int | None = None,
-    ) -> Iterator[Step]:
+    ) -> StepIterator:
         """Steps over the data.
+
+        ``len`` of what it returns is that of the loader, in steps: with ``epochs`` of all passes,
+        at most ``max_steps``, those before ``start_step`` included.
 
         Args:
             loader: Batches; the session's loader when omitted. With ``state_dict`` a joiner
@@ -338,5 +341,10 @@ class Session:
                 restore_rng(set_by_program)
             return feed
 
-        call = Call(open_feed, max_steps=max_steps, start_step=start_step)
+        def length() -> int:
+            a_pass = math.ceil(len(source) / (batches_per_step or 1))  # type: ignore[arg-type]
+            steps = a_pass * (1 if epochs is None else epochs)
+            return steps if max_steps is None else min(steps, max_steps)
+
+        call = Call(open_feed, length=length, max_steps=max_steps, start_step=start_step)
         return StepIterator(self._loop, call)

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import torch
 from accelerate import Accelerator
@@ -142,7 +142,7 @@ class TrainMoverAccelerator(Accelerator):  # type: ignore[misc] # Accelerate has
         session = self.session
         loader.set_epoch(loader.iteration)
         loader.iteration += 1
-        steps = cast("StepIterator", session.steps(loader.base_dataloader, max_steps=max_steps))
+        steps = session.steps(loader.base_dataloader, max_steps=max_steps)
         self._reading.begin(steps, loader=loader)
         self.gradient_state.dataloader_references = [None, self._reading]
         return steps

@@ -18,7 +18,6 @@ from transformers.trainer_pt_utils import nested_gather
 from transformers.utils import logging
 
 from trainmover.errors import ConfigError
-from trainmover_executor.training.calls import StepIterator
 from trainmover_executor.training.session import Session
 
 __all__ = ["SteppedTrainer"]
@@ -71,10 +70,7 @@ class SteppedTrainer(Trainer):  # type: ignore[misc] # transformers is not looke
             self._load_rng_state(resume_from_checkpoint)
         _set_epoch(train_dataloader, epoch)
         most = self.args.gradient_accumulation_steps
-        steps = cast(
-            "StepIterator",
-            self.session.steps(train_dataloader.base_dataloader, batches_per_step=most),
-        )
+        steps = self.session.steps(train_dataloader.base_dataloader, batches_per_step=most)
         evaluate = partial(
             self._maybe_log_save_evaluate,
             model=model,

@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
 import torch
 
 from trainmover.errors import ConfigError
 
-__all__ = ["inner_optimizers", "with_inner"]
+__all__ = ["HasStep", "inner_optimizers", "optimizers_in", "with_inner"]
 
 
-def inner_optimizers(
-    optimizer: torch.optim.Optimizer,
-) -> Iterator[tuple[str, torch.optim.Optimizer]]:
+class HasStep(Protocol):
+    """An optimizer, or an object around one."""
+
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        """Change parameters."""
+
+
+def optimizers_in(given: HasStep | Iterable[HasStep]) -> list[torch.optim.Optimizer]:
+    """What a program passes as its optimizer: one, several, or an object that wraps some.
+
+    A schedule with a warm-up and apex's LARC are plain objects around an optimizer, whose ``step``
+    calls that one's. What they keep themselves is among the program's variables.
+
+    Raises:
+        ConfigError: There is none in it.
+    """
+    if isinstance(given, torch.optim.Optimizer):
+        return [given]
+    if isinstance(given, Iterable):
+        return [optimizer for each in given for optimizer in optimizers_in(each)]
+    if found := [each for _, each in inner_optimizers(given)]:
+        return found
+    raise ConfigError(
+        f"Session(optimizer=...): a {type(given).__name__} is no torch.optim.Optimizer, and has "
+        "none in its attributes. Pass the optimizers whose step() the program calls, one or a list"
+    )
+
+
+def inner_optimizers(optimizer: object) -> Iterator[tuple[str, torch.optim.Optimizer]]:
     """Those that it wraps, with the attribute that has them: one, or a list of them."""
-    for name, value in vars(optimizer).items():
+    for name, value in getattr(optimizer, "__dict__", {}).items():
         for each in value if isinstance(value, list | tuple) else (value,):
             if isinstance(each, torch.optim.Optimizer):
                 yield name, each
