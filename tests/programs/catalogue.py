@@ -62,6 +62,7 @@ class Program:
 
 CATALOGUE = {
     "tracked": Program(60, usual=False),
+    "tracked_list": Program(60),
     "counter": Program(100, between=True),
     "epochs": Program(80, ends=(16, 32), between=True),
     "phases": Program(110, ends=(40,), usual=False),

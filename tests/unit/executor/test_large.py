@@ -15,6 +15,7 @@ from torch import nn
 from trainmover.errors import ProtocolError
 from trainmover_executor.checks.rank_own import RankOwn
 from trainmover_executor.moves.predict import predicted
+from trainmover_executor.program.tracked import TrackedValues
 from trainmover_executor.program.values.large import holds_prints, print_of
 from trainmover_executor.program.values.lasting import LastingValues
 from trainmover_executor.program.variables import LoopVariables
@@ -363,3 +364,86 @@ class TestExtras:
         for step in range(20):
             own.look(step, step_s=0.1)
         assert "session.memory" in self.told(mine, variables)
+
+
+def averaged(steps, *, variables, net, write, take=None, contents=None):
+    """A program that averages a copy of the list of its parameters."""
+    trained = list(net.parameters())
+    average = copy.deepcopy(trained)
+    for _ in range(steps):
+        variables.changed(sys._getframe(), asks=True)
+        variables.keep(sys._getframe())
+        for one, each in zip(average, trained, strict=True):
+            write(one, each)
+        variables.changed(sys._getframe(), votes=True)
+    if take is not None:
+        missing = variables.load(take, sys._getframe(), contents=contents)
+        return missing, average
+    return variables.changed(sys._getframe(), asks=True), average
+
+
+def through_data(one, each):
+    one.data.mul_(0.9).add_(each.data, alpha=0.1)
+
+
+@torch.no_grad()
+def in_place(one, each):
+    one.lerp_(each + 1, 0.1)
+
+
+class TestParametersOfTheProgram:
+    @pytest.mark.parametrize("write", [through_data, in_place])
+    def test_an_average_of_them_goes_to_a_joiner(self, write):
+        torch.manual_seed(3)
+        state = TrainingState(models=[nn.Linear(6, 6)], optimizers=[], others={})
+        (net,) = state.models
+        giver = LoopVariables([net], models=[net], lasting=LastingValues(state))
+        before = copy.deepcopy(list(net.parameters()))
+        tree, average = averaged(3, variables=giver, net=net, write=write)
+        assert "average" in names(tree)
+        assert "trained" not in names(tree), "the session carries the model"
+        contents = {name: each.clone() for name, each in giver.contents.items()}
+        other = LoopVariables([net], models=[net], lasting=LastingValues(state))
+        missing, taken = averaged(
+            1, variables=other, net=net, write=write, take=tree, contents=contents
+        )
+        assert missing == []
+        assert all(map(torch.equal, taken, average))
+        assert all(type(each) is nn.Parameter for each in taken)
+        assert all(map(torch.equal, net.parameters(), before))
+
+    def test_a_write_through_data_shows(self):
+        held = nn.Parameter(torch.zeros(9))
+        values = LastingValues()
+        values.begin(everything=True)
+        assert values.admits("a", [held])
+        (large,) = values.tree("a", values._entries["a"].value)
+        held.data.add_(1)
+        assert not large.is_current
+
+    def test_what_a_step_did_to_them_is_taken_back(self):
+        variables = LoopVariables([])
+        held = [nn.Parameter(torch.zeros(9))]
+        for _ in range(2):
+            variables.changed(sys._getframe(), asks=True)
+            variables.keep(sys._getframe())
+            held[0].data.add_(1)
+            variables.changed(sys._getframe(), votes=True)
+        variables.changed(sys._getframe(), asks=True)
+        variables.keep(sys._getframe())
+        held[0].data.add_(1)
+        variables.put_back(sys._getframe())
+        assert held[0].tolist() == [2.0] * 9
+        assert held[0].requires_grad
+
+
+class TestGivenByName:
+    def test_a_list_of_tensors_that_was_not_changed_stays(self):
+        """The state that was kept holds the very list that is there."""
+        tracked = TrackedValues()
+        held = tracked.add({"averages": [torch.zeros(9), torch.zeros(3)]})
+        variables = LoopVariables([], extras={"tracked": tracked})
+        variables.changed(sys._getframe(), asks=True)
+        variables.keep(sys._getframe())
+        variables.put_back(sys._getframe())
+        assert [len(each) for each in held.averages] == [9, 3]

@@ -3,6 +3,9 @@
 They are told of by a print of what they hold, and travel only to a joiner that needs them, from a
 rank whose tensor has the same print. A copy to put back is made only of those that bodies change in
 place before they are committed.
+
+Parameters that no model or optimizer of the session has are among them: an average of weights is
+often a copy of a list of parameters. They are written to through ``.data``, which no version shows.
 """
 
 from __future__ import annotations
@@ -11,11 +14,13 @@ import collections
 import copy
 import hashlib
 import math
+import zlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
 import torch
+from torch import nn
 
 from trainmover.errors import ProtocolError
 from trainmover_executor.program.values.kinds.components import key_text
@@ -50,6 +55,8 @@ _MOST: Final = 4096
 _DEPTH: Final = 4
 _UNFIT: Final = -1
 _WORD_BYTES: Final = 8
+_BEGINNING: Final = 256
+"""Elements of a parameter that are looked at for writes: who writes to it, writes to all of it."""
 
 
 class Large:
@@ -59,27 +66,27 @@ class Large:
         tensor: The tensor.
     """
 
-    __slots__ = ("_kept", "_print", "_version", "tensor")
+    __slots__ = ("_kept", "_mark", "_print", "tensor")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
-        self._version = tensor._version  # noqa: SLF001 - no public name
+        self._mark = _mark_of(tensor)
         self._print: str | None = None
         self._kept: torch.Tensor | None = None
 
     @property
     def is_current(self) -> bool:
         """Whether nobody has written to the tensor since."""
-        return self.tensor._version == self._version  # noqa: SLF001 - no public name
+        return _mark_of(self.tensor) == self._mark
 
     def is_same(self, other: Large) -> bool:
         """Whether both are the same tensor, and nobody wrote to it in between."""
-        return self.tensor is other.tensor and self._version == other._version
+        return self.tensor is other.tensor and self._mark == other._mark
 
     def print(self) -> str:
         """See ``print_of``; only while ``is_current``."""
         if self._print is None:
-            self._print = print_of(self.tensor)
+            self._print = print_of(self.tensor.detach())
         return self._print
 
     def keep(self, memory: torch.Tensor | None) -> torch.Tensor:
@@ -103,14 +110,24 @@ class Large:
                     "copy was kept"
                 )
             self.tensor.detach().copy_(self._kept)
-            self._version = self.tensor._version  # noqa: SLF001 - no public name
+            self._mark = _mark_of(self.tensor)
         return self.tensor
 
     def told(self) -> dict[str, Any]:
         """What other processes are told of it."""
         shape, dtype = list(self.tensor.shape), str(self.tensor.dtype)
-        told = {TAG: LARGE, "print": self.print(), "shape": shape, "dtype": dtype}
+        told: dict[str, Any] = {TAG: LARGE, "print": self.print(), "shape": shape, "dtype": dtype}
+        if isinstance(self.tensor, nn.Parameter):
+            told["trained"] = self.tensor.requires_grad
         return told if on_host(self.tensor) else {**told, "device": self.tensor.device.type}
+
+
+def _mark_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """What differs once somebody has written to ``tensor``."""
+    beginning = 0
+    if isinstance(tensor, nn.Parameter):
+        beginning = zlib.crc32(bytes_of(flat_of(tensor.detach().reshape(-1)[:_BEGINNING])))
+    return tensor._version, beginning  # noqa: SLF001 - no public name
 
 
 def print_of(tensor: torch.Tensor) -> str:
@@ -142,27 +159,31 @@ def print_of_state(state: Any) -> str:
     return digest.hexdigest()
 
 
-def signature_of(value: Any) -> tuple[Any, ...] | None:
+def signature_of(value: Any, *, but: Collection[int] = ()) -> tuple[Any, ...] | None:
     """What differs when ``value``, or a tensor in it, is another one or was written to.
+
+    Args:
+        value: Any value.
+        but: Ids of parameters that are seen to elsewhere: what holds one has no signature.
 
     Returns:
         None where ``value`` is no tensor and no container of tensors and plain values.
     """
     found: list[Any] = []
-    tensors = _sign(value, found, _DEPTH)
+    tensors = _sign(value, found, _DEPTH, but)
     return tuple(found) if tensors > 0 else None
 
 
-def _sign(value: Any, found: list[Any], depth: int) -> int:
+def _sign(value: Any, found: list[Any], depth: int, but: Collection[int]) -> int:
     """How many tensors there are; a negative number where something cannot be carried."""
     kind = type(value)
     if kind in PLAIN:
         found.append(kind)  # 1 is no 1.0
         found.append(value.hex() if kind is float else value)
         return 0
-    if kind is torch.Tensor and is_tensor_of_program(value) and not value.is_inference():
+    if isinstance(value, torch.Tensor) and _is_fit(value) and id(value) not in but:
         found.append(id(value))
-        found.append(value._version)  # noqa: SLF001 - no public name
+        found.append(_mark_of(value))
         return 1
     is_fit = kind in _CONTAINERS and depth > 0 and len(value) <= _MOST
     keys = list(value) if is_fit and isinstance(value, dict) else []
@@ -173,11 +194,18 @@ def _sign(value: Any, found: list[Any], depth: int) -> int:
     found.extend(map(key_text, keys))
     count = 0
     for each in list_of(value):
-        more = _sign(each, found, depth - 1)
+        more = _sign(each, found, depth - 1, but)
         if more < 0:
             return more
         count += more
     return count
+
+
+def _is_fit(tensor: torch.Tensor) -> bool:
+    if tensor.is_inference():
+        return False
+    is_parameter = type(tensor) is nn.Parameter and tensor.layout is torch.strided
+    return is_tensor_of_program(tensor) or (is_parameter and on_host(tensor))
 
 
 def marked(value: Any, known: Mapping[int, Large]) -> Any:

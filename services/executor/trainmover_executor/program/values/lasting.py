@@ -81,6 +81,11 @@ class LastingValues:
         self._copies: dict[int, torch.Tensor] = {}
         self._all = False
         self._spent = 0
+        self._parameters = self._ids()
+
+    def _ids(self) -> frozenset[int]:
+        """Of the session's parameters: a list of them is quickly known to be no variable."""
+        return frozenset(() if self._state is None else map(id, self._state.parameters()))
 
     # -- a look ----------------------------------------------------------------------------------
 
@@ -108,7 +113,7 @@ class LastingValues:
         """Whether a variable that is not small can be carried."""
         if not (self._all or path in self._lasting):
             return False
-        signature = signature_of(value)
+        signature = signature_of(value, but=self._parameters)
         if signature is None or self._refused.get(path) == signature:
             return False
         entry = self._before.get(path)
@@ -117,6 +122,7 @@ class LastingValues:
             tree = portable(marked(value, known))
             if not self._is_apart(one for one in held_in(tree) if id(one.tensor) not in known):
                 self._refused[path] = signature
+                self._parameters = self._ids()  # the session may have others by now
                 return False
             nbytes = sum(one.tensor.nbytes for one in held_in(tree))
             entry = _Entry(value, signature, tree, nbytes)

@@ -94,6 +94,8 @@ def _write_array(live: Any, value: Any) -> bool:
 
 
 def _write_container(live: Any, value: Any) -> bool:
+    if value is live:
+        return True
     is_derived = base_of(type(value)) is not None
     fill(live, content_of(value) if is_derived else value)
     if is_derived and (attributes := attributes_of(value)) != attributes_of(live):
@@ -154,7 +156,9 @@ def _rebuilt(tree: Any, shared: dict[str, Any]) -> Any:
         return [_rebuilt(each, shared) for each in tree]
     if isinstance(tree, tuple):
         return tuple(_rebuilt(each, shared) for each in tree)
-    return tree
+    if isinstance(tree, torch.Tensor):
+        return tree.clone()  # the program changes what it holds, and the tree may be needed again
+    return tree.copy() if isinstance(tree, np.ndarray) else tree
 
 
 def _shared(tree: dict[str, Any], shared: dict[str, Any]) -> Any:
@@ -170,7 +174,9 @@ def _shared(tree: dict[str, Any], shared: dict[str, Any]) -> Any:
 def _large(tree: dict[str, Any], shared: dict[str, Any]) -> Any:
     """A copy: two tensors may hold the same, and are two."""
     device = torch.device(tree.get("device", "cpu"))
-    return shared[tree["print"]].to(device, copy=True)
+    held = shared[tree["print"]].to(device, copy=True)
+    trained = tree.get("trained")
+    return held if trained is None else torch.nn.Parameter(held, requires_grad=trained)
 
 
 class _Reserved:
@@ -223,7 +229,7 @@ _MAKERS: Final[Mapping[str, Callable[[dict[str, Any], dict[str, Any]], Any]]] = 
     ),
     "set": lambda tree, shared: {_rebuilt(each, shared) for each in tree["items"]},
     "frozenset": lambda tree, shared: frozenset(_rebuilt(each, shared) for each in tree["items"]),
-    ON_DEVICE: lambda tree, _: tree["value"].to(torch.device(tree["device"])),
+    ON_DEVICE: lambda tree, _: tree["value"].to(torch.device(tree["device"]), copy=True),
     "scalar": lambda tree, _: tree["value"][()],
     "complex": lambda tree, _: complex(*tree["value"]),
     "component": lambda tree, _: key_of(tree["name"]),
