@@ -82,6 +82,7 @@ CATALOGUE = {
     "enumerate_lr": Program(110, usual=False),
     "progress": Program(100, usual=False),
     "islice": Program(90, usual=False),
+    "spreads_statistics": Program(96, ends=(32, 64)),
     "logs_every": Program(129, ends=(43, 86), between=True, usual=False),
     "meters": Program(105, usual=False),
     "keeps_newest": Program(90, ends=(15, 30)),

@@ -26,11 +26,13 @@ class Program:
         optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.calls: Any = SimpleNamespace(began=True, in_body=False)
         self.attempts, self.told, self.asked = 1, ..., 0
+        self.is_shadow = False
         self.collectives = Collectives(
             TrainingState(models=[self.model], optimizers=[optimizer], others={}),
             world_size=len(WORLD),
             calls=self.calls,
             between=self.between,
+            is_shadow=lambda: self.is_shadow,
         )
 
     def between(self, work: Callable[[], list[torch.Tensor]], _: object) -> Any:
@@ -86,9 +88,35 @@ def test_tensors_of_an_inference_are_written_to(program: Program) -> None:
         assert metric.item() == 3.0
 
 
+def statistics(program: Program) -> torch.Tensor:
+    """A buffer of the model, as averaged between two epochs."""
+    mean = program.model.running_mean
+    assert mean is not None
+    return mean
+
+
+def test_statistics_of_the_model_are_averaged_again_from_where_they_were(program: Program) -> None:
+    program.attempts = 2
+    statistics(program).fill_(2.0)
+    assert program.sum(statistics(program))
+    assert statistics(program).tolist() == [6.0] * 4
+
+
+def test_a_joiner_begins_with_the_statistics_of_the_job(program: Program) -> None:
+    def takes_over(work: Callable[[], list[torch.Tensor]], _: object) -> Any:
+        program.is_shadow = False
+        statistics(program).fill_(5.0)
+        return work()
+
+    program.is_shadow = True
+    program.collectives._between = takes_over
+    assert program.sum(statistics(program))
+    assert statistics(program).tolist() == [15.0] * 4
+
+
 @pytest.mark.parametrize(
     "why",
-    ["a part of the ranks", "large", "weights", "statistics", "sparse", "a body", "no step yet"],
+    ["a part of the ranks", "large", "weights", "sparse", "a body", "no step yet"],
 )
 def test_others_are_not(why: str, program: Program) -> None:
     metric, ranks = torch.tensor([1.0]), WORLD
@@ -99,8 +127,6 @@ def test_others_are_not(why: str, program: Program) -> None:
             metric = torch.zeros(300_000)
         case "weights":
             metric = program.model.weight.data[1:]
-        case "statistics":
-            metric = program.model.running_mean  # type: ignore[assignment]
         case "sparse":
             metric = torch.eye(2).to_sparse()
         case "a body":

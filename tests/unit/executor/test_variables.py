@@ -16,7 +16,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from trainmover_executor.program.frames import write_locals
-from trainmover_executor.program.liveness import live_names
+from trainmover_executor.program.liveness import deleted_names, live_names
 from trainmover_executor.program.looking import modules
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
@@ -317,6 +317,26 @@ class TestLiveNames:
 
         assert "inner" in live_names(sys._getframe())
         assert read() == 1
+
+    def test_what_is_deleted_has_to_stand_for_something(self):
+        first, second = 1, 2
+        frame = sys._getframe()
+        live, deleted = live_names(frame), deleted_names(frame)
+        assert first == 1
+        del first, second
+        assert "first" in live
+        assert "second" not in live
+        assert deleted & {"first", "second"} == {"second"}
+
+    def test_what_is_deleted_is_bound_where_no_step_has_set_it(self):
+        def epoch(steps):
+            for loss in steps:
+                assert loss
+            LoopVariables([]).bind_deleted(sys._getframe())
+            del loss
+            return "over"
+
+        assert epoch([]) == "over"
 
     @pytest.mark.parametrize("flag", [True, False])
     def test_one_way_of_two_that_reads_it_is_enough(self, flag):

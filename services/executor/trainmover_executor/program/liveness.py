@@ -13,7 +13,7 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any, Final
 
-__all__ = ["live_names", "needed"]
+__all__ = ["deleted_names", "live_names", "needed"]
 
 _JUMPS: Final = frozenset({*dis.hasjrel, *dis.hasjabs})
 _ENDS: Final = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
@@ -30,6 +30,11 @@ def live_names(frame: FrameType) -> frozenset[str]:
     return _live(frame.f_code, frame.f_lasti)
 
 
+def deleted_names(frame: FrameType) -> frozenset[str]:
+    """Names that have to stand for something, whatever it is: ``del`` comes before any reading."""
+    return _live(frame.f_code, frame.f_lasti, deletes=True) - live_names(frame)
+
+
 def needed(names: dict[str, Any], frame: FrameType, *, live: bool = True) -> dict[str, Any]:
     """Those of ``names`` that ``frame`` reads before it sets them again; all, without ``live``."""
     if not live:
@@ -39,20 +44,27 @@ def needed(names: dict[str, Any], frame: FrameType, *, live: bool = True) -> dic
 
 
 @lru_cache(maxsize=512)
-def _live(code: CodeType, at: int) -> frozenset[str]:
-    """What the instructions that may follow the one ``at`` an offset need."""
+def _live(code: CodeType, at: int, *, deletes: bool = False) -> frozenset[str]:
+    """What the instructions that may follow the one ``at`` an offset need.
+
+    Args:
+        code: The function's.
+        at: An offset in it.
+        deletes: ``del`` needs what it deletes.
+    """
     instructions = list(dis.get_instructions(code))
     index_of = {instruction.offset: index for index, instruction in enumerate(instructions)}
     follows = [_successors(instructions, index_of, index) for index in range(len(instructions))]
     touched = [tuple(_accesses(instruction)) for instruction in instructions]
     needed = [frozenset[str]()] * len(instructions)
+    sets = {"STORE"} if deletes else {"STORE", "DELETE"}
     changes = True
     while changes:
         changes = False
         for index in reversed(range(len(instructions))):
             live = frozenset().union(*(needed[each] for each in follows[index]))
             for kind, name in reversed(touched[index]):
-                live = live | {name} if kind == "read" else live - {name}
+                live = live - {name} if kind in sets else live | {name}
             changes = changes or live != needed[index]
             needed[index] = live
     here = max((index for offset, index in index_of.items() if offset <= at), default=None)
@@ -73,7 +85,7 @@ def _successors(
 
 
 def _accesses(instruction: dis.Instruction) -> Iterator[tuple[str, str]]:
-    """("read" or "set", name) for each variable that an instruction touches, in order."""
+    """("LOAD", "STORE" or "DELETE", name) for each variable that an instruction touches."""
     name = instruction.opname
     if isinstance(instruction.argval, tuple):  # two in one, since Python 3.13
         kinds = [part for part in name.split("_") if part in {"LOAD", "STORE"}]
@@ -83,8 +95,8 @@ def _accesses(instruction: dis.Instruction) -> Iterator[tuple[str, str]]:
     if "FAST" not in name and "NAME" not in name and "GLOBAL" not in name and "DEREF" not in name:
         return
     for kind, each in zip(kinds, names, strict=False):
-        if isinstance(each, str):
-            yield ("read" if kind == "LOAD" else "set"), each
+        if isinstance(each, str) and kind in {"LOAD", "STORE", "DELETE"}:
+            yield kind, each
 
 
 @lru_cache(maxsize=512)

@@ -22,7 +22,12 @@ import torch
 from torch import nn
 
 from trainmover.errors import ProtocolError
-from trainmover_executor.program.frames import modules_of_program
+from trainmover_executor.program.frames import (
+    modules_of_program,
+    program_frames,
+    write_locals,
+)
+from trainmover_executor.program.liveness import deleted_names
 from trainmover_executor.program.looking.finding import Finder, Root, Variable
 from trainmover_executor.program.looking.modules import Newcomers
 from trainmover_executor.program.looking.parts import Paths, is_name
@@ -178,6 +183,15 @@ class LoopVariables:
     def roots(self, frame: FrameType | None) -> frozenset[str]:
         """How the paths begin of all variables that can be seen from ``frame``."""
         return frozenset(root for root, _, _ in self._finder.roots(frame, live=False))
+
+    def bind_deleted(self, frame: FrameType | None) -> None:
+        """Have names stand for something that the program deletes before it reads them.
+
+        What a step left in them is not carried, and at a standby no step may have set them.
+        """
+        for each in program_frames(frame):
+            for name in deleted_names(each) - each.f_locals.keys():
+                write_locals(each, {name: None})
 
     def load(
         self,

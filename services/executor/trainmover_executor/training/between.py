@@ -53,6 +53,7 @@ class Collectives:
         world_size: Ranks of the job; all of them have to take part.
         calls: The program's calls of ``session.steps``.
         between: See ``TrainingLoop.between``.
+        is_shadow: Whether this process is a standby.
     """
 
     def __init__(
@@ -62,11 +63,13 @@ class Collectives:
         world_size: int,
         calls: OpenCalls,
         between: Callable[[Callable[[], list[torch.Tensor]], FrameType], Any],
+        is_shadow: Callable[[], bool],
     ) -> None:
         self._state = state
         self._world_size = world_size
         self._calls = calls
         self._between = between
+        self._is_shadow = is_shadow
         self._thread = threading.get_ident()
         self._memory: set[int] = set()
         self._done = 0
@@ -89,10 +92,13 @@ class Collectives:
         if frame is None:
             return False
         given = [tensor.detach().clone() for tensor in result]
-        done = False
+        was_shadow, done = self._is_shadow(), False
 
         def work() -> list[torch.Tensor]:
-            nonlocal done
+            nonlocal done, was_shadow
+            if was_shadow and not self._is_shadow():
+                self._take_over(result, given)
+                was_shadow = False
             _write(result, given)
             again()
             done = True
@@ -109,6 +115,13 @@ class Collectives:
             _write(result, told)
         return True
 
+    def _take_over(self, result: list[torch.Tensor], given: list[torch.Tensor]) -> None:
+        """It was given buffers of a standby, which hold those of the job by now."""
+        buffers = {each.untyped_storage().data_ptr() for each in self._state.buffers()}
+        for at, tensor in enumerate(result):
+            if tensor.untyped_storage().data_ptr() in buffers:
+                given[at] = tensor.detach().clone()
+
     def _is_apart(self, ranks: Sequence[int], result: list[torch.Tensor]) -> bool:
         if len(ranks) != self._world_size or threading.get_ident() != self._thread:
             return False
@@ -118,8 +131,8 @@ class Collectives:
             return False
         self._done += 1
         if self._done % _EVERY == 1:
-            state = [*self._state.parameters(), *self._state.buffers()]
-            self._memory = {local_of(each).untyped_storage().data_ptr() for each in state}
+            parameters = map(local_of, self._state.parameters())
+            self._memory = {each.untyped_storage().data_ptr() for each in parameters}
         return all(tensor.untyped_storage().data_ptr() not in self._memory for tensor in result)
 
 

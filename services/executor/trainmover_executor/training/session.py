@@ -170,6 +170,7 @@ class Session:
             world_size=layout.world_size,
             calls=loop.calls,
             between=partial(loop.between, is_collective=True),
+            is_shadow=lambda: runtime.sandboxed,
         )
         runtime.latch.between = collectives.do
         for index, each in enumerate(state.optimizers):

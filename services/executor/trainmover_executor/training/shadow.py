@@ -236,6 +236,7 @@ class Shadow:
     def _end(self, call: Call, *, variables: dict[str, Any] | None, frame: FrameType) -> None:
         if variables is not None:
             self._load_variables(variables, frame, large=self._joiner.large)
+        self._loop.variables.bind_deleted(frame)
         self._loop.close_shadow(call)
 
     def _way(self, *, between: bool) -> tuple[Way, Moment | None]:
