@@ -375,9 +375,10 @@ def _exited(transition: Transition, fact: machine.WorkerExited) -> None:
     if membership is None or not 0 <= fact.rank < membership.layout.world_size:
         return
     slot = fact.rank // membership.layout.ranks_per_slot
+    is_member = slot_of(membership, incarnation) is not None
     if any(slot_of(one, incarnation) == slot for one in running_memberships(state)):
-        crashes.note(transition, fact)
-    if slot_of(membership, incarnation) is not None:
+        crashes.note(transition, fact, is_member=is_member)
+    if is_member:
         return
     transition.set(inventory=state.inventory.cooled(fact.machine, fact.generation, [slot]))
     flight = state.flight

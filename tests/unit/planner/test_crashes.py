@@ -47,6 +47,26 @@ def test_the_same_error_at_the_replacement_ends_the_job_with_the_traceback(
     assert len(world.plans()) == 1, "no migration storm"
 
 
+REFUSED = "Traceback\ntrainmover.errors.ConfigError: the EMA in main.ema changes, and ...\n"
+
+
+def test_what_the_session_of_a_member_refuses_ends_the_job_at_once(world):
+    """Where a machine redoes the step, the session may not look there again."""
+    (failed,) = failures(crash(world, "w-1", 1, words=REFUSED), world)
+    assert failed.code == "program"
+    assert "the session of rank 1 on w-1 refused it" in failed.reason
+    assert "the EMA in main.ema changes" in failed.reason
+    assert world.plans() == []
+
+
+def test_what_the_session_of_a_joiner_refuses_is_tried_at_another_one(world):
+    crash(world, "w-1", 1, words="")
+    joiner = world.last_plan().moves[0].joiner
+    assert not failures(crash(world, joiner, 1, words=REFUSED), world)
+    (failed,) = failures(crash(world, world.last_plan().moves[0].joiner, 1, words=REFUSED), world)
+    assert "the EMA in main.ema changes" in failed.reason
+
+
 def test_an_error_of_every_rank_ends_the_job_without_a_single_move(world_class):
     world = world_class(slots=2, spare=2)
     world.form()

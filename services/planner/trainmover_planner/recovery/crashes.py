@@ -2,7 +2,8 @@
 
 Moving a job away from its own bug helps nobody: each standby would run into it in turn. So an error
 that comes again where another machine redoes the same step, or that every rank raises, ends the
-job with its traceback.
+job with its traceback. So does the first that a session raises about what it cannot carry: where a
+machine redoes the step the session may not look there again.
 """
 
 from __future__ import annotations
@@ -23,14 +24,21 @@ _FROM_OUTSIDE: Final = frozenset({9, 15})
 """Signals that somebody sends: the out-of-memory killer, an operator. They prove no bug."""
 
 _ERROR: Final = re.compile(r"(?:\[rank\d+\]: *)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b.*)")
+_REFUSED: Final = "trainmover.errors.ConfigError"
 _NUMBER: Final = re.compile(r"0x[0-9a-f]+|\d+")
 _REASON: Final = 1500
 _KEPT: Final = 4000
 """Characters of a process's last words that are remembered."""
 
 
-def note(transition: Transition, fact: WorkerExited) -> None:
-    """Remember a crash until the next commit: then its step has been passed."""
+def note(transition: Transition, fact: WorkerExited, *, is_member: bool) -> None:
+    """Remember a crash until the next commit: then its step has been passed.
+
+    Args:
+        transition: Of the state.
+        fact: The crash.
+        is_member: Whether its machine had its slot, and was not about to take it.
+    """
     incarnation, known = (fact.machine, fact.generation), transition.state.crashes
     if (incarnation, fact.rank) in known.every:
         return
@@ -54,6 +62,8 @@ def note(transition: Transition, fact: WorkerExited) -> None:
             ranks=crashes.ranks if incarnations else crashes.ranks.put(crash.error, count + 1),
             again=crashes.again or (crash if incarnations else None),
         )
+    if is_member and crash.error.startswith(_REFUSED):
+        crashes = replace(crashes, refused=crashes.refused or crash)
     transition.set(crashes=crashes)
 
 
@@ -66,14 +76,18 @@ def signature(crash: Crash) -> str:
     for line in reversed(crash.last_words.splitlines()):
         found = _ERROR.match(line.strip())
         if found is not None:
-            # What we raise ourselves is a consequence of something else.
-            return "" if found[1].startswith("trainmover") else _NUMBER.sub("#", found[1])[:_REASON]
+            ours = found[1].startswith("trainmover") and not found[1].startswith(_REFUSED)
+            # What else we raise ourselves is a consequence of something else.
+            return "" if ours else _NUMBER.sub("#", found[1])[:_REASON]
     return ""
 
 
 def bug_of(state: State) -> str:
     """Why the job ends although machines are there: the traceback; empty when it goes on."""
     crashes = state.crashes
+    if crashes.refused is not None:
+        machine, rank = crashes.refused.incarnation[0], crashes.refused.rank
+        return _told(crashes.refused, f"the session of rank {rank} on {machine} refused it")
     if crashes.again is not None:
         crash = crashes.again
         incarnations = sorted(crashes.incarnations[crash.rank, crash.error])

@@ -169,12 +169,14 @@ class Crashes:
         incarnations: Incarnations in which a rank ended by the same error, by (rank, error).
         ranks: How many ranks ended by an error.
         again: The first crash that repeated another one of its rank on another machine.
+        refused: The first that a session ended with an error about the program, at a member.
     """
 
     every: Table[tuple[Incarnation, int], Crash] = field(default_factory=Table)
     incarnations: Table[tuple[int, str], tuple[Incarnation, ...]] = field(default_factory=Table)
     ranks: Table[str, int] = field(default_factory=Table)
     again: Crash | None = None
+    refused: Crash | None = None
 
 
 @dataclass(frozen=True, slots=True)
