@@ -172,6 +172,8 @@ CATALOGUE = {
     "sam_class": Program(90, usual=False),
     "muon": Program(90, usual=False),
     "shared_muon": Program(60),
+    "zero_by_hand": Program(60, usual=False),
+    "first_rank_ema": Program(60),
     "own_work": Program(96, ends=(12, 24), between=True),
     "ppo": Program(96, ends=(8, 40), between=True),
     "randperm": Program(90, ends=(30, 60), usual=False),

@@ -47,6 +47,7 @@ class Ranks:
             parameters=lambda: [each for model in models for each in model.parameters()],
             optimizers=[],
             compared_settings=lambda _: rate,
+            outline=lambda: [len(models)],
         )
 
     def vote(self, step: int, checksums: tuple[int | None, ...]) -> list[bool]:
@@ -93,6 +94,14 @@ def test_what_optimizers_keep_for_their_share_of_parameters_parts_them(ranks: Ra
     for rank in ranks.ranks:
         rank._origin = 0
     assert ranks.vote(0, (7, 7, 7)) == [True] * WORLD
+
+
+def test_a_model_that_one_rank_alone_has_parts_them(ranks: Ranks) -> None:
+    """It has no parameters, so that nothing else differs."""
+    ranks.ranks[0]._state.models.append(nn.Identity())
+    for rank in ranks.ranks:
+        rank._compares_all = True
+    assert ranks.vote(-1, (None,) * WORLD) == [True] * WORLD
 
 
 def test_what_optimizers_begin_to_keep_later_parts_them(ranks: Ranks) -> None:

@@ -286,7 +286,7 @@ class Handover:
                 "then": kept.own_buffers(step=step, ordinal=before),
                 "now": moment.position.buffers,
             },
-            "structure": self._state.structure.tree(),
+            "structure": following.structure_for(joiner),
             "as_of_vote": as_of_vote,
         }
 

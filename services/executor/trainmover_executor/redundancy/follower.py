@@ -152,6 +152,11 @@ class Follower:
         tree = self._copy.tree(settings=small["settings"], others=small["others"])
         return tree, sorted(self._copy.names)
 
+    def structure(self) -> dict[str, Any] | None:
+        """See ``Structure.tree``; None where the neighbour's is like this rank's."""
+        # none from a release before
+        return None if self._whole is None else self._whole.get("structure")
+
     def _doubted(self, reason: str) -> None:
         if not self._doubt:
             log.warning("the state of the slot before is not followed any more", reason=reason)

@@ -3,10 +3,11 @@
 Local SGD takes optimizer steps with gradients that nobody reduced and averages parameters now and
 then. Its ranks look like replicas and are none between two averages. A checksum of the parameters
 goes with the votes of programs that may do so, and with the first of all; where it differs, ranks
-are replicas no more. Nor are they where each rank's optimizer keeps what it needs for its share of
-the parameters (Muon as people write it, ZeRO by hand): what optimizers keep is compared as soon as
-there is something. Nor once a rank sets its learning rate by what it alone sees: so a checksum of
-the settings of optimizers and schedulers goes with all votes.
+are replicas no more. Nor are they where one rank alone keeps an average of the weights, or each
+rank's optimizer has its share of the parameters or keeps what it needs for that (ZeRO by hand, Muon
+as people write it): models and groups are compared with the first vote, and what optimizers keep as
+soon as there is something. Nor once a rank sets its learning rate by what it alone sees: so a
+checksum of the settings of optimizers and schedulers goes with all votes.
 """
 
 from __future__ import annotations
@@ -123,9 +124,9 @@ class Replicas:
             settings = self._checksum_of_settings(committed)
             said[2:4] = settings, -settings
             compared = [each for each in self._frozen if each.requires_grad]
-            if self._compares_all:
-                compared = self._state.parameters()
             kept: list[Any] = []
+            if self._compares_all:
+                compared, kept = self._state.parameters(), self._state.outline()
             if 0 < committed - self._origin <= _EARLY_STEPS:
                 # All ranks say this, a joiner too: so it is said in place of the last checksum.
                 compared = self._state.parameters()

@@ -362,6 +362,16 @@ class FollowerService:
             raise NotFollowedError(f"rank {self._runtime.rank} does not follow rank {rank}")
         return self._follower.tree(committed=committed, own=self._small())
 
+    def structure_for(self, rank: int) -> dict[str, Any]:
+        """What ``rank`` has changed about its models and optimizers: see ``Structure``.
+
+        Ranks that hold different state may have different models: an average at one rank alone.
+        """
+        theirs = None
+        if rank == self._source and rank not in self.replicas.ranks and self._follower is not None:
+            theirs = self._follower.structure()
+        return self._state.structure.tree() if theirs is None else theirs
+
     # -- details ---------------------------------------------------------------------------------
 
     def _small(self) -> dict[str, Any]:

@@ -75,6 +75,7 @@ class WholeFollowed:
         return {
             "step": step,
             "whole": self._state.tree() if at_end else None,
+            "structure": self._state.structure.tree(),
             "names": list(self._units.names),
             "between": self._between,
         }
