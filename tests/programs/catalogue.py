@@ -83,6 +83,7 @@ CATALOGUE = {
     "progress": Program(100, usual=False),
     "islice": Program(90, usual=False),
     "spreads_statistics": Program(96, ends=(32, 64)),
+    "no_optimizer": Program(60, points=tuple(p for p in _POINTS if "optimizer" not in p)),
     "logs_every": Program(129, ends=(43, 86), between=True, usual=False),
     "meters": Program(105, usual=False),
     "keeps_newest": Program(90, ends=(15, 30)),

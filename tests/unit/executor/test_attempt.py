@@ -72,6 +72,40 @@ def test_the_vote_is_in_front_of_the_optimizer():
     assert not body.attempt.accumulates
 
 
+def by_hand(body: Body) -> None:
+    """What a program does that has no optimizer."""
+    for parameter in body.model.parameters():
+        parameter.data.add_(parameter.grad, alpha=-0.1)
+
+
+def test_parameters_that_are_changed_by_hand_need_the_end():
+    body = Body()
+    body.begin()
+    body.backward()
+    by_hand(body)
+    body.end()
+    assert body.attempt.placement.wants_the_end(at_end=False)
+    assert "changes parameters" in body.attempt.because
+
+
+def test_a_broken_step_that_has_changed_them_by_hand_is_lost():
+    body = Body(passes=False)
+    body.begin()
+    body.backward()
+    by_hand(body)
+    with pytest.raises(StepLostError, match="changed parameters in front of the optimizer"):
+        body.end()
+
+
+def test_a_body_that_accumulates_changes_nothing():
+    body = Body()
+    body.begin()
+    body.backward()
+    body.end()
+    assert not body.attempt.placement.wants_the_end(at_end=False)
+    assert body.attempt.accumulates
+
+
 def test_an_aborted_step_does_not_reach_the_optimizer():
     body = Body(passes=False)
     body.begin()

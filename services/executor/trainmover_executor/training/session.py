@@ -62,7 +62,8 @@ class Session:
 
     Args:
         model: The module or modules that are trained, as wrapped (DDP, ``fully_shard``, ...).
-        optimizer: Their optimizer or optimizers; an object that wraps some stands for them.
+        optimizer: Their optimizer or optimizers; an object that wraps some stands for them. None
+            where the program changes parameters by hand.
         scheduler: Learning-rate scheduler, stepped inside the body.
         scaler: Gradient scaler.
         loader: Default for ``steps``.
@@ -88,7 +89,7 @@ class Session:
         self,
         *,
         model: nn.Module | Sequence[nn.Module],
-        optimizer: HasStep | Sequence[HasStep],
+        optimizer: HasStep | Sequence[HasStep] = (),
         scheduler: Stateful | None = None,
         scaler: Stateful | None = None,
         loader: Iterable[Any] | None = None,

@@ -173,6 +173,8 @@ class Attempt:
 
     def _sighting(self) -> Sighting:
         at = self._optimizer_at
+        if at is None:  # no optimizer took a step: the program may change parameters by hand
+            self._changed = self._changed or self._has_changed()
         seen = Sighting(
             communicated=at is not None and self._runtime.latch.issued != at,
             changed=self._changed,
