@@ -137,6 +137,16 @@ def test_others_are_not(why: str, program: Program) -> None:
     assert program.asked == 0
 
 
+def test_memory_that_a_parameter_has_left_is_a_metrics(program: Program) -> None:
+    """Else one rank would do it as work between steps, and wait for another that does not."""
+    metric = torch.tensor([1.0])
+    weight = program.model.weight
+    left = weight.data
+    assert program.sum(metric)
+    weight.data = torch.ones(4)
+    assert program.sum(left)
+
+
 def test_those_of_another_thread_are_not(program: Program) -> None:
     done: list[bool] = []
     thread = threading.Thread(target=lambda: done.append(program.sum(torch.tensor([1.0]))))

@@ -130,10 +130,12 @@ class Collectives:
         if sum(tensor.nbytes for tensor in result) > _MOST_BYTES:
             return False
         self._done += 1
-        if self._done % _EVERY == 1:
+        addresses = {tensor.untyped_storage().data_ptr() for tensor in result}
+        if self._done % _EVERY == 1 or not addresses.isdisjoint(self._memory):
+            # Memory of a parameter that is gone may be that of a metric by now, at one rank alone.
             parameters = map(local_of, self._state.parameters())
             self._memory = {each.untyped_storage().data_ptr() for each in parameters}
-        return all(tensor.untyped_storage().data_ptr() not in self._memory for tensor in result)
+        return addresses.isdisjoint(self._memory)
 
 
 def _write(result: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
