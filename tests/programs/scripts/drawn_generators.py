@@ -30,6 +30,14 @@ def counted(loader):
         yield from loader
 
 
+@torch.no_grad()
+def answers(model):
+    asked = 0
+    while True:
+        asked = (asked + 1) % 13
+        yield model(torch.full((4, 16), asked / 13))
+
+
 def warmup(base):
     at = 0
     while True:
@@ -58,6 +66,7 @@ extra = epochs(more_loader)
 source = Source(Data(40), 4)
 scaled = (x * 0.5 for x, _ in DataLoader(data, batch_size=4, shuffle=True))
 rates = warmup(1e-2)
+answered = answers(model.module)
 total = 0
 for step in session.steps(range(90)):
     (z, w), age = next(extra)
@@ -66,6 +75,7 @@ for step in session.steps(range(90)):
         for group in optimizer.param_groups:
             group["lr"] = next(rates)
         loss = (model(x) - x.roll(1, 1)).pow(2).mean() / (1 + age)
+        loss = loss + (model(x[:4]) - next(answered)).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

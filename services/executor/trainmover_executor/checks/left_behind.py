@@ -60,6 +60,10 @@ _TRACK: Final = (
     "give it to session.track(...), compute it from step.index, or note numbers with session.log()"
 )
 _CYCLE: Final = "draw from session.cycle(loader): a step that is done again draws the same batch"
+_GENERATOR: Final = (
+    "have it loop over lists, ranges, a loader or 'while True', and not over itertools.cycle() or "
+    "another iterator of Python's; a count of its own tells where it is"
+)
 _IN_HERE: Final = "have the training process hold what it keeps (gymnasium's SyncVectorEnv, say)"
 _MODEL: Final = "model."
 _BUFFER: Final = "register_buffer() makes a tensor of it that is carried, session.track() a value"
@@ -279,6 +283,8 @@ def _cure_of(path: str, value: Any) -> str:
     is_data = isinstance(value, _BaseDataLoaderIter | itertools.cycle) or (
         type(value) in _WITH_A_LENGTH
     )
+    if isinstance(value, types.GeneratorType):
+        return _GENERATOR
     return _CYCLE if is_data else _TRACK
 
 

@@ -30,6 +30,10 @@ _CURE: Final = (
 )
 
 
+_DECORATED_BY_TORCH: Final = "torch.utils._contextlib"
+"""A generator function under ``@torch.no_grad()`` makes one that hands on what the program's
+yields: nothing but that is in its variables."""
+
 _PLACELESS: Final[dict[type[Any], int]] = {zip: 0, map: 1, filter: 1}
 """What has no place but that of the iterators that it holds, and where these begin in its parts."""
 
@@ -41,7 +45,8 @@ def is_carried(value: Any) -> bool:
         if frame is None:
             return True
         name = frame.f_globals.get("__name__", "")
-        if value.gi_running or not is_program(name, frame.f_code.co_filename):
+        is_known = is_program(name, frame.f_code.co_filename) or name == _DECORATED_BY_TORCH
+        if value.gi_running or not is_known:
             return False
     elif type(value) not in _PLACELESS:
         return False
