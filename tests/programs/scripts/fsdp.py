@@ -25,7 +25,16 @@ loader = DataLoader(Data(), batch_size=8, sampler=DistributedSampler(Data(), see
 session = Session(model=model, optimizer=optimizer)
 log = []
 
+
+@torch.no_grad()
+def evaluate():
+    x, y = Data()[7]
+    return (model(x[None].to(DEVICE)) - y.to(DEVICE)).square().mean().item()
+
+
 for step in session.steps(loader, max_steps=100):
+    if step.index % 12 == 0:  # the first is in front of all training
+        log.append(session.between_steps(evaluate))
     with step as (x, y):
         optimizer.zero_grad()
         loss = (model(x.to(DEVICE)) - y.to(DEVICE)).pow(2).mean()

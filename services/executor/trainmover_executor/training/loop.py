@@ -298,6 +298,7 @@ class TrainingLoop:
         if self._runtime.sandboxed:
             self._shadow.begin(step, frame)
             return
+        self._state.forget_passes()  # there may have been an evaluation since the step was given
         self._runtime.drawers.in_body = True
         self.standing.passed.clear()
         redone = self.attempt.is_redone(step)
