@@ -84,6 +84,7 @@ CATALOGUE = {
     "islice": Program(90, usual=False),
     "spreads_statistics": Program(96, ends=(32, 64)),
     "no_optimizer": Program(60, points=tuple(p for p in _POINTS if "optimizer" not in p)),
+    "draws_twice": Program(90),
     "logs_every": Program(129, ends=(43, 86), between=True, usual=False),
     "meters": Program(105, usual=False),
     "keeps_newest": Program(90, ends=(15, 30)),

@@ -194,3 +194,43 @@ def test_constants_that_many_names_share_are_let_be():
     variables.put_back(frame)
     assert not put.called
     assert watched.one == ()
+
+
+def lazily(steps, *, variables, take=None):
+    """A program that makes its generator in the first step, and keeps it in an object."""
+    noise = Noise()
+    variables.changed(sys._getframe(), asks=True)
+    variables.keep(sys._getframe(), whole=True)
+    before = variables.kept
+    for _ in range(steps):
+        noise.draw()
+        variables.note_generators(sys._getframe())
+    if take is None:
+        return variables.changed(sys._getframe(), asks=True), noise.draw()
+    variables.put(before, sys._getframe())
+    assert noise.generator is None
+    return variables.load(take, sys._getframe()), noise.draw()
+
+
+class Noise:
+    generator: torch.Generator | None = None
+
+    def __init__(self) -> None:
+        self.generator = None
+
+    def draw(self) -> float:
+        if self.generator is None:
+            self.generator = torch.Generator().manual_seed(3)
+        return torch.rand((), generator=self.generator).item()
+
+
+def test_a_generator_that_shadow_iterations_made_stands_where_the_job_has_one():
+    """It was put back to none behind them, and none can be made of what another process tells."""
+    told, drawn = lazily(5, variables=LoopVariables([]))
+    assert lazily(2, variables=LoopVariables([]), take=told) == ([], drawn)
+
+
+def test_a_generator_that_was_never_made_here_is_named():
+    told, _ = lazily(5, variables=LoopVariables([]))
+    missing, _ = lazily(0, variables=LoopVariables([]), take=told)
+    assert [path.rpartition(".")[2] for path in missing] == ["generator"]

@@ -38,9 +38,15 @@ from trainmover_executor.program.values.kinds.components import name_components
 from trainmover_executor.program.values.kinds.records import one_look
 from trainmover_executor.program.values.large import holds_prints, is_whole
 from trainmover_executor.program.values.lasting import EXTRA, LastingValues
-from trainmover_executor.program.values.plain import MUTABLE, NOWHERE, Shared, in_two_places
+from trainmover_executor.program.values.plain import (
+    MUTABLE,
+    NOWHERE,
+    Shared,
+    in_two_places,
+    is_generator,
+)
 from trainmover_executor.program.values.restored import reserve, restored
-from trainmover_executor.program.values.trees import portable
+from trainmover_executor.program.values.trees import is_only_set, portable
 from trainmover_executor.state.training import Stateful
 
 __all__ = ["LoopVariables"]
@@ -83,6 +89,7 @@ class LoopVariables:
         self._kept: dict[str, Any] = {}
         self._holders: dict[str, Any] = {}
         self._bound: dict[str, Any] = {}
+        self._met: dict[str, Any] = {}
         self.contents: dict[str, torch.Tensor] = {}
         self._passed_over: list[tuple[str, Any]] | None = None
         self._outgrown: set[str] = set()
@@ -183,6 +190,15 @@ class LoopVariables:
     def roots(self, frame: FrameType | None) -> frozenset[str]:
         """How the paths begin of all variables that can be seen from ``frame``."""
         return frozenset(root for root, _, _ in self._finder.roots(frame, live=False))
+
+    def note_generators(self, frame: FrameType | None) -> None:
+        """Remember what cannot be made anew: a program may have made it in a shadow iteration.
+
+        What it is held by is put back behind that, and the job may have one there.
+        """
+        for one in self._finder.all(frame, live=False, everything=True):
+            if is_generator(one.value):
+                self._met[one.path] = one.value
 
     def bind_deleted(self, frame: FrameType | None) -> None:
         """Have names stand for something that the program deletes before it reads them.
@@ -307,12 +323,14 @@ class LoopVariables:
             del missing[path]
         for one in self._finder.all(frame, live=False, everything=True, paths=paths):
             if one.path in missing:
-                like, tree = held.get(one.path, one.value), missing.pop(one.path)
+                tree = missing.pop(one.path)
+                like = self._holder_of(one, tree, held)
                 if id(like) in borrowed or (type(like) in MUTABLE and id(like) in taken):
                     like = None  # not the program's; or one object here, and two there
                 taken.add(id(like))
                 reserve(tree, like, shared)
                 found.append((one, like, tree))
+        not_here |= {one.path for one, like, tree in found if like is None and is_only_set(tree)}
         for one, like, tree in found:
             if not equal(self._tree(one.path, like, NOWHERE), tree):
                 one.put(self._restored(one.path, tree, like, shared))
@@ -322,6 +340,11 @@ class LoopVariables:
             for path in [path for path in missing if _name_in(root, path)]:
                 put(_name_in(root, path), restored(missing.pop(path), held.get(path), shared))
         return sorted({*missing, *not_here})
+
+    def _holder_of(self, one: Variable, tree: Any, held: Mapping[str, Any]) -> Any:
+        """What is to hold the value of ``tree``; None for a new object."""
+        like = held.get(one.path, one.value)
+        return self._met.get(one.path) if is_only_set(tree) and not is_generator(like) else like
 
     def _put_shapes(
         self,

@@ -30,6 +30,7 @@ __all__ = [
     "ON_DEVICE",
     "RECORDS",
     "TAG",
+    "is_only_set",
     "is_tree_of_generator",
     "portable",
     "portable_key",
@@ -43,6 +44,7 @@ RECORDS: Final = "records"
 """How one tags a list of many records."""
 _AS_THEY_ARE: Final = PLAIN - {complex}
 _GENERATORS: Final = frozenset({"torch", "python", "numpy"})
+_SET: Final = _GENERATORS | {"position"}
 
 
 def portable(value: Any, shared: Shared = NOWHERE) -> Any:
@@ -70,6 +72,11 @@ def portable_key(key: Any) -> Any:
 def is_tree_of_generator(tree: Any) -> bool:
     """Whether ``portable`` made it of a generator of random numbers."""
     return isinstance(tree, dict) and tree.get(TAG) in _GENERATORS
+
+
+def is_only_set(tree: Any) -> bool:
+    """Whether ``portable`` made it of what cannot be made anew: a generator, a place in data."""
+    return isinstance(tree, dict) and tree.get(TAG) in _SET
 
 
 def _derived(value: Any, shared: Shared) -> dict[str, Any]:
