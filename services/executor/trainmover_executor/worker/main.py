@@ -32,6 +32,7 @@ from trainmover_executor.worker.adapters.objects import keep_own_objects
 from trainmover_executor.worker.adapters.withhold import withhold_saves
 from trainmover_executor.worker.blame import error_line, place_of
 from trainmover_executor.worker.runtime import Runtime, current_runtime
+from trainmover_executor.worker.to_standbys.files_asked import FilesAsked
 
 __all__ = ["main"]
 
@@ -51,14 +52,16 @@ def main(spec: WorkerSpec) -> NoReturn:
     structlog.contextvars.bind_contextvars(machine=spec.machine, rank=spec.rank)
     runtime = Runtime(spec)
     adapt_checkpoints(runtime)
+    own = OwnPaths()
     if spec.role == "standby":
         runtime.on_promotion(_silence(spec))
         runtime.on_promotion(withhold_saves())
         runtime.on_promotion(keep_own_objects())
-        own = OwnPaths()
         for withheld in (WithheldWrites(own), WithheldNames(own)):
-            runtime.on_shadow_iterations(withheld.begin_iterations)
+            runtime.on_first_step(withheld.begin_iterations)
             runtime.on_promotion(withheld.end)
+    asked = FilesAsked(runtime.recording, is_shadow=lambda: runtime.sandboxed, own=own)
+    runtime.on_first_step(asked.end)
     runtime.start()
     take_groups()
     refuse_backends()

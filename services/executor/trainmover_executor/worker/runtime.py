@@ -117,7 +117,7 @@ class Runtime:
         self.places = Places()
         self._choice = choice_of(os.environ)
         self._on_promotion: list[Callable[[], None]] = []
-        self._on_shadow_iterations: list[Callable[[], None]] = []
+        self._on_first_step: list[Callable[[], None]] = []
         self._groups: dict[str, TrainMoverProcessGroup] = {}
         self._outside: list[tuple[GroupEngine, Communicator]] = []
         self._communicators: list[LinkCommunicator] = []
@@ -165,9 +165,9 @@ class Runtime:
         """Have ``listener`` called when this standby becomes a joiner."""
         self._on_promotion.append(listener)
 
-    def on_shadow_iterations(self, listener: Callable[[], None]) -> None:
-        """Have ``listener`` called when the first step of this standby's program begins."""
-        self._on_shadow_iterations.append(listener)
+    def on_first_step(self, listener: Callable[[], None]) -> None:
+        """Have ``listener`` called when the first step of this process's program begins."""
+        self._on_first_step.append(listener)
 
     def report(self, message: Frozen) -> None:
         """Have the agent publish an event payload, or hear a control message; never waits."""
@@ -260,13 +260,18 @@ class Runtime:
         for group in self._groups.values():
             group.engine.drain()
 
+    @property
+    def recording(self) -> Recording:
+        """Of this rank's set-up and first step; at a standby the active rank's."""
+        return self._recording
+
     # -- the recording of the first step -----------------------------------------------------------
 
     def begin_step(self) -> None:
         """A step begins here, or a shadow iteration of a standby."""
+        while self._on_first_step:
+            self._on_first_step.pop()()
         if self.sandboxed:
-            while self._on_shadow_iterations:
-                self._on_shadow_iterations.pop()()
             self._replay.begin_step()
         elif not self._recording.complete:
             self._recording.begin_step()

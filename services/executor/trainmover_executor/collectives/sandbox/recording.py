@@ -22,8 +22,12 @@ import torch
 from trainmover_executor.collectives.communicator.base import Communicator
 from trainmover_executor.collectives.communicator.reduction import Reduction
 
-__all__ = ["Entry", "Mark", "Recording", "RecordingCommunicator", "key_of"]
+__all__ = ["BEGAN", "OF_FILES", "Entry", "Mark", "Recording", "RecordingCommunicator", "key_of"]
 
+OF_FILES: Final = "files|"
+"""How the keys begin of what a program found of files."""
+BEGAN: Final = f"{OF_FILES}began"
+"""When the first step began, in nanoseconds since 1970."""
 _RESULT_LIMIT_BYTES: Final = 64 * 1024
 _PART_LIMIT_BYTES: Final = 4 * 1024 * 1024
 _HASTE_S: Final = 1.0
@@ -118,6 +122,7 @@ class Recording:
         if len(self._parts) > 1:
             self.close()
         else:
+            self.add(Entry(BEGAN, (torch.tensor([time.time_ns()]),)))
             self.add(Mark.BEGIN)
 
     def add(self, item: Entry | Mark) -> None:
@@ -141,7 +146,8 @@ class Recording:
 
     def _append(self, entry: Entry) -> None:
         self._parts[-1].setdefault(entry.key, []).append(entry.tensors)
-        self._loose.append(entry.key)
+        if not entry.key.startswith(OF_FILES):  # a program does not ask again what it found
+            self._loose.append(entry.key)
         if entry.tensors is None:
             self.dropped += 1
         else:

@@ -1,0 +1,140 @@
+"""What a program finds of files before its first step, at the job's ranks and at a late standby."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmover_executor.collectives.sandbox.recording import Mark, Recording
+from trainmover_executor.worker.to_standbys.files_asked import FilesAsked
+
+_REPLACED = (
+    (os.path, ("exists", "lexists", "isfile", "isdir")),
+    (Path, ("exists", "is_file", "is_dir")),
+    (os, ("listdir", "scandir")),
+)
+
+
+@pytest.fixture(autouse=True)
+def real() -> Iterator[None]:
+    """The functions that are replaced are there again behind each test."""
+    kept = [(where, name, getattr(where, name)) for where, names in _REPLACED for name in names]
+    yield
+    for where, name, function in kept:
+        setattr(where, name, function)
+
+
+def write(path: Path) -> None:
+    """Some time after now: the clock of files is coarse."""
+    path.write_text("later")
+    os.utime(path, (time.time() + 5, time.time() + 5))
+
+
+def exists(path: Path) -> Callable[[], bool]:
+    """Asks for the function when it is called: another one may be there by then."""
+
+    def ask() -> bool:
+        return path.exists()
+
+    return ask
+
+
+def run(program: Callable[[], Any], recording: Recording, *, shadow: bool, own: Any = ()) -> Any:
+    """The set-up of a process."""
+    kept = [(where, name, getattr(where, name)) for where, names in _REPLACED for name in names]
+    asked = FilesAsked(recording, is_shadow=lambda: shadow, own=own)
+    try:
+        return program()
+    finally:
+        asked.end()
+        for where, name, function in kept:
+            setattr(where, name, function)
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        lambda path: os.path.exists(path),  # noqa: PTH110, PLW0108 - what programs do, replaced
+        lambda path: os.path.isfile(path),  # noqa: PTH113, PLW0108 - as above
+        lambda path: path.exists(),
+        lambda path: path.name in os.listdir(path.parent),  # noqa: PTH208 - as above
+        lambda path: path.name in [each.name for each in os.scandir(path.parent)],
+        lambda path: path in [*path.parent.glob("*.pt")],
+        lambda path: path in [*path.parent.iterdir()],
+    ],
+    ids=["exists", "isfile", "Path", "listdir", "scandir", "glob", "iterdir"],
+)
+class TestASnapshot:
+    def test_that_the_job_wrote_while_it_trained_is_not_there(
+        self, there: Callable[[Path], bool], tmp_path: Path
+    ) -> None:
+        snapshot, recording = tmp_path / "snapshot.pt", Recording()
+        (tmp_path / "other.txt").touch()
+        assert not run(lambda: there(snapshot), recording, shadow=False)
+        recording.begin_step()
+        write(snapshot)
+        assert not run(lambda: there(snapshot), recording, shadow=True)
+        assert there(snapshot), "it sees it again once it has come to its steps"
+
+    def test_that_was_there_before_is_there(
+        self, there: Callable[[Path], bool], tmp_path: Path
+    ) -> None:
+        snapshot, recording = tmp_path / "snapshot.pt", Recording()
+        snapshot.write_text("epoch 3")
+        assert run(lambda: there(snapshot), recording, shadow=False)
+        recording.begin_step()
+        assert run(lambda: there(snapshot), recording, shadow=True)
+
+    def test_that_the_set_up_made_is_there(
+        self, there: Callable[[Path], bool], tmp_path: Path
+    ) -> None:
+        """Data that is downloaded where it is not there."""
+        data, recording = tmp_path / "data.pt", Recording()
+        assert not run(lambda: there(data), recording, shadow=False)
+        data.write_text("downloaded")
+        recording.begin_step()
+        assert run(lambda: there(data), recording, shadow=True)
+
+    def test_that_a_standby_made_itself_is_there(
+        self, there: Callable[[Path], bool], tmp_path: Path
+    ) -> None:
+        mine, recording = tmp_path / "mine.pt", Recording()
+        assert not run(lambda: there(mine), recording, shadow=False)
+        recording.begin_step()
+        write(mine)
+        assert run(lambda: there(mine), recording, shadow=True, own={str(mine), mine})
+
+
+def test_one_that_is_written_to_again_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The job began with it, and what is in it now is of later."""
+    snapshot, recording = tmp_path / "snapshot.pt", Recording()
+    snapshot.write_text("epoch 3")
+    assert run(exists(snapshot), recording, shadow=False)
+    recording.begin_step()
+    write(snapshot)
+    assert run(exists(snapshot), recording, shadow=True)
+    said = capsys.readouterr()
+    assert "snapshot.pt" in said.out + said.err
+
+
+def test_a_standby_of_a_rank_that_did_not_ask_sees_what_is_there(tmp_path: Path) -> None:
+    snapshot, recording = tmp_path / "snapshot.pt", Recording()
+    recording.begin_step()
+    write(snapshot)
+    assert run(exists(snapshot), recording, shadow=True)
+
+
+def test_notes_of_files_outlive_a_broken_set_up(tmp_path: Path) -> None:
+    snapshot, recording = tmp_path / "snapshot.pt", Recording()
+    assert not run(exists(snapshot), recording, shadow=False)
+    recording.add(Mark.VOID)
+    recording.begin_step()
+    write(snapshot)
+    assert not run(exists(snapshot), recording, shadow=True)
