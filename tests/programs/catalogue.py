@@ -85,6 +85,7 @@ CATALOGUE = {
     "spreads_statistics": Program(96, ends=(32, 64)),
     "no_optimizer": Program(60, points=tuple(p for p in _POINTS if "optimizer" not in p)),
     "draws_twice": Program(90),
+    "snapshot_if_there": Program(72, ends=(8, 16), usual=False),
     "logs_every": Program(129, ends=(43, 86), between=True, usual=False),
     "meters": Program(105, usual=False),
     "keeps_newest": Program(90, ends=(15, 30)),

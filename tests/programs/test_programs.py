@@ -116,7 +116,9 @@ def test_a_crash_before_the_first_step_changes_no_bit(
     left.same_as(undisturbed(script), killed=2)
 
 
-@pytest.mark.parametrize("script", ["own_loader", "counts_elsewhere", "global_state"])
+@pytest.mark.parametrize(
+    "script", ["own_loader", "counts_elsewhere", "global_state", "snapshot_if_there"]
+)
 def test_a_standby_that_comes_in_the_middle_of_a_pass_begins_it_as_the_job_did(
     script: str, drive: Drive, undisturbed: Undisturbed
 ) -> None:

@@ -220,12 +220,11 @@ class ControlThread:
             self._started.set()
 
     async def _fetch_recording(self) -> None:
-        rank = self._spec.rank
         await fetch_recording(
             self._recording,
             job=self._spec.job,
-            rank=rank,
-            endpoint=self._spec.membership.endpoint_of(rank),
+            rank=self._spec.rank,
+            membership=self._spec.membership,
             secret=self._secret,
         )
 

@@ -10,7 +10,8 @@ import structlog
 import torch
 
 from trainmover.errors import ProtocolError, TrainMoverError
-from trainmover_executor.collectives.sandbox.recording import Entry, Mark, Recording
+from trainmover.job.topology import Membership
+from trainmover_executor.collectives.sandbox.recording import OF_FILES, Entry, Mark, Recording
 from trainmover_executor.links.dialling.endpoint import dial
 from trainmover_executor.links.dialling.frames import next_frame, send_frame
 from trainmover_executor.links.dialling.handshake import ANY_EPOCH, RECORD_GROUP, LinkRequest
@@ -27,6 +28,8 @@ _FIRST_STEP_S: Final = 3600.0
 """An active rank keeps a connection no longer than that; a first step may compile for long."""
 _STALLED_S: Final = 30.0
 """Whoever takes nothing for so long, with something to take, has gone."""
+_OTHERS: Final = 3
+"""Ranks that are asked in the place of one that is dead."""
 _ENTRIES: Final = 1_000_000
 """Operations of the first step; more are no recording of ours."""
 
@@ -58,28 +61,44 @@ async def serve_recording(sock: socket.socket, recording: Recording) -> None:
 
 
 async def fetch_recording(
-    recording: Recording, *, job: str, rank: int, endpoint: str, secret: LinkSecret
+    recording: Recording, *, job: str, rank: int, membership: Membership, secret: LinkSecret
 ) -> None:
-    """Fill ``recording`` with what the active rank at ``endpoint`` has; closes it at the end."""
+    """Fill ``recording`` with what the active rank of this number has; closes it at the end.
+
+    Where that rank is dead, others tell what they found of files: those are the same for all.
+    """
+    world_size = membership.layout.world_size
+    others = [(rank + by) % world_size for by in range(1, min(world_size, _OTHERS + 1))]
     try:
-        link_request = LinkRequest(
-            job=job, epoch=ANY_EPOCH, group=RECORD_GROUP, source=rank, target=rank
-        )
-        sock = await dial(endpoint, link_request, secret=secret)
-        try:
-            await take_in(sock, recording)
-        finally:
-            sock.close()
-    except (OSError, TrainMoverError) as error:
-        # Most programs warm up without; one that does not will say what it misses.
-        log.warning("no recording of the first step", rank=rank, of=endpoint, error=str(error))
+        for source in (rank, *others):
+            endpoint = membership.endpoint_of(source)
+            link_request = LinkRequest(
+                job=job, epoch=ANY_EPOCH, group=RECORD_GROUP, source=rank, target=source
+            )
+            try:
+                sock = await dial(endpoint, link_request, secret=secret)
+                try:
+                    await take_in(sock, recording, only="" if source == rank else OF_FILES)
+                    return
+                finally:
+                    sock.close()
+            except (OSError, TrainMoverError) as error:
+                if source == rank:
+                    # Most programs warm up without; one that does not will say what it misses.
+                    why = str(error)
+                    log.warning("no recording of the first step", rank=rank, of=endpoint, error=why)
     finally:
         recording.close()
         log.debug("recording", kept_bytes=recording.nbytes, too_large=recording.dropped)
 
 
-async def take_in(sock: socket.socket, recording: Recording) -> None:
+async def take_in(sock: socket.socket, recording: Recording, *, only: str = "") -> None:
     """Fill ``recording`` with what ``serve_recording`` sends, until the other side closes.
+
+    Args:
+        sock: Where it comes from.
+        recording: Where it goes.
+        only: How the keys begin of what is taken, and no marks.
 
     Raises:
         ProtocolError: It does not parse.
@@ -89,7 +108,9 @@ async def take_in(sock: socket.socket, recording: Recording) -> None:
             data = await next_frame(sock, limit_bytes=_FRAME_LIMIT_BYTES)
         if data is None:
             return
-        recording.add(entry_of(data))
+        item = entry_of(data)
+        if not only or (isinstance(item, Entry) and item.key.startswith(only)):
+            recording.add(item)
 
 
 def _pack(item: Entry | Mark) -> bytes:
