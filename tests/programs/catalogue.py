@@ -162,6 +162,7 @@ CATALOGUE = {
     "local_sgd": Program(90),
     "post_local_sgd": Program(90, usual=False),
     "own_rates": Program(90, usual=False),
+    "own_progress": Program(90, usual=False),
     "actor_critic": Program(90, usual=False),
     "diloco": Program(90, usual=False),
     "decays_in_front": Program(80, usual=False),

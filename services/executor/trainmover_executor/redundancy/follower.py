@@ -30,6 +30,7 @@ class Follower:
     Attributes:
         writes_between: Whether the neighbour's program writes to parameters between two steps: its
             state is that of its last vote here.
+        is_unlike: Whether the neighbour's settings went another way than this rank's.
     """
 
     def __init__(self) -> None:
@@ -42,6 +43,7 @@ class Follower:
         self._step = -1
         self._proved = False
         self.writes_between = False
+        self.is_unlike = False
         self._doubt = "nothing has come yet"
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="tm-follower")
         self._taking: concurrent.futures.Future[None] | None = None
@@ -81,6 +83,7 @@ class Follower:
             self._compare(self._copy, message, own)
             self._pending, self._pending_own = message, own
         except (ProtocolError, KeyError, TypeError) as error:
+            self.is_unlike = isinstance(error, UnpredictableError)
             self._doubted(str(error))
 
     def _compare(

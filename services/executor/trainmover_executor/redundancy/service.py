@@ -139,14 +139,16 @@ class FollowerService:
             least: See ``Replicas.says``.
         """
         if what := self.replicas.heard(least):
-            log.warning(
-                "ranks are no replicas although DistributedDataParallel wraps them, as with local "
-                "SGD, an average of weights made before wrapping, an optimizer that keeps its "
-                "rank's share, or a learning rate that follows each rank's own loss: no rank holds "
-                "another's state, so each is protected by itself",
-                what=what,
-            )
-            self.protect()
+            self._part(what)
+
+    def _part(self, what: str) -> None:
+        log.warning(
+            "ranks are no replicas, nor can one foretell another's steps, as with local SGD, an "
+            "average of weights made before wrapping, an optimizer that keeps its rank's share, "
+            "or a learning rate that follows each rank's own loss: each is protected by itself",
+            what=what,
+        )
+        self.protect()
 
     def _give_up(self, reason: str) -> None:
         """The follower cannot know what was done: no copy is better than a wrong one."""
@@ -299,6 +301,10 @@ class FollowerService:
             if self._follower.current and not self._reported:
                 self._report()
             self._reported = self._follower.current
+            is_unlike = self._follower.is_unlike and not self.replicas.parted
+            if is_unlike and not WholeFollowed.obstacle(self._state):
+                self.replicas.parted = True  # which the others hear with the next vote
+                self._part("optimizers or schedulers are set differently")
 
     def abort(self) -> None:
         """The vote did not pass."""
