@@ -97,6 +97,18 @@ def test_a_broken_step_that_has_changed_them_by_hand_is_lost():
         body.end()
 
 
+def test_a_change_by_hand_behind_bodies_that_accumulate_is_seen():
+    body = Body()
+    for at in range(6):
+        body.votes = 0
+        body.begin()
+        body.backward()
+        if at == 5:
+            by_hand(body)
+        body.end()
+    assert body.attempt.placement.wants_the_end(at_end=False)
+
+
 def test_a_body_that_accumulates_changes_nothing():
     body = Body()
     body.begin()

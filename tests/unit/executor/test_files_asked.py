@@ -138,3 +138,32 @@ def test_notes_of_files_outlive_a_broken_set_up(tmp_path: Path) -> None:
     recording.begin_step()
     write(snapshot)
     assert not run(exists(snapshot), recording, shadow=True)
+
+
+def test_a_folder_with_very_many_files_is_no_folder_of_snapshots(tmp_path: Path) -> None:
+    recording = Recording()
+    for index in range(300):
+        (tmp_path / f"{index}.png").touch()
+
+    def scan() -> int:
+        return sum(1 for _ in tmp_path.iterdir())
+
+    assert run(scan, recording, shadow=False) == 300
+    assert recording.nbytes == 0
+
+
+def test_a_program_may_wait_for_a_file(tmp_path: Path) -> None:
+    flag, recording = tmp_path / "ready", Recording()
+
+    def wait() -> int:
+        times = 0
+        while not flag.exists():
+            times += 1
+            if times == 100:
+                flag.touch()
+        return times
+
+    assert run(wait, recording, shadow=False) == 100
+    assert recording.nbytes < 100
+    recording.begin_step()
+    assert run(wait, recording, shadow=True) == 0

@@ -20,6 +20,8 @@ __all__ = ["Attempt", "StepLostError"]
 _CLOSE_LOOKS: Final = 3
 """Bodies whose parameters are compared bit by bit: what is changed through ``.data``, versions of
 tensors do not show."""
+_IDLE_LOOKS: Final = 16
+"""As many more without an optimizer's step: they accumulate, or change parameters by hand."""
 
 
 class StepLostError(TrainMoverError):
@@ -51,7 +53,7 @@ class Attempt:
         self._running = False
         self._whole = False
         self._versions = 0
-        self._looks = 0
+        self._looks = self._idle_looks = 0
         self._bits: int | None = None
         self._optimizer_at: int | None = None
         self._changed = False
@@ -198,11 +200,14 @@ class Attempt:
         if self._sum_of_versions() != self._versions:
             return True
         differs = self._bits is not None and self._bits_of_parameters() != self._bits
-        self._looks += 1
+        if self._optimizer_at is None:
+            self._idle_looks += 1
+        else:
+            self._looks += 1
         return differs
 
     def _bits_of_parameters(self) -> int | None:
-        if self._whole or self._looks >= _CLOSE_LOOKS:
+        if self._whole or (self._looks >= _CLOSE_LOOKS or self._idle_looks >= _IDLE_LOOKS):
             return None
         return fingerprint_of(local_of(each).detach() for each in self._state.parameters())
 

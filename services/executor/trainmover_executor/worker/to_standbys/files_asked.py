@@ -28,11 +28,15 @@ __all__ = ["FilesAsked"]
 
 log = structlog.get_logger(__name__)
 
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 30.0
 _SOON_S: Final = 2.0
 """What was noted later than something that has come follows at once."""
 _MOST: Final = 4096
-"""Questions that are noted."""
+"""Paths that are noted, and as many of what is listed: a data set may have millions."""
+_MOST_TIMES: Final = 16
+"""How often a path is noted: programs wait for a file by asking again."""
+_MOST_LISTED: Final = 256
+"""Members of a folder whose list is noted."""
 
 _Function = Callable[..., Any]
 
@@ -56,6 +60,8 @@ class FilesAsked:
         self._count: defaultdict[str, int] = defaultdict(int)
         self._in_set_up = True
         self._warned = False
+        self._listed = 0
+        self._replaced: list[tuple[Any, str, _Function, _Function]] = []
         for module, names, instead in (
             (os.path, ("exists", "lexists", "isfile", "isdir"), self._asking),
             (Path, ("exists", "is_file", "is_dir"), self._asking),
@@ -64,14 +70,20 @@ class FilesAsked:
         ):
             for name in names:
                 original = getattr(module, name)
-                setattr(module, name, functools.wraps(original)(instead(original)))
+                ours = functools.wraps(original)(instead(original))
+                self._replaced.append((module, name, original, ours))
+                setattr(module, name, ours)
 
     def end(self) -> None:
         """The program has come to its steps."""
         self._in_set_up = False
+        for module, name, original, ours in self._replaced:
+            if getattr(module, name) is ours:
+                setattr(module, name, original)
 
     def _is_noted(self, caller: FrameType, path: Any) -> bool:
-        if self._looks or not (self._in_set_up and isinstance(path, str | bytes | os.PathLike)):
+        is_path = isinstance(path, str | bytes | os.PathLike)
+        if self._looks or not (is_path and self._in_set_up) or len(self._count) > _MOST:
             return False
         self._looks = True  # who called is found by looking at files, too
         try:
@@ -88,6 +100,8 @@ class FilesAsked:
                 return found
             key = f"{OF_FILES}{_full(path)}"
             index = self._next(key)
+            if index >= _MOST_TIMES:
+                return found
             if not self._is_shadow():
                 self._note(key, found=found)
                 return found
@@ -119,10 +133,15 @@ class FilesAsked:
 
     def _shown(self, folder: Any, names: list[Any]) -> set[Any]:
         """The members of a folder that the program sees."""
+        self._listed += len(names)
+        if len(names) > _MOST_LISTED or self._listed > _MOST:
+            return set(names)
         paths = {each: os.path.join(os.fsdecode(folder), os.fsdecode(each)) for each in names}  # noqa: PTH118 - as given
         keys = {each: f"{OF_FILES}{_full(path)} listed" for each, path in paths.items()}
         all_told = f"{OF_FILES}{_full(folder)} is listed"
         index = self._next(all_told)
+        if index >= _MOST_TIMES:
+            return set(names)
         if not self._is_shadow():
             for key in keys.values():
                 self._note(key, found=True)
@@ -140,8 +159,7 @@ class FilesAsked:
         return index
 
     def _note(self, key: str, *, found: bool) -> None:
-        if len(self._count) <= _MOST:
-            self._recording.add(Entry(key, (torch.tensor([found]),)))
+        self._recording.add(Entry(key, (torch.tensor([found]),)))
 
     def _was_there(self, path: Any, key: str, index: int) -> bool:
         """Whether the job's program found ``path``, too, or would have."""
