@@ -4,7 +4,8 @@
     python -m benchmarks.pause --json --kinds crash --millions 10 --ranks 2 --limit-s 120
 
 ``planned``: state is followed while training runs. ``planned_direct``: it is copied at the switch.
-``crash``: every process of a machine is killed. ``planned_cold`` and ``crash_cold``: the same for a
+``crash``: every process of a machine is killed, at moments spread over a step: right behind a
+vote the joiner has to do one more step than in its middle. ``planned_cold`` and ``crash_cold``: the same for a
 slot that the standby does not keep warm (``--warm-limit 1``). ``torchrun_restart``: the same job
 with plain DDP on Gloo under torchrun, one worker killed, until it is past the step it had reached
 (a checkpoint every 5 steps). A pause is what the step around it took beyond the median step.
@@ -46,6 +47,8 @@ SHAPES = {  # millions of parameters: width, layers, batch, context
 }
 
 
+_STEPS = 12
+"""Between two measurements."""
 _ENDING_S = 15.0
 """A job is asked to end before it is killed."""
 
@@ -104,7 +107,11 @@ async def moves(case: Case, *, count: int, found: list[dict[str, Any]]) -> None:
                 slot = next(slot for slot in range(case.ranks) if slot not in warm)
             else:
                 slot = warm[index % len(warm)]
-            await cluster.steps(12)
+            started = time.monotonic()
+            await cluster.steps(_STEPS)
+            if case.is_crash:
+                step_s = (time.monotonic() - started) / _STEPS
+                await asyncio.sleep(step_s * (index + 0.5) / count)
             act = cluster.crash if case.is_crash else cluster.migrate
             began = time.time()
             move = await act(slot)
