@@ -8,7 +8,7 @@
 vote the joiner has to do one more step than in its middle. ``planned_cold`` and ``crash_cold``: the
 same for a slot that the standby does not keep warm (``--warm-limit 1``). ``torchrun_restart``: the
 same job with plain DDP on Gloo under torchrun, one worker killed, until it is past the step it had
-reached (a checkpoint every 5 steps). A pause is what the step around it took beyond the median step.
+reached (a checkpoint every 5 steps). A pause is what the step around it took beyond the median.
 
 ``phases_s`` says where it went. ``notice``: from the kill to the planner's proposal. ``plan``:
 until the plan is on its way. ``stop_and_agree``: the broken step runs through, links are made anew,

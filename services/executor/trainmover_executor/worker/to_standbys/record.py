@@ -30,6 +30,8 @@ _STALLED_S: Final = 30.0
 """Whoever takes nothing for so long, with something to take, has gone."""
 _OTHERS: Final = 3
 """Ranks that are asked in the place of one that is dead."""
+_SET_UP_S: Final = 5.0
+"""How long one of these is listened to: its set-up may wait for the dead rank."""
 _ENTRIES: Final = 1_000_000
 """Operations of the first step; more are no recording of ours."""
 
@@ -78,7 +80,11 @@ async def fetch_recording(
             try:
                 sock = await dial(endpoint, link_request, secret=secret)
                 try:
-                    await take_in(sock, recording, only="" if source == rank else OF_FILES)
+                    if source == rank:
+                        await take_in(sock, recording)
+                    else:
+                        async with asyncio.timeout(_SET_UP_S):
+                            await take_in(sock, recording, only=OF_FILES)
                     return
                 finally:
                     sock.close()
@@ -98,7 +104,7 @@ async def take_in(sock: socket.socket, recording: Recording, *, only: str = "") 
     Args:
         sock: Where it comes from.
         recording: Where it goes.
-        only: How the keys begin of what is taken, and no marks.
+        only: How the keys begin of what is taken, up to the first step and without its marks.
 
     Raises:
         ProtocolError: It does not parse.
@@ -109,6 +115,8 @@ async def take_in(sock: socket.socket, recording: Recording, *, only: str = "") 
         if data is None:
             return
         item = entry_of(data)
+        if only and item is Mark.BEGIN:
+            return  # that job may be waiting in its first step, for this standby
         if not only or (isinstance(item, Entry) and item.key.startswith(only)):
             recording.add(item)
 
