@@ -22,7 +22,10 @@ class Ranks:
 
     def __init__(self) -> None:
         self.wrappers = [
-            SimpleNamespace(require_forward_param_sync=True, _comm_hooks=[]) for _ in range(WORLD)
+            SimpleNamespace(
+                require_forward_param_sync=True, _comm_hooks=[], module=nn.Linear(1, 1, bias=False)
+            )
+            for _ in range(WORLD)
         ]
         self.last: list[tuple[int, int] | None] = [None] * WORLD
         self.rates: list[dict[str, Any]] = [{"lr": 0.1, "betas": (0.9, 0.99)} for _ in range(WORLD)]
@@ -47,7 +50,7 @@ class Ranks:
             parameters=lambda: [each for model in models for each in model.parameters()],
             optimizers=[],
             compared_settings=lambda _: rate,
-            outline=lambda: [len(models)],
+            outline=lambda *, extras: [len(models), "ema" if extras else ""],
         )
 
     def vote(self, step: int, checksums: tuple[int | None, ...]) -> list[bool]:

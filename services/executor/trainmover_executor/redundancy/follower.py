@@ -36,6 +36,7 @@ class Follower:
     def __init__(self) -> None:
         self._copy: FollowedCopy | SnapshotCopy | None = None
         self._whole: dict[str, Any] | None = None
+        self._structure: dict[str, Any] | None = None
         self._pending: dict[str, Any] | None = None
         self._pending_own: dict[str, Any] = {}
         self._theirs: dict[str, Any] | None = None
@@ -106,6 +107,7 @@ class Follower:
         if message is None:
             return
         self._whole = None
+        self._structure = message.get("structure")  # none from a release before
         if "whole" in message:
             self._hold(message)
             return
@@ -157,8 +159,7 @@ class Follower:
 
     def structure(self) -> dict[str, Any] | None:
         """See ``Structure.tree``; None where the neighbour's is like this rank's."""
-        # none from a release before
-        return None if self._whole is None else self._whole.get("structure")
+        return self._structure
 
     def _doubted(self, reason: str) -> None:
         if not self._doubt:

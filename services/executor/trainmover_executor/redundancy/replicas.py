@@ -33,6 +33,8 @@ LastChecksum = Callable[[], tuple[int, int] | None]
 
 _EARLY_STEPS: Final = 3
 """Of the job, or of a joiner, in which parameters are compared; and what optimizers keep."""
+_SMALL_BYTES: Final = 2 * 1024 * 1024
+"""Of parameters: with an average of them and what optimizers keep they still go with a vote."""
 _NONE: Final = 2**40
 """Above every checksum, and above the negative of each."""
 SAYS_NOTHING: Final = (_NONE, _NONE, _NONE, _NONE, 0)
@@ -105,6 +107,13 @@ class Replicas:
         for each in self._wrappers or ():
             self._unsynchronized |= not each.require_forward_param_sync
 
+    def _is_small(self) -> bool:
+        """Whether all of the state could go with each vote; alike at all ranks."""
+        modules = [module.module for module in self._wrappers or ()]
+        parameters = [each for module in modules for each in module.parameters()]
+        nbytes: int = sum(each.nbytes for each in parameters if _has_memory(each))
+        return nbytes <= _SMALL_BYTES
+
     def _may_part(self) -> bool:
         return (
             self._unsynchronized
@@ -126,7 +135,10 @@ class Replicas:
             compared = [each for each in self._frozen if each.requires_grad]
             kept: list[Any] = []
             if self._compares_all:
-                compared, kept = self._state.parameters(), self._state.outline()
+                # Larger ranks that differ in what else they gave their sessions stay replicas: the
+                # parameters of each are at the others, and would not be without.
+                outline = self._state.outline(extras=self._is_small())
+                compared, kept = self._state.parameters(), outline
             if 0 < committed - self._origin <= _EARLY_STEPS:
                 # All ranks say this, a joiner too: so it is said in place of the last checksum.
                 compared = self._state.parameters()

@@ -265,6 +265,8 @@ class FollowerService:
                 message = self._followed.message(step=step, small=small, stepping=stepping)
             else:
                 message["behind"] = self._followed.behind()
+            if self.replicas.parted:  # the other may have other models
+                message["structure"] = self._state.structure.tree()
             out = part_tree(message, limit=_APART_BYTES)
         if receiving and self._follower is None:
             self._follower = Follower()

@@ -107,9 +107,14 @@ class TrainingState:
         """Those of ``others`` that may be each rank's own; models and schedulers are alike."""
         return {name: one for name, one in self.others.items() if not isinstance(one, _ALIKE)}
 
-    def outline(self) -> list[Any]:
-        """What there is of it, as numbers and strings that ranks can compare."""
-        return [len(self.models), sorted(self.others), self.structure.tree()["groups"]]
+    def outline(self, *, extras: bool) -> list[Any]:
+        """What there is of it, as numbers and strings that ranks can compare.
+
+        Args:
+            extras: With the names of ``others``.
+        """
+        names = sorted(self.others) if extras else []
+        return [len(self.models), names, self.structure.tree()["groups"]]
 
     def keeps_besides(self, optimizer: int) -> bool:
         """Whether that one of ``optimizers`` keeps what belongs to no parameter."""

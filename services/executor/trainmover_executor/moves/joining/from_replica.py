@@ -52,6 +52,10 @@ _GRADIENTS_LOST: Final = (
     "since the last step of its optimizer are lost with it. Put all micro-batches of one optimizer "
     "step into one body: for part in step.microbatches(n)"
 )
+_EXTRAS_LOST: Final = (
+    "rank {rank} alone gave its session {names}, which is lost with it: no other rank holds that. "
+    "Give the session the same at all ranks"
+)
 _WRITES_LOST: Final = (
     "the program of rank {rank} writes to parameters between two steps, no other rank holds them, "
     "and {why}. Write to them inside of 'with step', where each vote tells the rank that follows"
@@ -164,6 +168,9 @@ class FromReplica:
             live=live_tensors({"state": self._state.tree()}),
             first_timeout_s=HAND_OVER_TIMEOUT_S,
         )
+        if missing := sorted(self._state.others.keys() - tree["state"]["others"].keys()):
+            lost = _EXTRAS_LOST.format(rank=self._runtime.rank, names=", ".join(missing))
+            self._reports.refuse(coming.plan, lost)
         self._state.load(tree["state"])
         if "since" in tree["state"]:
             steps = take_again(self._state, tree["state"]["since"])
