@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +12,6 @@ import pytest
 
 from trainmover_executor.collectives.sandbox.recording import Mark, Recording
 from trainmover_executor.worker.to_standbys.files_asked import FilesAsked
-
-_REPLACED = (
-    (os.path, ("exists", "lexists", "isfile", "isdir")),
-    (Path, ("exists", "is_file", "is_dir")),
-    (os, ("listdir", "scandir")),
-)
-
-
-@pytest.fixture(autouse=True)
-def real() -> Iterator[None]:
-    """The functions that are replaced are there again behind each test."""
-    kept = [(where, name, getattr(where, name)) for where, names in _REPLACED for name in names]
-    yield
-    for where, name, function in kept:
-        setattr(where, name, function)
 
 
 def write(path: Path) -> None:
@@ -46,14 +31,11 @@ def exists(path: Path) -> Callable[[], bool]:
 
 def run(program: Callable[[], Any], recording: Recording, *, shadow: bool, own: Any = ()) -> Any:
     """The set-up of a process."""
-    kept = [(where, name, getattr(where, name)) for where, names in _REPLACED for name in names]
     asked = FilesAsked(recording, is_shadow=lambda: shadow, own=own)
     try:
         return program()
     finally:
         asked.end()
-        for where, name, function in kept:
-            setattr(where, name, function)
 
 
 @pytest.mark.parametrize(

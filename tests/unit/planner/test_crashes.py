@@ -59,6 +59,22 @@ def test_what_the_session_of_a_member_refuses_ends_the_job_at_once(world):
     assert world.plans() == []
 
 
+def test_what_a_machine_says_of_its_own_session_ends_nothing_while_it_lives(world):
+    """One whose key is stolen can say so."""
+    said = WorkerExited(
+        machine="w-1",
+        generation=0,
+        rank=1,
+        epoch=world.membership.epoch,
+        exit_code=1,
+        signal=None,
+        last_words=REFUSED,
+    )
+    assert not failures(world.say(said), world)
+    (failed,) = failures(world.failed("w-1"), world)
+    assert "refused it" in failed.reason
+
+
 def test_what_the_session_of_a_joiner_refuses_is_tried_at_another_one(world):
     crash(world, "w-1", 1, words="")
     joiner = world.last_plan().moves[0].joiner

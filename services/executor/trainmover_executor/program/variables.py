@@ -21,32 +21,30 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from trainmover.errors import ProtocolError
 from trainmover_executor.program.frames import (
     modules_of_program,
     program_frames,
     write_locals,
 )
 from trainmover_executor.program.liveness import deleted_names
-from trainmover_executor.program.looking.finding import Finder, Root, Variable
+from trainmover_executor.program.looking.finding import Finder, Root
 from trainmover_executor.program.looking.modules import Newcomers
-from trainmover_executor.program.looking.parts import Paths, is_name
-from trainmover_executor.program.looking.shapes import SHAPES, Members, Shape, bare
+from trainmover_executor.program.looking.parts import is_name, name_in
+from trainmover_executor.program.looking.putting import Putting
+from trainmover_executor.program.looking.shapes import Shape
 from trainmover_executor.program.looking.still import StillModule
 from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.kinds.components import name_components
 from trainmover_executor.program.values.kinds.records import one_look
-from trainmover_executor.program.values.large import holds_prints, is_whole
+from trainmover_executor.program.values.large import holds_prints
 from trainmover_executor.program.values.lasting import EXTRA, LastingValues
 from trainmover_executor.program.values.plain import (
-    MUTABLE,
     NOWHERE,
     Shared,
     in_two_places,
     is_generator,
 )
-from trainmover_executor.program.values.restored import reserve, restored
-from trainmover_executor.program.values.trees import is_only_set, portable
+from trainmover_executor.program.values.trees import portable
 from trainmover_executor.state.training import Stateful
 
 __all__ = ["LoopVariables"]
@@ -103,8 +101,12 @@ class LoopVariables:
         self._finder.ignore(data)
 
     def settle(self) -> None:
-        """Modules that have not changed by the next ``changed`` are compared only from then on."""
+        """Modules that have not changed by the next ``changed`` are compared only from then on.
+
+        What shadow iterations made, and the program does not hold, is let go.
+        """
         self._settles = True
+        self._met.clear()
 
     def look_besides(self, roots: Callable[[], Iterable[Root]], *, known: Iterable[object]) -> None:
         """Look at what an adapter of a framework holds, too, which no frame of the program shows.
@@ -286,7 +288,7 @@ class LoopVariables:
             module.put_back()
         for root, names, put in self._finder.roots(frame, live=False):
             for path, value in self._bound.items():
-                name = _name_in(root, path)
+                name = name_in(root, path)
                 if name and names.get(name) is not value:
                     put(name, value)  # not carried, but it is still here
         self._put(self._kept, frame, holders=self._holders)
@@ -310,99 +312,16 @@ class LoopVariables:
         contents: Mapping[str, torch.Tensor] = MappingProxyType({}),
         borrowed: Collection[int] = (),
     ) -> list[str]:
-        missing = {path: tree for path, tree in values.items() if is_whole(tree, contents)}
-        not_here = set(values.keys() - missing.keys())
-        held = {} if holders is None else holders
-        found: list[tuple[Variable, Any, Any]] = []
-        shared: dict[str, Any] = {**contents}
-        taken: set[int] = set()
-        paths = Paths(missing)
-        self._put_shapes(missing, frame, held=held, contents=contents)
-        for path in [path for path in missing if path != bare(path)]:
-            not_here.add(path)
-            del missing[path]
-        for one in self._finder.all(frame, live=False, everything=True, paths=paths):
-            if one.path in missing:
-                tree = missing.pop(one.path)
-                like = self._holder_of(one, tree, held)
-                if id(like) in borrowed or (type(like) in MUTABLE and id(like) in taken):
-                    like = None  # not the program's; or one object here, and two there
-                taken.add(id(like))
-                reserve(tree, like, shared)
-                found.append((one, like, tree))
-        not_here |= {one.path for one, like, tree in found if like is None and is_only_set(tree)}
-        for one, like, tree in found:
-            if not equal(self._tree(one.path, like, NOWHERE), tree):
-                one.put(self._restored(one.path, tree, like, shared))
-            elif like is not one.value:
-                one.put(like)
-        for root, _, put in self._finder.roots(frame, live=False):
-            for path in [path for path in missing if _name_in(root, path)]:
-                put(_name_in(root, path), restored(missing.pop(path), held.get(path), shared))
-        return sorted({*missing, *not_here})
-
-    def _holder_of(self, one: Variable, tree: Any, held: Mapping[str, Any]) -> Any:
-        """What is to hold the value of ``tree``; None for a new object."""
-        like = held.get(one.path, one.value)
-        return self._met.get(one.path) if is_only_set(tree) and not is_generator(like) else like
-
-    def _put_shapes(
-        self,
-        missing: dict[str, Any],
-        frame: FrameType | None,
-        *,
-        held: Mapping[str, Any],
-        contents: Mapping[str, torch.Tensor],
-    ) -> None:
-        """Have objects and containers be there, as many as there were; what is in them comes next.
-
-        What is made holds nothing yet: what it is to hold is made when it is looked at again.
-        """
-        for root, names, put in self._finder.roots(frame, live=False):
-            for path in missing:
-                name = _name_in(root, bare(path))
-                if path != bare(path) and name and name not in names:
-                    put(name, None)  # it stands for nothing here yet
-        paths, left = Paths(missing), -1
-        while left != (left := len(missing)):
-            for one in self._finder.all(frame, live=False, everything=True, paths=paths):
-                self._put_shape(one, missing, held=held, contents=contents)
-
-    @staticmethod
-    def _put_shape(
-        one: Variable,
-        missing: dict[str, Any],
-        *,
-        held: Mapping[str, Any],
-        contents: Mapping[str, torch.Tensor],
-    ) -> None:
-        here, path = one.value, bare(one.path)
-        value = here.of if isinstance(here, Shape) else here
-        for shape in SHAPES:
-            if (marked := path + shape.MARK) in missing:
-                tree, kept = missing.pop(marked), held.get(marked)
-                if kept is None:
-                    wanted = shape.like(tree, value, missing, path, contents)
-                else:
-                    kept.put_back()
-                    wanted = kept.of
-                if wanted is not value:
-                    one.put(wanted)
-                return
-        if isinstance(here, Members) and path in missing:
-            value.clear()  # it is empty there, or holds plain values
-        elif isinstance(here, Shape) and path in missing:
-            one.put(None)
-
-    @staticmethod
-    def _restored(path: str, tree: Any, like: Any, shared: dict[str, Any]) -> Any:
-        try:
-            return restored(tree, like, shared)
-        except ProtocolError as error:
-            raise ProtocolError(
-                f"a step has to be done again, and the variable {path!r} cannot be put back: "
-                f"{error}. It is kept in steps from now on; session.track() keeps it from the first"
-            ) from error
+        putting = Putting(
+            self._finder,
+            frame,
+            tree_of=self._tree,
+            held={} if holders is None else holders,
+            met=self._met,
+            contents=contents,
+            borrowed=borrowed,
+        )
+        return putting.put(values)
 
     def _pass_over(self, path: str, value: Any) -> None:
         if path not in self._outgrown and self.was_plain(path):
@@ -415,9 +334,3 @@ class LoopVariables:
 def _modules_in(known: Iterable[object]) -> list[tuple[str, nn.Module]]:
     """Models that the session got by another name, a teacher say."""
     return [(f"given[{at}]", each) for at, each in enumerate(known) if isinstance(each, nn.Module)]
-
-
-def _name_in(root: str, path: str) -> str:
-    """The name by which a variable is held in ``root`` itself; empty for what is in another one."""
-    holder, _, name = path.rpartition(".")
-    return name if holder == root and name.isidentifier() else ""

@@ -31,12 +31,12 @@ class Follower:
         writes_between: Whether the neighbour's program writes to parameters between two steps: its
             state is that of its last vote here.
         is_unlike: Whether the neighbour's settings went another way than this rank's.
+        structure: The neighbour's (see ``Structure.tree``); None where it is like this rank's.
     """
 
     def __init__(self) -> None:
         self._copy: FollowedCopy | SnapshotCopy | None = None
         self._whole: dict[str, Any] | None = None
-        self._structure: dict[str, Any] | None = None
         self._pending: dict[str, Any] | None = None
         self._pending_own: dict[str, Any] = {}
         self._theirs: dict[str, Any] | None = None
@@ -45,6 +45,7 @@ class Follower:
         self._proved = False
         self.writes_between = False
         self.is_unlike = False
+        self.structure: dict[str, Any] | None = None
         self._doubt = "nothing has come yet"
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="tm-follower")
         self._taking: concurrent.futures.Future[None] | None = None
@@ -107,7 +108,7 @@ class Follower:
         if message is None:
             return
         self._whole = None
-        self._structure = message.get("structure")  # none from a release before
+        self.structure = message.get("structure")  # none from a release before
         if "whole" in message:
             self._hold(message)
             return
@@ -156,10 +157,6 @@ class Follower:
         small = advance(self._theirs, before=self._own, now=own)
         tree = self._copy.tree(settings=small["settings"], others=small["others"])
         return tree, sorted(self._copy.names)
-
-    def structure(self) -> dict[str, Any] | None:
-        """See ``Structure.tree``; None where the neighbour's is like this rank's."""
-        return self._structure
 
     def _doubted(self, reason: str) -> None:
         if not self._doubt:

@@ -377,7 +377,7 @@ class FollowerService:
         """
         theirs = None
         if rank == self._source and rank not in self.replicas.ranks and self._follower is not None:
-            theirs = self._follower.structure()
+            theirs = self._follower.structure
         return self._state.structure.tree() if theirs is None else theirs
 
     # -- details ---------------------------------------------------------------------------------

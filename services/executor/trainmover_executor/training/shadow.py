@@ -309,7 +309,8 @@ class Shadow:
     def vote(self, step: Step, frame: FrameType) -> bool:
         """Every step is committed here; on its way, the program gets the job's variables."""
         del step
-        self._loop.variables.note_generators(frame)
+        if not self._one_more:  # for which the job may be waiting
+            self._loop.variables.note_generators(frame)
         if self._load is not None or self._voted is not None:
             self._put_batch_back()
         if self._load is not None:

@@ -85,7 +85,8 @@ def signature(crash: Crash) -> str:
 def bug_of(state: State) -> str:
     """Why the job ends although machines are there: the traceback; empty when it goes on."""
     crashes = state.crashes
-    if crashes.refused is not None:
+    # A machine's word alone ends no job: others have seen that it is gone.
+    if crashes.refused is not None and crashes.refused.incarnation in state.deaths:
         machine, rank = crashes.refused.incarnation[0], crashes.refused.rank
         return _told(crashes.refused, f"the session of rank {rank} on {machine} refused it")
     if crashes.again is not None:

@@ -130,7 +130,7 @@ def _settle(transition: Transition, one: Migration) -> None:
         if one.phase is not Phase.SWITCHING:
             advance(transition, one.id, protocol.SwitchSeen())
         found = stuck(state, after, epochs=[current.epoch, after.epoch])
-        joiner_failed = _joiner_failed(one)
+        joiner_failed = bool(_refusal_of(one))
         # A leaver that died while it handed over explains a joiner that could not: do not wait.
         explained = one.before is not None and bool(state.dead_slots(one.before))
         others_failed = bool(one.failures) and (explained or _waited(transition))
@@ -176,8 +176,8 @@ def _judge(transition: Transition, one: Migration) -> None:
     reason = ""
     if state.dead_slots(after):
         reason = why(state, after)
-    elif _joiner_failed(one):
-        reason = "the joiner could not take the slot"
+    elif refusal := _refusal_of(one):
+        reason = f"the joiner could not take the slot: {refusal}"
     elif base_of(state).epoch > one.before.epoch:
         reason = "a planned move had switched before the failure"
     elif one.failures and _waited(transition):
@@ -189,13 +189,14 @@ def _judge(transition: Transition, one: Migration) -> None:
         advance(transition, one.id, protocol.Fail(reason))
 
 
-def _joiner_failed(one: Migration) -> bool:
-    """Whether a joiner said that it cannot; it is not asked again in this incarnation.
+def _refusal_of(one: Migration) -> str:
+    """Why a joiner said that it cannot, for people; empty if none did. It is not asked again.
 
     One that only lost its links is heard like a survivor: a second machine may have died.
     """
     joiners = {move.joiner for move in one.moves}
-    return any(fail.machine in joiners and not fail.links_broke for fail in one.failures)
+    refusals = [f for f in one.failures if f.machine in joiners and not f.links_broke]
+    return f"rank {refusals[0].rank}: {refusals[0].reason}" if refusals else ""
 
 
 def _waited(transition: Transition) -> bool:

@@ -50,9 +50,10 @@ def replan(transition: Transition) -> None:
         )
         return
     if state.attempts >= state.policy.max_attempts:
+        last = cause if failed is None else f"{cause}; {failed.reason}"
         fail_job(
             transition,
-            reason=f"{state.attempts} recovery plans in a row did not commit; the last: {cause}",
+            reason=f"{state.attempts} recovery plans in a row did not commit; the last: {last}",
             next_step="Look at `trainmover migration ls` and the workers' logs for the reason.",
         )
         return

@@ -47,6 +47,7 @@ __all__ = [
     "is_passed_over",
     "is_threaded",
     "members_of",
+    "name_in",
     "nowhere",
     "parts_of",
     "set_attribute",
@@ -103,6 +104,12 @@ def is_made_by_script(kind: type[Any]) -> bool:
 def wraps(kind: type[Any], inside: type[Any]) -> bool:
     """Whether two classes are derived from the same one, apart from those of Python."""
     return any(is_own(each) and each in inside.__mro__ for each in kind.__mro__)
+
+
+def name_in(root: str, path: str) -> str:
+    """The name by which a variable is held in ``root`` itself; empty for what is in another one."""
+    holder, _, name = path.rpartition(".")
+    return name if holder == root and name.isidentifier() else ""
 
 
 def is_name(path: str) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import ctypes
 import hashlib
 import math
 import zlib
@@ -55,8 +56,8 @@ _MOST: Final = 4096
 _DEPTH: Final = 4
 _UNFIT: Final = -1
 _WORD_BYTES: Final = 8
-_BEGINNING: Final = 256
-"""Elements of a parameter that are looked at for writes: who writes to it, writes to all of it."""
+_BEGINNING_BYTES: Final = 1024
+"""Of a parameter, looked at for writes: who writes to it, writes to all of it."""
 
 
 class Large:
@@ -125,8 +126,10 @@ class Large:
 def _mark_of(tensor: torch.Tensor) -> tuple[int, int]:
     """What differs once somebody has written to ``tensor``."""
     beginning = 0
-    if isinstance(tensor, nn.Parameter):
-        beginning = zlib.crc32(bytes_of(flat_of(tensor.detach().reshape(-1)[:_BEGINNING])))
+    if type(tensor) is nn.Parameter:
+        # Asked several times a step, of each of thousands: views would take most of that time.
+        size = min(tensor.nbytes, _BEGINNING_BYTES)
+        beginning = zlib.crc32(ctypes.string_at(tensor.data_ptr(), size)) if size else 0
     return tensor._version, beginning  # noqa: SLF001 - no public name
 
 
@@ -204,8 +207,9 @@ def _sign(value: Any, found: list[Any], depth: int, but: Collection[int]) -> int
 def _is_fit(tensor: torch.Tensor) -> bool:
     if tensor.is_inference():
         return False
-    is_parameter = type(tensor) is nn.Parameter and tensor.layout is torch.strided
-    return is_tensor_of_program(tensor) or (is_parameter and on_host(tensor))
+    if type(tensor) is nn.Parameter:
+        return tensor.layout is torch.strided and on_host(tensor) and tensor.is_contiguous()
+    return is_tensor_of_program(tensor)
 
 
 def marked(value: Any, known: Mapping[int, Large]) -> Any:

@@ -207,7 +207,7 @@ class Attempt:
         return differs
 
     def _bits_of_parameters(self) -> int | None:
-        if self._whole or (self._looks >= _CLOSE_LOOKS or self._idle_looks >= _IDLE_LOOKS):
+        if self._whole or self._looks >= _CLOSE_LOOKS or self._idle_looks >= _IDLE_LOOKS:
             return None
         return fingerprint_of(local_of(each).detach() for each in self._state.parameters())
 

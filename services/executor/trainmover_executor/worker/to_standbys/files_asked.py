@@ -105,7 +105,7 @@ class FilesAsked:
             if not self._is_shadow():
                 self._note(key, found=found)
                 return found
-            return found and self._was_there(path, key, index)
+            return found and (path in self._own or self._was_there(path, key, index))
 
         return ask
 
@@ -164,7 +164,7 @@ class FilesAsked:
     def _was_there(self, path: Any, key: str, index: int) -> bool:
         """Whether the job's program found ``path``, too, or would have."""
         answer = self._recording.find(0, key, index, patience_s=_PATIENCE_S)
-        if answer is None or path in self._own:
+        if answer is None:
             return True
         if bool(answer[0]):
             if self._is_newer(path, patience_s=0.0):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 import structlog
@@ -28,8 +30,8 @@ _FIRST_STEP_S: Final = 3600.0
 """An active rank keeps a connection no longer than that; a first step may compile for long."""
 _STALLED_S: Final = 30.0
 """Whoever takes nothing for so long, with something to take, has gone."""
-_OTHERS: Final = 3
-"""Ranks that are asked in the place of one that is dead."""
+_OTHERS: Final = (1, 2, 3)
+"""How far the ranks are from one that is dead that are asked in its place."""
 _SET_UP_S: Final = 5.0
 """How long one of these is listened to: its set-up may wait for the dead rank."""
 _ENTRIES: Final = 1_000_000
@@ -69,33 +71,36 @@ async def fetch_recording(
 
     Where that rank is dead, others tell what they found of files: those are the same for all.
     """
-    world_size = membership.layout.world_size
-    others = [(rank + by) % world_size for by in range(1, min(world_size, _OTHERS + 1))]
+
+    async def hear(source: int, *, only: str = "") -> None:
+        link_request = LinkRequest(
+            job=job, epoch=ANY_EPOCH, group=RECORD_GROUP, source=rank, target=source
+        )
+        sock = await dial(membership.endpoint_of(source), link_request, secret=secret)
+        try:
+            await take_in(sock, recording, only=only)
+        finally:
+            sock.close()
+
     try:
-        for source in (rank, *others):
-            endpoint = membership.endpoint_of(source)
-            link_request = LinkRequest(
-                job=job, epoch=ANY_EPOCH, group=RECORD_GROUP, source=rank, target=source
-            )
-            try:
-                sock = await dial(endpoint, link_request, secret=secret)
-                try:
-                    if source == rank:
-                        await take_in(sock, recording)
-                    else:
-                        async with asyncio.timeout(_SET_UP_S):
-                            await take_in(sock, recording, only=OF_FILES)
-                    return
-                finally:
-                    sock.close()
-            except (OSError, TrainMoverError) as error:
-                if source == rank:
-                    # Most programs warm up without; one that does not will say what it misses.
-                    why = str(error)
-                    log.warning("no recording of the first step", rank=rank, of=endpoint, error=why)
+        await hear(rank)
+    except (OSError, TrainMoverError) as error:
+        # Most programs warm up without; one that does not will say what it misses.
+        of, world_size = membership.endpoint_of(rank), membership.layout.world_size
+        log.warning("no recording of the first step", rank=rank, of=of, error=str(error))
+        await _hear_any(hear, {(rank + by) % world_size for by in _OTHERS} - {rank})
     finally:
         recording.close()
         log.debug("recording", kept_bytes=recording.nbytes, too_large=recording.dropped)
+
+
+async def _hear_any(hear: Callable[..., Awaitable[None]], sources: Collection[int]) -> None:
+    """Hear of files from the first of ``sources`` that answers."""
+    for source in sources:
+        with contextlib.suppress(OSError, TrainMoverError):  # a timeout is an OSError
+            async with asyncio.timeout(_SET_UP_S):
+                await hear(source, only=OF_FILES)
+            return
 
 
 async def take_in(sock: socket.socket, recording: Recording, *, only: str = "") -> None:
