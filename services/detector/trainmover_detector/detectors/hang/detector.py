@@ -8,10 +8,9 @@ that are in different operations (a mismatch).
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterable
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +21,15 @@ from trainmover.events.executor import StepBroken, WorkerFinished
 from trainmover.events.machine import LinkLost, WorkerExited
 from trainmover.job.topology import Membership
 from trainmover.telemetry.records import HEAD, LINK, PULSE, RECORD, STEP, Phase
+from trainmover_detector.detectors.hang.findings import STOPPED, Stay, hang_of, link_hangs, phase_of
 from trainmover_detector.measures.inbox import FEW_RANKS, join_records
 from trainmover_detector.measures.mismatch import find_mismatch
 from trainmover_detector.measures.steps import StepTimes
-from trainmover_detector.measures.waits import Standstill, Waits, find_waits, lost_on_the_way
+from trainmover_detector.measures.waits import Standstill, find_waits
 
 __all__ = ["HangConfig", "HangDetector"]
 
 _ELSEWHERE: Final = frozenset({Phase.OUTSIDE, Phase.LOADER})
-_STOPPED: Final = {ord("T"): "stopped", ord("t"): "stopped", ord("D"): "waiting for a disk"}
 _LEAST_STEPS: Final = 3
 _BATCHES_S: Final = 0.5
 """Between two batches of a machine: news is so old at most."""
@@ -219,7 +218,7 @@ class HangDetector:
         phases = set(pulses["phase"].tolist())
         if phases & {Phase.MOVING, Phase.STARTING, Phase.DONE}:
             return None
-        age_s, stopped = pulses["age_ns"] * 1e-9, np.isin(pulses["state"], list(_STOPPED))
+        age_s, stopped = pulses["age_ns"] * 1e-9, np.isin(pulses["state"], list(STOPPED))
         silent_s = self._config.silent_s
         # A process may hold its interpreter's lock for a while; one that is stopped does not.
         stale = pulses["rank"][age_s > np.where(stopped, silent_s, 1.5 * silent_s)]
@@ -243,11 +242,12 @@ class HangDetector:
         if (found := find_mismatch(now, membership)) is not None:
             return [found]
         waits = find_waits(now)
+        stay = Stay(step=self._step, still_s=still_s, patience_s=self.patience_s())
         # Whoever is in an operation that all have entered communicates; it does not hold them up.
         inside = set(now.open["rank"].tolist()) - now.stale
         outside = [rank for rank in waits.roots if rank not in inside]
         roots = self._due(outside, now, membership, now_s)
-        if roots and len(roots) * 3 > max(6, len(now.pulses)) and still_s < 3 * self.patience_s():
+        if roots and len(roots) * 3 > max(6, len(now.pulses)) and still_s < 3 * stay.patience_s:
             return []  # so many at once are rather news that has not come yet
         if roots:
             if not now.stale.isdisjoint(roots):
@@ -255,14 +255,27 @@ class HangDetector:
             by_machine: dict[str, list[int]] = {}
             for rank in roots:
                 by_machine.setdefault(membership.machine_of(rank), []).append(rank)
-            named = [*by_machine.values()][:_MOST_NAMED]
+            named = [*by_machine.items()][:_MOST_NAMED]
             return [
-                self._hang(ranks, now, waits, still_s, told=number < _CHAINS)
-                for number, ranks in enumerate(named)
+                hang_of(
+                    ranks,
+                    now,
+                    waits,
+                    stay,
+                    machine=machine,
+                    limit_s=self._recover_s(frozen=ranks[0] in now.stale),
+                    told=number < _CHAINS,
+                )
+                for number, (machine, ranks) in enumerate(named)
             ]
         if outside or not self._all_stuck(now):
             return []
-        return self._link_hangs(now, waits, membership, still_s)
+        return link_hangs(now, waits, membership, stay)
+
+    def _recover_s(self, *, frozen: bool) -> float:
+        """How long a job stands still before the machine that holds it up is taken for dead."""
+        config = self._config
+        return config.recover_frozen_s if frozen else config.recover_alive_s or math.inf
 
     def _due(
         self, outside: list[int], now: Standstill, membership: Membership, now_s: float
@@ -278,7 +291,7 @@ class HangDetector:
             if self._is_due(rank, pulse, now, now_s, heard_s=at_s):
                 due.append(rank)
             elif pulse is not None:
-                elsewhere |= _phase(pulse) in _ELSEWHERE
+                elsewhere |= phase_of(pulse) in _ELSEWHERE
         # Who is between two steps, and has time yet, explains it all but a process that is frozen.
         return [rank for rank in due if rank in now.stale] if elsewhere else due
 
@@ -302,7 +315,7 @@ class HangDetector:
         """
         if pulse is None:
             return True
-        phase = _phase(pulse)
+        phase = phase_of(pulse)
         there_s = (float(pulse["phase_ns"]) + float(pulse["age_ns"])) * 1e-9 + now_s - heard_s
         # It may have waited for somebody until a moment ago.
         there_s = min(there_s, now_s - float(self._acted_s[rank]))
@@ -326,103 +339,6 @@ class HangDetector:
         usual_s = self._times.pace.usual_s(0.5) if self._times.pace else 0.0
         return min(entered.values()) * 1e-9 >= max(0.8 * self._config.least_s, usual_s)
 
-    def _hang(
-        self,
-        ranks: list[int],
-        now: Standstill,
-        waits: Waits,
-        still_s: float,
-        *,
-        told: bool,
-    ) -> Finding:
-        rank = ranks[0]
-        assert self._membership is not None  # noqa: S101 - asked for a job that has formed
-        machine = self._membership.machine_of(rank)
-        frozen = rank in now.stale
-        pulse = next(iter(now.pulses[now.pulses["rank"] == rank]), None)
-        state = int(pulse["state"]) if pulse is not None else 0
-        known = None if pulse is None else _phase(pulse)
-        phase = "unknown" if known is None else known.name.lower()
-        how = (
-            f"its process is {_STOPPED.get(state, 'frozen')}"
-            if frozen
-            else f"its process lives and is in phase {phase!r}"
-        )
-        limit_s = (
-            self._config.recover_frozen_s if frozen else self._config.recover_alive_s or np.inf
-        )
-        evidence: dict[str, Any] = {
-            "class": "non_communication_hang",
-            "ranks": ranks,
-            "frozen": frozen,
-            "phase": phase,
-            "process_state": chr(state) if state else None,
-            "step": self._step,
-            "still_s": round(still_s, 3),
-            "patience_s": round(self.patience_s(), 3),
-            "waiting_ranks": heapq.nsmallest(64, waits.lines),
-            "chain": waits.chain_to(rank)[:16] if told else [],
-        }
-        return Finding(
-            kind="hang",
-            machine=machine,
-            rank=rank,
-            confidence=0.97 if frozen else 0.9,
-            summary=f"{machine}: rank {rank} never entered what {len(waits.lines)} ranks wait in "
-            f"since {still_s:.1f} s (step {self._step}); {how}",
-            evidence=evidence,
-            advice="recover" if still_s >= limit_s else "none",
-        )
-
-    def _link_hangs(
-        self, now: Standstill, waits: Waits, membership: Membership, still_s: float
-    ) -> list[Finding]:
-        """Everybody is in, and nothing arrives."""
-        lost = set(lost_on_the_way(now))
-        pairs = sorted({*waits.stuck, *lost})
-        pairs = [pair for pair in pairs if pair in lost] or pairs
-        evidence: dict[str, Any] = {
-            "class": "communication_hang",
-            "links": pairs[:64],
-            "step": self._step,
-            "still_s": round(still_s, 3),
-            "open_operations": len(now.open),
-        }
-        counted = set(now.links["rank"].tolist())
-        if not pairs and (not set(now.open["rank"].tolist()) <= counted):
-            return []  # what the links have to say is still to come
-        if not pairs:
-            return [
-                Finding(
-                    "link_hang",
-                    None,
-                    None,
-                    0.6,
-                    f"every rank entered its operation and none has ended for {still_s:.1f} s "
-                    f"(step {self._step}); which link it is cannot be told",
-                    evidence,
-                )
-            ]
-        machines = [{membership.machine_of(rank) for rank in pair} for pair in pairs]
-        shared = set.intersection(*machines) if len(pairs) > 1 else set()
-        if len(shared) == 1:
-            (machine,) = shared
-            summary = f"{machine}: nothing arrives over {len(pairs)} links of it"
-            return [Finding("link_hang", machine, None, 0.85, summary, evidence)]
-        return [
-            Finding(
-                "link_hang",
-                None,
-                None,
-                0.9,
-                f"rank {source} ({membership.machine_of(source)}) sent what rank {target} "
-                f"({membership.machine_of(target)}) never got, for {still_s:.1f} s",
-                evidence,
-                link=(source, target),
-            )
-            for source, target in pairs
-        ]
-
     # -- findings --------------------------------------------------------------------------------
 
     def _say(self, findings: list[Finding], now_s: float) -> list[Finding]:
@@ -444,12 +360,3 @@ def _in_phase_s(pulses: Records) -> npt.NDArray[np.float64]:
     there_s = (pulses["phase_ns"].astype(np.float64) + pulses["age_ns"]) * 1e-9
     bounded: npt.NDArray[np.float64] = np.clip(there_s, 0.0, _BATCHES_S)
     return bounded
-
-
-def _phase(pulse: np.void) -> Phase | None:
-    """Where a rank says it is; None where it says nothing that there is."""
-    value = int(pulse["phase"])
-    return Phase(value) if value in _PHASES else None
-
-
-_PHASES: Final = frozenset(Phase)
