@@ -178,6 +178,8 @@ CATALOGUE = {
     "shared_muon": Program(60),
     "zero_by_hand": Program(60, usual=False),
     "first_rank_ema": Program(60),
+    "first_rank_copies": Program(60),
+    "first_rank_meter": Program(60, usual=False),
     "own_work": Program(96, ends=(12, 24), between=True),
     "ppo": Program(96, ends=(8, 40), between=True),
     "randperm": Program(90, ends=(30, 60), usual=False),

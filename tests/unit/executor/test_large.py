@@ -283,6 +283,33 @@ class TestRankOwn:
         assert holds_prints(the(tree, "state"))
         assert "differs from rank to rank and is too large" in capsys.readouterr().out
 
+    def test_what_a_neighbour_lacks_twice_is_told_whole(self):
+        variables = LoopVariables([])
+        mine = self.tree(variables, rank=0)
+        own = RankOwn(Keeper(next(mine), {}), variables)
+        own.look(3, step_s=0.1)  # the neighbour may find it with its next look
+        own.look(4, step_s=0.1)
+        tree, state = next(mine)
+        assert torch.equal(the(tree, "state"), state)
+
+    def test_what_a_neighbour_lacks_and_is_too_large_is_warned_of(self, capsys):
+        variables = LoopVariables([])
+        own = RankOwn(Keeper(next(self.tree(variables, rank=0, size=1024 * 1024)), {}), variables)
+        for step in (3, 4, 5):
+            own.look(step, step_s=0.1)
+        out = capsys.readouterr().out
+        assert out.count("this rank alone has a large variable") == 1
+        assert "keep it at all ranks" in out
+
+    def test_a_rank_that_keeps_nothing_of_others_says_nothing(self):
+        variables = LoopVariables([])
+        mine = self.tree(variables, rank=0)
+        own = RankOwn(Keeper(next(mine), None), variables)
+        for step in (3, 4, 5):
+            own.look(step, step_s=0.1)
+        tree, _ = next(mine)
+        assert holds_prints(the(tree, "state"))
+
 
 class Memory:
     """What a program passes by name: large, and changed in place."""

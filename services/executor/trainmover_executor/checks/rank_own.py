@@ -23,8 +23,9 @@ _EVERY: Final = 64
 class RankOwn:
     """Compares prints of large variables with those of a rank whose private state is kept here.
 
-    A hidden state, a memory of what this rank has seen: small ones of these are told whole from
-    then on, and survive a crash. Of what is too large for that a warning says what to do.
+    A hidden state, a memory of what this rank has seen, an average of the weights or the best ones
+    so far that one rank alone keeps: small ones of these are told whole from then on, and survive a
+    crash. Of what is too large for that a warning says what to do.
 
     What the session was given by name comes to a joiner with the rest of a replica's state. Where
     it has changed some times and was the same at both ranks, an average of the weights say, it is
@@ -40,6 +41,7 @@ class RankOwn:
         self._variables = variables
         self._since: dict[str, int] = {}
         self._done: set[str] = set()
+        self._missed: set[str] = set()
         self._alike: dict[str, list[Any]] = {}
 
     def look(self, committed: int, *, step_s: float) -> None:
@@ -56,15 +58,19 @@ class RankOwn:
         if not large:
             return
         theirs = self._private_state.neighbours_variables(step=committed)
+        if theirs is None:
+            return
         for path in large:
-            if equal(mine[path], theirs.get(path, mine[path])):
+            if path not in theirs and path not in self._missed:
+                self._missed.add(path)  # the other may find it with its next look
+            elif path in theirs and equal(mine[path], theirs[path]):
                 self._note_alike(path, mine[path])
-            elif path in theirs:
+            else:
                 self._done.add(path)
                 is_kept = self._variables.lasting.tell_whole(path, step_s=step_s)
                 if isinstance(mine[path], str):  # its print, of which nothing can be made
                     self._variables.lasting.leave(path)
-                self._say(path, is_kept=is_kept)
+                self._say(path, is_kept=is_kept, alone=path not in theirs)
 
     def _is_due(self, path: str, tree: object, committed: int) -> bool:
         is_print = path.startswith(EXTRA) and isinstance(tree, str)
@@ -85,9 +91,20 @@ class RankOwn:
             self._variables.lasting.leave(path)
 
     @staticmethod
-    def _say(path: str, *, is_kept: bool) -> None:
+    def _say(path: str, *, is_kept: bool, alone: bool) -> None:
         if is_kept:
             log.info("a large variable differs from rank to rank: neighbours keep it", path=path)
+            return
+        if alone:
+            extra = path.startswith(EXTRA)
+            after = "ends the job" if extra else "leaves the joiner with what it has itself"
+            log.warning(
+                "this rank alone has a large variable, and a neighbour can keep no copy: a planned "
+                f"move carries it, but a crash of this machine {after}",
+                variable=path,
+                cure="keep it at all ranks, each of which then has a copy: what one rank computes "
+                "while the others wait takes no longer at all of them",
+            )
             return
         log.warning(
             "a variable differs from rank to rank and is too large for a neighbour to keep, or of "

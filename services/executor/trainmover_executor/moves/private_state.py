@@ -146,12 +146,12 @@ class PrivateStateKeeper:
         buffers: list[list[Any]] = open_private_state(packed)["buffers"] if packed else []
         return buffers
 
-    def neighbours_variables(self, *, step: int) -> dict[str, Any]:
-        """The same of some rank whose private state is kept here; empty where there is none."""
+    def neighbours_variables(self, *, step: int) -> dict[str, Any] | None:
+        """The same of some rank whose private state is kept here; None where there is none."""
         for data in self._kept.get(step, {}).values():
             theirs: dict[str, Any] = open_private_state(data)["variables"]
             return theirs
-        return {}
+        return None
 
     def held(self, rank: int, *, step: int) -> dict[str, Any]:
         """The kept private state of ``rank`` after ``step`` steps, as a portable tree.

@@ -10,11 +10,27 @@ from typing import Any
 
 import torch
 
+from trainmover_executor.state.handing_over.written import WrittenElsewhere, marks_of_states
 from trainmover_executor.state.packing.shards import local_of
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import TrainingState
 
 __all__ = ["StepStart"]
+
+
+class _AsKept:
+    """Whether parameters and what optimizers keep are as they were when this was made."""
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+        parameters = state.parameters()
+        self._written = WrittenElsewhere({str(at): each for at, each in enumerate(parameters)})
+        self._written.note()
+        self._marks = marks_of_states(state.optimizers)
+
+    def is_so(self) -> bool:
+        """Whether nobody wrote to them since."""
+        return not self._written.names() and self._marks == marks_of_states(self._state.optimizers)
 
 
 class StepStart:
@@ -39,6 +55,7 @@ class StepStart:
         self._accumulates = False
         self._private: set[int] = set()
         self._large: dict[str, Any] | None = None
+        self._as_kept: _AsKept | None = None
         self.nbytes = 0
         self.keep_s = 0.0
 
@@ -61,6 +78,7 @@ class StepStart:
         self._gradients = _kept(gradients, self._gradients) if accumulates else []
         began = time.perf_counter()
         self._large = _kept(self._state.large(), self._large) if whole else None
+        self._as_kept = None
         self.keep_s = time.perf_counter() - began
         self.nbytes = 0 if self._large is None else _size_of(self._large)
 
@@ -106,12 +124,25 @@ class StepStart:
             elif parameter.grad is not None:
                 parameter.grad.zero_()
 
+    @torch.no_grad()
+    def restore_large(self) -> None:
+        """Put parameters and what optimizers keep back where that is kept; settings stay."""
+        if self._large is None:
+            return
+        settings = self._state.settings()
+        self._state.load_large(self._large)
+        self._state.load_settings(settings)
+        self._as_kept = _AsKept(self._state)
+
     def _put_back(self) -> None:
         restore_rng(self._rng)
         self._state.load_small(copy.deepcopy(self._small))
         self._state.load_buffers(enumerate(self._buffers))
         if self._large is not None:
-            self._state.load_large(self._large)
+            # Of a model of a hundred million parameters a copy takes a third of a second.
+            is_there = self._as_kept is not None and self._as_kept.is_so()
+            self._state.load_large(self._large, but_tensors=is_there)
+            self._as_kept = None
 
     @contextlib.contextmanager
     def in_place(self, step: int) -> Iterator[None]:

@@ -33,7 +33,11 @@ from trainmover_executor.state.modules import (
 from trainmover_executor.state.optimizers.entries import common_entries, load_common
 from trainmover_executor.state.optimizers.numbers import OptimizerNumbers
 from trainmover_executor.state.optimizers.settings import load_settings, settings_apart, settings_of
-from trainmover_executor.state.optimizers.trees import load_optimizer, optimizer_tree
+from trainmover_executor.state.optimizers.trees import (
+    load_group_settings,
+    load_optimizer,
+    optimizer_tree,
+)
 from trainmover_executor.state.optimizers.wrapped import with_inner
 from trainmover_executor.state.packing.codec import encode
 from trainmover_executor.state.packing.fingerprint import fingerprint_of
@@ -162,12 +166,19 @@ class TrainingState:
         }
 
     @torch.no_grad()
-    def load_large(self, tree: dict[str, Any]) -> None:
-        """Put back a copy of what ``large`` returned."""
-        for parameter, value in zip(self.parameters(), tree["parameters"], strict=True):
-            assign(local_of(parameter), value)
+    def load_large(self, tree: dict[str, Any], *, but_tensors: bool = False) -> None:
+        """Put back a copy of what ``large`` returned.
+
+        Args:
+            tree: The copy.
+            but_tensors: Only what belongs to no single parameter: tensors hold what they did.
+        """
+        if not but_tensors:
+            for parameter, value in zip(self.parameters(), tree["parameters"], strict=True):
+                assign(local_of(parameter), value)
+        load = load_group_settings if but_tensors else load_optimizer
         for optimizer, state in zip(self.optimizers, tree["optimizers"], strict=True):
-            load_optimizer(optimizer, state)
+            load(optimizer, state)
         self._numbers.load(tree["numbers"])
 
     def gradients(self) -> list[torch.Tensor | None]:

@@ -355,6 +355,11 @@ class TrainingLoop:
         elif not self._shadow.votes_at_end:
             step.cast_vote()
 
+    def after_optimizer(self) -> None:
+        """Behind an optimizer's step."""
+        if self._runtime.sandboxed:
+            self._shadow.after_optimizer()
+
     def vote(self, step: Step) -> bool:
         """See ``Attempts.vote``."""
         if self._runtime.sandboxed:

@@ -178,7 +178,7 @@ class Session:
             each.register_step_pre_hook(
                 partial(voting.before_optimizer, index, loop.before_optimizer)
             )
-            each.register_step_post_hook(voting.after_optimizer)
+            each.register_step_post_hook(partial(voting.after_optimizer, loop.after_optimizer))
         return handover, loop
 
     @staticmethod

@@ -327,6 +327,14 @@ class Shadow:
             self._voted = None
         return True
 
+    def after_optimizer(self) -> None:
+        """An optimizer took a step, in the body of one more step with a gradient of its own.
+
+        The code behind it may make variables of parameters: they are what the job's are.
+        """
+        if self._one_more and not self.votes_at_end:
+            self._joiner.put_parameters_back()
+
     def end(self, step: Step) -> bool:
         """Whether the body has to run again."""
         self.completed = step.index + 1

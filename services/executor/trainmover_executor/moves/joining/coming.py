@@ -21,7 +21,8 @@ from trainmover_executor.moves.work_kept import results_of, works_of
 from trainmover_executor.position.course import place_of_vote, still_open
 from trainmover_executor.position.position import Place, Position, WorkDone
 from trainmover_executor.position.results import Returned
-from trainmover_executor.program.values.large import is_whole
+from trainmover_executor.program.values.large import holds_prints, is_whole
+from trainmover_executor.program.values.lasting import EXTRA
 from trainmover_executor.state.handing_over.follow import StateFollower
 from trainmover_executor.state.handing_over.transfer import Transferred
 from trainmover_executor.state.redo import StepStart
@@ -158,6 +159,13 @@ class Coming:
         last = self.told["between"] - len(self.told["passed"])
         return self.works.get(last, self.voted)
 
+    @property
+    def own_extras(self) -> set[str]:
+        """Names of what the dead rank gave its session, as far as a neighbour was told it whole."""
+        variables = {} if self.voted is None else self.voted.variables
+        own = {path: tree for path, tree in variables.items() if path.startswith(EXTRA)}
+        return {path.removeprefix(EXTRA) for path, tree in own.items() if not holds_prints(tree)}
+
     def behind(self, returned: Returned | None) -> Position | None:
         """Where the dead rank was behind work that the program passes, if that is known."""
         return None if returned is None else self.works.get(returned.ordinal)
@@ -250,6 +258,11 @@ class Coming:
         state.load_buffers(self._alike().items())
         self.own_writes.put_back()
         self._watch(state)
+
+    def put_parameters_back(self) -> None:
+        """Have parameters and what optimizers keep again as they were handed over."""
+        if self.arrived is not None:
+            self.arrived.restore_large()
 
     def lost_writes(self) -> str:
         """Why parameters may not be what the dead rank's were, for people; empty if they are."""

@@ -168,9 +168,7 @@ class FromReplica:
             live=live_tensors({"state": self._state.tree()}),
             first_timeout_s=HAND_OVER_TIMEOUT_S,
         )
-        if missing := sorted(self._state.others.keys() - tree["state"]["others"].keys()):
-            lost = _EXTRAS_LOST.format(rank=self._runtime.rank, names=", ".join(missing))
-            self._reports.refuse(coming.plan, lost)
+        self._add_own_extras(coming, tree["state"]["others"])
         self._state.load(tree["state"])
         if "since" in tree["state"]:
             steps = take_again(self._state, tree["state"]["since"])
@@ -179,6 +177,14 @@ class FromReplica:
         coming.rest = {name: tree.get(name) for name in told}
         coming.large = tree["large"]
         coming.count(received)
+
+    def _add_own_extras(self, coming: Coming, others: dict[str, Any]) -> None:
+        """What the dead rank alone gave its session comes with its variables, or is lost."""
+        missing = self._state.others.keys() - others.keys()
+        if lost := sorted(missing - coming.own_extras):
+            reason = _EXTRAS_LOST.format(rank=self._runtime.rank, names=", ".join(lost))
+            self._reports.refuse(coming.plan, reason)
+        others |= {name: self._state.others[name].state_dict() for name in missing}
 
     def take(self, coming: Coming) -> Moment:
         """Stand where the job stands, with the private state of the dead rank.

@@ -14,7 +14,7 @@ from trainmover_executor.state.optimizers.entries import (
 )
 from trainmover_executor.state.optimizers.settings import load_settings, settings_of
 
-__all__ = ["load_optimizer", "optimizer_tree"]
+__all__ = ["load_group_settings", "load_optimizer", "optimizer_tree"]
 
 
 def optimizer_tree(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -32,8 +32,13 @@ def optimizer_tree(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Take over what ``optimizer_tree`` returned here or at another rank."""
-    load_settings(optimizer, state["groups"])
-    load_common(optimizer, state["common"])
+    load_group_settings(optimizer, state)
     for group, states in zip(optimizer.param_groups, state["states"], strict=True):
         for parameter, entries in zip(group["params"], states, strict=True):
             load_entries(optimizer, parameter, entries)
+
+
+def load_group_settings(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Take over what belongs to no single parameter."""
+    load_settings(optimizer, state["groups"])
+    load_common(optimizer, state["common"])

@@ -72,8 +72,9 @@ class Voting:
         self._runtime.reach("optimizer.before")
         self._handover.leaver.before_optimizer(index)
 
-    def after_optimizer(self, *_: Any) -> None:
-        """After each optimizer's step."""
+    def after_optimizer(self, stepped: Callable[[], None], *_: Any) -> None:
+        """After each optimizer's step; ``stepped`` is told of it."""
+        stepped()
         self._runtime.reach("optimizer.after")
         self._following.stepped()
         self._handover.leaver.after_optimizer()
