@@ -53,6 +53,13 @@ def test_a_crash_that_a_program_does_not_survive(
     drive.killed(script, spots=[spot]).same_as(undisturbed(script), killed=spot.rank)
 
 
+def test_an_early_crash_takes_from_a_replica_what_is_alike(
+    drive: Drive, undisturbed: Undisturbed
+) -> None:
+    spots = [Spot("optimizer.before", 5, 1, steps=3)]
+    drive.killed("array_memory", spots=spots).same_as(undisturbed("array_memory"), killed=1)
+
+
 def test_a_crash_in_an_evaluation_keeps_accumulated_gradients(
     drive: Drive, undisturbed: Undisturbed
 ) -> None:

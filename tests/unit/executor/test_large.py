@@ -384,6 +384,29 @@ class TestExtras:
         assert "differs from rank to rank" in capsys.readouterr().out
         assert "session.memory" not in self.told(ranks[0][0], ranks[0][2])
 
+    def test_of_a_module_the_log_says_that_this_rank_alone_has_it(self, capsys):
+        class Average(nn.Linear):
+            pass
+
+        average, state = Average(4, 4), state_of()
+        variables = LoopVariables([average], extras={"ema": average}, lasting=LastingValues(state))
+        own = RankOwn(keeper := Keeper({}, {}), variables)
+        for step in range(4):
+            with torch.no_grad():
+                average.weight += 1
+            keeper.own = variables.changed(sys._getframe(), asks=True)
+            own.look(step, step_s=0.1)
+        assert "this rank alone has a large variable" in capsys.readouterr().out
+
+    def test_of_a_joiner_what_others_tell_no_more_is_alike(self, capsys):
+        mine, state, variables = self.rank(0)
+        own = RankOwn(keeper := Keeper({}, {}), variables)
+        own.joined()
+        for step in range(4):
+            keeper.own = self.told(mine, variables)
+            own.look(step, step_s=0.1)
+        assert state.own_extras == set()
+
     def test_what_does_not_change_shows_nothing(self):
         mine, _, variables = self.rank(0)
         tree = self.told(mine, variables)

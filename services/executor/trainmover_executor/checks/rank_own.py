@@ -9,7 +9,7 @@ import structlog
 from trainmover_executor.moves.private_state import PrivateStateKeeper
 from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.large import holds_prints
-from trainmover_executor.program.values.lasting import EXTRA
+from trainmover_executor.program.values.lasting import EXTRA, MODULE
 from trainmover_executor.program.variables import LoopVariables
 
 __all__ = ["RankOwn"]
@@ -43,6 +43,11 @@ class RankOwn:
         self._done: set[str] = set()
         self._missed: set[str] = set()
         self._alike: dict[str, list[Any]] = {}
+        self._joined = False
+
+    def joined(self) -> None:
+        """This rank took another's place: others may tell no more of what was alike at all."""
+        self._joined = True
 
     def look(self, committed: int, *, step_s: float) -> None:
         """Compare what was told with the last vote, where it is time to.
@@ -61,9 +66,10 @@ class RankOwn:
         if theirs is None:
             return
         for path in large:
-            if path not in theirs and path not in self._missed:
+            is_left = path not in theirs and self._joined and path.startswith(EXTRA)
+            if path not in theirs and path not in self._missed and not is_left:
                 self._missed.add(path)  # the other may find it with its next look
-            elif path in theirs and equal(mine[path], theirs[path]):
+            elif is_left or (path in theirs and _are_alike(mine[path], theirs[path])):
                 self._note_alike(path, mine[path])
             else:
                 self._done.add(path)
@@ -85,7 +91,7 @@ class RankOwn:
         seen = self._alike.setdefault(path, [])
         if not (seen and equal(seen[-1], tree)):
             seen.append(tree)
-        if len(seen) > _EARLY_STEPS:
+        if len(seen) > _EARLY_STEPS or _is_of_module(tree):
             self._done.add(path)
             del self._alike[path]
             self._variables.lasting.leave(path)
@@ -113,3 +119,11 @@ class RankOwn:
             variable=path,
             cure="keep less in it, in tensors, or compute it from what all ranks have",
         )
+
+
+def _are_alike(mine: Any, theirs: Any) -> bool:
+    return equal(mine, theirs) or (_is_of_module(mine) and _is_of_module(theirs))
+
+
+def _is_of_module(tree: Any) -> bool:
+    return isinstance(tree, str) and tree.startswith(MODULE)

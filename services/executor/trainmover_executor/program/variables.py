@@ -36,7 +36,7 @@ from trainmover_executor.program.looking.still import StillModule
 from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.kinds.components import name_components
 from trainmover_executor.program.values.kinds.records import one_look
-from trainmover_executor.program.values.large import holds_prints
+from trainmover_executor.program.values.large import is_told_whole
 from trainmover_executor.program.values.lasting import EXTRA, LastingValues
 from trainmover_executor.program.values.plain import (
     NOWHERE,
@@ -232,7 +232,7 @@ class LoopVariables:
         """
         self._changing.update(values)
         for path, tree in values.items():
-            if path.startswith(EXTRA) and not holds_prints(tree):
+            if path.startswith(EXTRA) and is_told_whole(tree):
                 self.lasting.know_own(path)
         self._finder.open(values)
         return self._put(values, frame, contents=contents, borrowed=borrowed)

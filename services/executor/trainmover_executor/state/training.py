@@ -98,8 +98,7 @@ class TrainingState:
         self._numbers = OptimizerNumbers(self.optimizers)
         self.others = dict(others)
         self.own_extras: set[str] = set()
-        besides = [other for other in others.values() if isinstance(other, nn.Module)]
-        self.all_models = (*self.models, *besides)
+        self.all_models = (*self.models, *self.modules_besides.values())
         self.structure = Structure(self.models, self.optimizers)
         self._gradients_then: list[weakref.ref[torch.Tensor] | None] = []
         modules = [module for model in self.models for module in model.modules()]
@@ -110,6 +109,11 @@ class TrainingState:
     def extras(self) -> dict[str, Stateful]:
         """Those of ``others`` that may be each rank's own; models and schedulers are alike."""
         return {name: one for name, one in self.others.items() if not isinstance(one, _ALIKE)}
+
+    @property
+    def modules_besides(self) -> dict[str, nn.Module]:
+        """Those of ``others`` that are modules."""
+        return {n: each for n, each in self.others.items() if isinstance(each, nn.Module)}
 
     def outline(self, *, extras: bool) -> list[Any]:
         """What there is of it, as numbers and strings that ranks can compare.

@@ -403,6 +403,7 @@ class TrainingLoop:
         self._sites = dict(sites)
         self.standing.adopt(moment)
         self._lookout.joined()
+        self._rank_own.joined()
         self.attempt.adopt(moment)
         self.start()
 

@@ -119,7 +119,7 @@ class Session:
         self._tracked = TrackedValues()
         self._variables = LoopVariables(
             [self, *self._state.others.values()],
-            extras={**self._state.extras, _TRACKED: self._tracked},
+            extras={**self._state.extras, **self._state.modules_besides, _TRACKED: self._tracked},
             models=self._state.models,
             lasting=LastingValues(self._state),
         )

@@ -21,7 +21,7 @@ from trainmover_executor.moves.work_kept import results_of, works_of
 from trainmover_executor.position.course import place_of_vote, still_open
 from trainmover_executor.position.position import Place, Position, WorkDone
 from trainmover_executor.position.results import Returned
-from trainmover_executor.program.values.large import holds_prints, is_whole
+from trainmover_executor.program.values.large import is_told_whole, is_whole
 from trainmover_executor.program.values.lasting import EXTRA
 from trainmover_executor.state.handing_over.follow import StateFollower
 from trainmover_executor.state.handing_over.transfer import Transferred
@@ -164,7 +164,7 @@ class Coming:
         """Names of what the dead rank gave its session, as far as a neighbour was told it whole."""
         variables = {} if self.voted is None else self.voted.variables
         own = {path: tree for path, tree in variables.items() if path.startswith(EXTRA)}
-        return {path.removeprefix(EXTRA) for path, tree in own.items() if not holds_prints(tree)}
+        return {path.removeprefix(EXTRA) for path, tree in own.items() if is_told_whole(tree)}
 
     def behind(self, returned: Returned | None) -> Position | None:
         """Where the dead rank was behind work that the program passes, if that is known."""

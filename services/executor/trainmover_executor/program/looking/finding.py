@@ -46,7 +46,7 @@ from trainmover_executor.program.values.kinds.components import key_text
 from trainmover_executor.program.values.kinds.derived import base_of
 from trainmover_executor.program.values.kinds.named import CODE, is_named, name_of
 from trainmover_executor.program.values.large import print_of_state, signature_of
-from trainmover_executor.program.values.lasting import EXTRA, LastingValues
+from trainmover_executor.program.values.lasting import EXTRA, MODULE, LastingValues
 from trainmover_executor.program.values.plain import (
     CONTAINERS,
     is_changeable,
@@ -197,6 +197,10 @@ class Finder:
                 yield from self._visit_extra(extra, path)
 
     def _visit_extra(self, value: Stateful, path: str) -> Iterator[Variable]:
+        if isinstance(value, nn.Module):
+            versions = sum(each._version for each in value.parameters())  # noqa: SLF001
+            yield Variable(path, f"{MODULE}{versions}", nowhere)
+            return
         state = value.state_dict()
         if is_plain(state) or self._lasting.admits(path, state):
             yield Variable(path, state, value.load_state_dict)

@@ -41,6 +41,7 @@ __all__ = [
     "exported",
     "held_in",
     "holds_prints",
+    "is_told_whole",
     "is_whole",
     "marked",
     "print_of",
@@ -249,6 +250,14 @@ def _prints_in(tree: Any) -> Iterator[str]:
 def holds_prints(tree: Any) -> bool:
     """Whether anything is large in a portable tree of another process."""
     return any(True for _ in _prints_in(tree))
+
+
+def is_told_whole(tree: Any) -> bool:
+    """Whether the state of what was given by name can be made of a portable tree of it.
+
+    It cannot of a print in place of all of it, as of what has kinds of its own.
+    """
+    return not isinstance(tree, str) and not holds_prints(tree)
 
 
 def is_whole(tree: Any, contents: Collection[str]) -> bool:

@@ -25,10 +25,13 @@ from trainmover_executor.program.values.trees import portable
 from trainmover_executor.state.packing.shards import local_of, made_of
 from trainmover_executor.state.training import TrainingState
 
-__all__ = ["EXTRA", "LastingValues"]
+__all__ = ["EXTRA", "MODULE", "LastingValues"]
 
 EXTRA: Final = "session."
 """How the paths begin of what the session was given by name."""
+MODULE: Final = "module:"
+"""How it begins what stands for a module that the session was given by name. Whether another rank
+has that module, too, is all that can be told from it: a replica has its tensors."""
 
 _LIMIT_BYTES: Final = 64 * 1024 * 1024
 _TIMES_THE_STATE: Final = 2
