@@ -181,6 +181,7 @@ CATALOGUE = {
     "first_rank_copies": Program(60),
     "first_rank_meter": Program(60, usual=False),
     "array_memory": Program(60, usual=False),
+    "between_writes": Program(90, between=True),
     "own_work": Program(96, ends=(12, 24), between=True),
     "ppo": Program(96, ends=(8, 40), between=True),
     "randperm": Program(90, ends=(30, 60), usual=False),

@@ -15,11 +15,15 @@ from trainmover_executor.state.packing.shards import local_of
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import TrainingState
 
-__all__ = ["StepStart"]
+__all__ = ["AsBefore", "StepStart"]
 
 
-class _AsKept:
-    """Whether parameters and what optimizers keep are as they were when this was made."""
+class AsBefore:
+    """Whether parameters and what optimizers keep are as they were when this was made.
+
+    Args:
+        state: All mutable training state.
+    """
 
     def __init__(self, state: TrainingState) -> None:
         self._state = state
@@ -55,7 +59,7 @@ class StepStart:
         self._accumulates = False
         self._private: set[int] = set()
         self._large: dict[str, Any] | None = None
-        self._as_kept: _AsKept | None = None
+        self._as_kept: AsBefore | None = None
         self.nbytes = 0
         self.keep_s = 0.0
 
@@ -132,7 +136,7 @@ class StepStart:
         settings = self._state.settings()
         self._state.load_large(self._large)
         self._state.load_settings(settings)
-        self._as_kept = _AsKept(self._state)
+        self._as_kept = AsBefore(self._state)
 
     def _put_back(self) -> None:
         restore_rng(self._rng)

@@ -26,12 +26,13 @@ from trainmover_executor.moves.course_packing import portable_part, told_of
 from trainmover_executor.moves.handover import Handover
 from trainmover_executor.position.position import Position, WorkDone
 from trainmover_executor.position.results import Returned
-from trainmover_executor.program.frames import calls_collective
+from trainmover_executor.program.frames import calls_collective, place_in, signature_of
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.state.packing.shards import local_of
-from trainmover_executor.state.redo import StepStart
+from trainmover_executor.state.redo import AsBefore, StepStart
 from trainmover_executor.state.rng import restore_rng
 from trainmover_executor.state.training import TrainingState
+from trainmover_executor.training.body.attempt import StepLostError
 from trainmover_executor.training.calls import OpenCalls
 from trainmover_executor.worker.runtime import Runtime
 
@@ -168,6 +169,7 @@ class BetweenSteps:
         self._handover = handover
         self._variables = variables
         self._left_out: set[str] = set()
+        self._writes: dict[Any, bool] = {}
 
     def attempt(
         self,
@@ -188,9 +190,14 @@ class BetweenSteps:
         Returns:
             What others are told of it, and what ``work`` returned; the former is None where some
             rank's communication broke.
+
+        Raises:
+            StepLostError: It broke behind a change that was not kept.
         """
-        start = StepStart(self._state)
-        start.capture(self._handover.committed, accumulates=accumulates)
+        site = signature_of(frame)
+        before = AsBefore(self._state)
+        # Until it was seen to write to no parameter, all of them are kept.
+        start = self._start(whole=self._writes.get(site, True), accumulates=accumulates)
         modes = self._state.modes()
         self._variables.keep(frame)
         try:
@@ -200,12 +207,32 @@ class BetweenSteps:
             restore_rng(start.rng)
         if (done := self._agreed(result, here)) is not None:
             self._variables.note_changes()
+            self._writes[site] = self._writes.get(site, False) or not before.is_so()
             return done, result
+        if not (start.keeps_all or before.is_so()):
+            raise StepLostError(
+                f"session.between_steps() at {place_in(frame)} broke ({self._runtime.latch.reason})"
+                " after it had written to parameters, for the first time, so that nothing was kept "
+                "to take that back. Start the job again; write to them behind the body of a step."
+            )
         # A consequence of the broken communication: all is as it was when the work began.
         start.restore()
         self._state.load_modes(modes)
         self._variables.put_back(frame)
         return None, None
+
+    def _start(self, *, whole: bool, accumulates: bool) -> StepStart:
+        start, committed = StepStart(self._state), self._handover.committed
+        try:
+            start.capture(committed, whole=whole, accumulates=accumulates)
+        except torch.OutOfMemoryError:
+            start = StepStart(self._state)  # few evaluations write to parameters
+            start.capture(committed, accumulates=accumulates)
+            log.warning(
+                "no memory is left to keep parameters in while session.between_steps works: if it "
+                "writes to them, and a machine dies in it, the job ends"
+            )
+        return start
 
     def collective(
         self, work: Callable[[], Any], *, here: Callable[[], Position]
