@@ -145,7 +145,7 @@ class TestWhatLasts:
                 logits = torch.randn(LARGE)
                 kept = kept + logits
                 seen = variables.changed(sys._getframe(), votes=True)
-                kept = kept + logits.sum()
+                kept = kept + kept.sum()
             return seen
 
         assert names(program()) == {"kept"}

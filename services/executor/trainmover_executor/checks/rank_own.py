@@ -58,6 +58,15 @@ class RankOwn:
         """
         if not step_s:
             return
+        for path, nbytes in self._variables.lasting.pass_on(step_s=step_s).items():
+            log.warning(
+                "code behind the step of the optimizer reads what the body made, and that is too "
+                "large for a neighbour to keep: if this machine dies there, the joiner reads what "
+                "it made itself",
+                variable=path,
+                mib=round(nbytes / 2**20, 1),
+                cure="read it in front of optimizer.step(), and keep what comes of it",
+            )
         mine = self._private_state.own_variables(step=committed)
         large = [path for path, tree in mine.items() if self._is_due(path, tree, committed)]
         if not large:

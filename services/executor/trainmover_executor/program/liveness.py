@@ -13,9 +13,12 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any, Final
 
-__all__ = ["deleted_names", "live_names", "needed"]
+__all__ = ["deleted_names", "live_names", "needed", "read_names"]
 
 _JUMPS: Final = frozenset({*dis.hasjrel, *dis.hasjabs})
+_OF_SHAPE: Final = frozenset(
+    {"size", "shape", "dim", "ndim", "numel", "nelement", "dtype", "device", "element_size"}
+)
 _ENDS: Final = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
 _ALWAYS_JUMPS: Final = (
     "JUMP_FORWARD",
@@ -28,6 +31,11 @@ _ALWAYS_JUMPS: Final = (
 def live_names(frame: FrameType) -> frozenset[str]:
     """Names whose values matter from where ``frame`` stands on."""
     return _live(frame.f_code, frame.f_lasti)
+
+
+def read_names(frame: FrameType) -> frozenset[str]:
+    """Those of them of which more is asked than their shape."""
+    return _live(frame.f_code, frame.f_lasti, shapes=False)
 
 
 def deleted_names(frame: FrameType) -> frozenset[str]:
@@ -44,18 +52,23 @@ def needed(names: dict[str, Any], frame: FrameType, *, live: bool = True) -> dic
 
 
 @lru_cache(maxsize=512)
-def _live(code: CodeType, at: int, *, deletes: bool = False) -> frozenset[str]:
+def _live(code: CodeType, at: int, *, deletes: bool = False, shapes: bool = True) -> frozenset[str]:
     """What the instructions that may follow the one ``at`` an offset need.
 
     Args:
         code: The function's.
         at: An offset in it.
         deletes: ``del`` needs what it deletes.
+        shapes: Who asks for a shape, a length or a type needs what he asks that of.
     """
     instructions = list(dis.get_instructions(code))
     index_of = {instruction.offset: index for index, instruction in enumerate(instructions)}
     follows = [_successors(instructions, index_of, index) for index in range(len(instructions))]
     touched = [tuple(_accesses(instruction)) for instruction in instructions]
+    if not shapes:
+        for index in range(len(instructions)):
+            if _asks_for_shape(instructions, index):
+                touched[index] = ()
     needed = [frozenset[str]()] * len(instructions)
     sets = {"STORE"} if deletes else {"STORE", "DELETE"}
     changes = True
@@ -70,6 +83,18 @@ def _live(code: CodeType, at: int, *, deletes: bool = False) -> frozenset[str]:
     here = max((index for offset, index in index_of.items() if offset <= at), default=None)
     behind = [] if here is None else follows[here]
     return frozenset().union(_captured(code), *(needed[each] for each in behind))
+
+
+def _asks_for_shape(instructions: list[dis.Instruction], index: int) -> bool:
+    """Whether of the variable that an instruction loads its shape is asked, as ``x.size(0)``."""
+    here = instructions[index]
+    if not here.opname.startswith("LOAD_") or isinstance(here.argval, tuple):
+        return False
+    before, behind = instructions[max(index - 1, 0)], instructions[index + 1 : index + 2]
+    if any("ATTR" in each.opname or "METHOD" in each.opname for each in behind):
+        return behind[0].argval in _OF_SHAPE
+    calls = any("CALL" in each.opname for each in behind)
+    return calls and before.argval == "len" and before.opname in {"LOAD_GLOBAL", "LOAD_NAME"}
 
 
 def _successors(

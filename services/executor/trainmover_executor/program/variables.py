@@ -150,7 +150,7 @@ class LoopVariables:
         """
         modules = modules_of_program() if self._settles else []
         met = [(id(each), StillModule(each)) for each in modules]
-        now, _ = self._told(frame, asks=asks)
+        now, _ = self._told(frame, asks=asks, votes=votes)
         if votes:
             self.lasting.note_changes(self._kept)
         if self._first is None:
@@ -264,10 +264,16 @@ class LoopVariables:
 
     @one_look()
     def _told(
-        self, frame: FrameType | None, *, asks: bool = False, everything: bool = False
+        self,
+        frame: FrameType | None,
+        *,
+        asks: bool = False,
+        votes: bool = False,
+        everything: bool = False,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """All variables as portable trees, and as they are, by path."""
-        found = self._finder.all(frame, everything=asks or everything, but_still=True)
+        everything = asks or everything
+        found = self._finder.all(frame, everything=everything, but_still=True, votes=votes)
         held = {one.path: one.value for one in found}
         self.lasting.end(asks=asks)
         shared = in_two_places(held.items())

@@ -23,7 +23,7 @@ from trainmover_executor.program.frames import (
     modules_of_program,
     program_frames,
 )
-from trainmover_executor.program.liveness import needed
+from trainmover_executor.program.liveness import needed, read_names
 from trainmover_executor.program.looking.modules import attributes_of, hooks_of
 from trainmover_executor.program.looking.parts import (
     MOST_MEMBERS,
@@ -169,6 +169,7 @@ class Finder:
         paths: Paths = NO_PATHS,
         but_still: bool = False,
         far: bool = False,
+        votes: bool = False,
     ) -> Iterator[Variable]:
         """Every variable that holds a plain value.
 
@@ -179,9 +180,12 @@ class Finder:
             paths: By these all are found, whatever other names an object has.
             but_still: But those of modules that hold what they held at first.
             far: Look deeper, which takes longer.
+            votes: In front of what cannot be taken back: what code behind reads, too.
         """
         self._times = _FAR if far else 1
-        self._lasting.begin(everything=everything)
+        self._lasting.begin(
+            everything=everything, read=self._read_from(frame) if votes else frozenset()
+        )
         seen = Seen(self._known, paths=paths)
         if but_still:
             self.left_out.clear()
@@ -229,15 +233,26 @@ class Finder:
                 modules.add(id(names))
                 script = scripts.get(id(names))
                 wanted = names if script is None else needed(names, script, live=live)
-                yield names.get("__name__", "?").strip("_"), wanted, names.__setitem__
+                yield _name_of(names), wanted, names.__setitem__
         for names in modules_of_program():
             if id(names) not in modules and not (seen is not None and self._is_still(names, seen)):
                 modules.add(id(names))
                 yield names["__name__"], _own_of(names), names.__setitem__
         for depth, each in enumerate(frames):
             if not _is_module(each):
-                root = f"{each.f_code.co_qualname}@{depth}".replace(".", ":")
-                yield root, needed(each.f_locals, each, live=live), local_setter(each)
+                yield (
+                    _root_of(each, depth),
+                    needed(each.f_locals, each, live=live),
+                    local_setter(each),
+                )
+
+    def _read_from(self, frame: FrameType | None) -> frozenset[str]:
+        """How the paths begin of what functions read of their variables, more than a shape."""
+        return frozenset(
+            f"{_root_of(each, depth)}.{name}"
+            for depth, each in enumerate(program_frames(frame))
+            for name in read_names(each)
+        )
 
     def _is_still(self, names: dict[str, Any], seen: Seen) -> bool:
         still = self._still.get(id(names))
@@ -376,6 +391,16 @@ class Finder:
             else:
                 write = partial((base_of(type(value)) or type(value)).__setitem__, value, key)
             yield from self._visit(member, f"{path}[{key_text(key)}]", write, seen, depth + _STEP)
+
+
+def _root_of(frame: FrameType, depth: int) -> str:
+    if _is_module(frame):
+        return _name_of(frame.f_globals)
+    return f"{frame.f_code.co_qualname}@{depth}".replace(".", ":")
+
+
+def _name_of(names: Mapping[str, Any]) -> str:
+    return str(names.get("__name__", "?")).strip("_")
 
 
 def _is_module(frame: FrameType) -> bool:

@@ -14,6 +14,7 @@ from trainmover_executor.program.looking.parts import Paths, name_in
 from trainmover_executor.program.looking.shapes import SHAPES, Members, Shape, bare
 from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.large import is_whole
+from trainmover_executor.program.values.passing import is_shape_of
 from trainmover_executor.program.values.plain import MUTABLE, NOWHERE, Shared, is_generator
 from trainmover_executor.program.values.restored import reserve, restored
 from trainmover_executor.program.values.trees import is_only_set
@@ -89,6 +90,8 @@ class Putting:
         for one in self._finder.all(self._frame, live=False, everything=True, paths=paths):
             if one.path in missing:
                 tree = missing.pop(one.path)
+                if is_shape_of(tree, one.value):
+                    continue  # it has that
                 like = self._holder_of(one, tree)
                 if id(like) in self._borrowed or (type(like) in MUTABLE and id(like) in taken):
                     like = None  # not the program's; or one object here, and two there

@@ -21,6 +21,7 @@ from trainmover_executor.program.values.large import (
     marked,
     signature_of,
 )
+from trainmover_executor.program.values.passing import PassingValues
 from trainmover_executor.program.values.trees import portable
 from trainmover_executor.state.packing.shards import local_of, made_of
 from trainmover_executor.state.training import TrainingState
@@ -70,6 +71,9 @@ class LastingValues:
     Args:
         state: The session's: its own memory is not looked at here, and no more is carried than
             twice as much, and 64 MiB.
+
+    Attributes:
+        passing: What a body made that the code behind its vote reads.
     """
 
     def __init__(self, state: TrainingState | None = None) -> None:
@@ -85,6 +89,7 @@ class LastingValues:
         self._all = False
         self._spent = 0
         self._parameters = self._ids()
+        self.passing = PassingValues(limit=_OWN_BYTES)
 
     def _ids(self) -> frozenset[int]:
         """Of the session's parameters: a list of them is quickly known to be no variable."""
@@ -92,12 +97,14 @@ class LastingValues:
 
     # -- a look ----------------------------------------------------------------------------------
 
-    def begin(self, *, everything: bool) -> None:
+    def begin(self, *, everything: bool, read: Collection[str] = ()) -> None:
         """A look begins.
 
         Args:
             everything: Also what was not there when the program asked for a step.
+            read: See ``PassingValues.begin``.
         """
+        self.passing.begin(everything=everything, read=read)
         self._before, self._entries = self._entries, {}
         self._all = everything
         self._spent = 0
@@ -114,8 +121,10 @@ class LastingValues:
 
     def admits(self, path: str, value: Any) -> bool:
         """Whether a variable that is not small can be carried."""
-        if not (self._all or path in self._lasting):
-            return False
+        if self._all:
+            self.passing.lasts(path)
+        elif path not in self._lasting:
+            return self.passing.admits(path, value)
         signature = signature_of(value, but=self._parameters)
         if signature is None or self._refused.get(path) == signature:
             return False
@@ -153,7 +162,9 @@ class LastingValues:
     def tree(self, path: str, value: Any) -> Any:
         """The portable tree of a variable that was admitted; None for others."""
         entry = self._entries.get(path)
-        return None if entry is None or entry.value is not value else entry.tree
+        if entry is None or entry.value is not value:
+            return self.passing.tree(path, value)
+        return entry.tree
 
     def exported(self, path: str, tree: Any) -> Any:
         """``tree``, which a variable has, for other processes."""
@@ -175,13 +186,27 @@ class LastingValues:
             Whether it is small enough for that.
         """
         entry = self._entries.get(path)
-        held = sum(self._own.values())
-        limit = min(max(_OWN_BYTES, step_s * _OWN_BYTES_A_SECOND), _MOST_OWN_BYTES)
-        if entry is None or held + entry.nbytes > limit:
+        if entry is None or entry.nbytes > self._left_for_own(step_s):
             return False
         self.know_own(path, nbytes=entry.nbytes)
         entry.exported = None
         return True
+
+    def _left_for_own(self, step_s: float) -> int:
+        limit = min(max(_OWN_BYTES, step_s * _OWN_BYTES_A_SECOND), _MOST_OWN_BYTES)
+        return int(limit) - sum(self._own.values())
+
+    def pass_on(self, *, step_s: float) -> dict[str, int]:
+        """Have what passes take what is left of a step's time.
+
+        Args:
+            step_s: How long a step takes, in seconds.
+
+        Returns:
+            See ``PassingValues.too_large``.
+        """
+        self.passing.limit = self._left_for_own(step_s)
+        return self.passing.too_large()
 
     def know_own(self, path: str, *, nbytes: int = 0) -> None:
         """Others are told what a variable holds: each rank has its own.

@@ -25,6 +25,7 @@ from trainmover_executor.program.values.kinds.derived import (
 from trainmover_executor.program.values.kinds.named import of_name, rebuilt
 from trainmover_executor.program.values.kinds.records import records_from
 from trainmover_executor.program.values.large import LARGE, Large
+from trainmover_executor.program.values.passing import SHAPE, tensor_of
 from trainmover_executor.program.values.plain import BUILTINS, Positioned
 from trainmover_executor.program.values.trees import ON_DEVICE, RECORDS, TAG
 
@@ -221,6 +222,7 @@ _DICTS: Final = {"Counter": collections.Counter, "OrderedDict": collections.Orde
 _MAKERS: Final[Mapping[str, Callable[[dict[str, Any], dict[str, Any]], Any]]] = {
     "shared": _shared,
     LARGE: _large,
+    SHAPE: lambda tree, _: tensor_of(tree),
     "dict": _dict,
     RECORDS: lambda tree, _: _records(tree),
     "derived": _derived,

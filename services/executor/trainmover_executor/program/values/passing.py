@@ -1,0 +1,125 @@
+"""What a body made that the code behind its vote reads, and that is large: outputs, a batch.
+
+Whoever replaces a machine that dies runs that code again, behind the vote of the dead rank, and its
+own body has made other outputs. So with each vote neighbours are told what such variables hold, of
+those that only their shape is asked of no more than that, and the log names what is too large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+import torch
+
+from trainmover_executor.program.values.large import (
+    Large,
+    exported,
+    held_in,
+    marked,
+    signature_of,
+)
+from trainmover_executor.program.values.trees import TAG, portable, tree_of_tensor
+
+__all__ = ["SHAPE", "PassingValues", "is_shape_of", "tensor_of"]
+
+SHAPE: Final = "shape"
+"""How a portable tree tags a tensor of which the shape alone is told."""
+_SMALL_BYTES: Final = 16 * 1024
+
+
+class PassingValues:
+    """Asked at a look in front of what cannot be taken back.
+
+    Args:
+        limit: Bytes that may be told with one vote.
+
+    Attributes:
+        limit: The same.
+    """
+
+    def __init__(self, *, limit: int) -> None:
+        self.limit = limit
+        self._lasting: set[str] = set()
+        self._read: Collection[str] = frozenset()
+        self._told: dict[str, tuple[Any, Any]] = {}
+        self._spent = 0
+        self._too_large: dict[str, int] = {}
+        self._said: set[str] = set()
+
+    def begin(self, *, everything: bool, read: Collection[str]) -> None:
+        """A look begins.
+
+        Args:
+            everything: It is one from a place where the program asks for a step: what is there
+                lasts, a name for a parameter say.
+            read: How the paths begin of what code behind a vote reads; empty elsewhere.
+        """
+        self._read, self._told, self._spent = read, {}, 0
+        if everything:
+            self._lasting = set()
+
+    def lasts(self, path: str) -> None:
+        """A variable is there where the program asks for a step."""
+        self._lasting.add(path)
+
+    def admits(self, path: str, value: Any) -> bool:
+        """Whether others are told something of a variable that is not small."""
+        if not self._read or path in self._lasting or signature_of(value) is None:
+            return False
+        tree = portable(marked(value, {}))
+        is_read = beginning_of(path) in self._read
+        nbytes = sum(each.tensor.nbytes for each in held_in(tree))
+        fits = is_read and self._spent + nbytes <= self.limit
+        if fits:
+            self._spent += nbytes
+        elif is_read and path not in self._said:
+            self._too_large[path] = nbytes
+        self._told[path] = value, exported(tree, whole=True) if fits else _shapes_in(tree)
+        return True
+
+    def tree(self, path: str, value: Any) -> Any:
+        """The portable tree of a variable that was admitted; None for others."""
+        known = self._told.get(path)
+        return None if known is None or known[0] is not value else known[1]
+
+    def too_large(self) -> dict[str, int]:
+        """Bytes of what the code behind reads and is told the shape of alone, by path; once."""
+        found, self._too_large = self._too_large, {}
+        self._said.update(found)
+        return found
+
+
+def beginning_of(path: str) -> str:
+    """Of the path of a variable, the name that a frame has for it, or for what holds it."""
+    root, dot, rest = path.partition(".")
+    ends = (rest.find(each) for each in ".[")
+    return root + dot + rest[: min((at for at in ends if at >= 0), default=len(rest))]
+
+
+def is_shape_of(tree: Any, value: Any) -> bool:
+    """Whether ``tree`` tells the shape of a tensor alone, which is that of ``value``."""
+    if not (isinstance(tree, dict) and tree.get(TAG) == SHAPE and isinstance(value, torch.Tensor)):
+        return False
+    return (list(value.shape), str(value.dtype)) == (tree["shape"], tree["dtype"])
+
+
+def tensor_of(tree: dict[str, Any]) -> torch.Tensor:
+    """One of that shape: of what it holds nothing was told."""
+    dtype = getattr(torch, tree["dtype"].removeprefix("torch."))
+    return torch.zeros(tree["shape"], dtype=dtype, device=tree["device"])
+
+
+def _shapes_in(tree: Any) -> Any:
+    """``tree``, of this process, for others: with shapes in the place of what is large."""
+    if isinstance(tree, Large):
+        tensor = tree.tensor
+        if tensor.nbytes <= _SMALL_BYTES:
+            return tree_of_tensor(tensor)
+        told = {TAG: SHAPE, "shape": list(tensor.shape), "dtype": str(tensor.dtype)}
+        return {**told, "device": tensor.device.type}
+    if isinstance(tree, dict):
+        return {key: _shapes_in(each) for key, each in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(map(_shapes_in, tree))
+    return tree
