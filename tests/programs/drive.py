@@ -201,6 +201,11 @@ class Drive:
                 self._move(job, slot, moving, mover, held=hold)
             return self.left(job)
 
+    def kills(self, job: RanksJob, spot: Spot) -> None:
+        """Have a machine killed, and nobody take its place."""
+        kill = self._rules.add(spot, "kill", job.folder)
+        _wait(kill.with_suffix(".reached").exists, f"nobody reached {spot}")
+
     def replaced_late(self, script: str, *arguments: str, spot: Spot) -> Left:
         """With a machine killed at ``spot``; its standby is started after that."""
         with self.job(script, *arguments) as job:

@@ -19,6 +19,7 @@ from trainmover.telemetry.records import Phase
 from trainmover_executor.checks.determinism import DeterminismCheck
 from trainmover_executor.checks.lookout import Lookout
 from trainmover_executor.checks.rank_own import RankOwn
+from trainmover_executor.checks.swaps import Swaps
 from trainmover_executor.decisions.effects import FirstVote, Starts
 from trainmover_executor.feed.batches.kept import Batches
 from trainmover_executor.moves.course_packing import result_of
@@ -37,7 +38,7 @@ from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import capture_rng
 from trainmover_executor.state.training import TrainingState
 from trainmover_executor.training.between import BetweenSteps
-from trainmover_executor.training.body.attempt import Attempt
+from trainmover_executor.training.body.attempt import Attempt, StepLostError
 from trainmover_executor.training.body.step import Step
 from trainmover_executor.training.body.vote import Voting
 from trainmover_executor.training.calls import Call, OpenCalls, StepIterator
@@ -107,6 +108,7 @@ class TrainingLoop:
         self._determinism = DeterminismCheck(runtime, state)
         self._lookout = Lookout(state, variables)
         self._rank_own = RankOwn(handover.private_state, variables)
+        self._swaps = Swaps(state)
         self.costs = Costs(runtime)
         self.calls = OpenCalls()
         self._sites: dict[Any, int] = {}
@@ -194,6 +196,7 @@ class TrainingLoop:
         self.standing.look(frame, between=False)
         self._lookout.look(frame, committed=self._handover.committed)
         self._rank_own.look(self._handover.committed, step_s=self._journal.step_s)
+        self._swaps.asks()
         self._settle()
         if call.max_steps is not None and self._handover.committed >= call.max_steps:
             self._end(call, frame)
@@ -392,6 +395,7 @@ class TrainingLoop:
         if not step.committed:
             return True
         self._journal.committed(epoch=step.epoch)
+        self._swaps.body_ended()
         attempt, feeds = self.attempt, self.calls.feeds
         because = self._following.wants_the_end or attempt.because
         self.costs.committed(self._start, feeds, at_end=attempt.keeps_all, because=because)
@@ -409,6 +413,25 @@ class TrainingLoop:
 
     # -- work between steps ----------------------------------------------------------------------
 
+    def _stand_between(self, frame: FrameType, *, is_collective: bool) -> None:
+        """Look where the program stands, and settle; in a collective only once it broke.
+
+        Raises:
+            StepLostError: It broke while other weights than the trained ones were in the model.
+        """
+        if is_collective:
+            if not self._runtime.latch.uses_stand_ins:
+                return
+            if place := self._swaps.others_are_in:
+                raise StepLostError(
+                    f"communication broke ({self._runtime.latch.reason}) while other weights than "
+                    f"the trained ones were in the model, at {place}: nobody holds the trained "
+                    "ones. Start the job again; put the evaluation into "
+                    "session.between_steps(...)."
+                )
+        self.standing.look(frame, between=True)
+        self._settle()
+
     def between(
         self, work: Callable[[], _Result], frame: FrameType, *, is_collective: bool = False
     ) -> _Result | None:
@@ -420,6 +443,9 @@ class TrainingLoop:
             is_collective: It changes nothing but its result, and takes that back by itself. Where
                 the program stands is looked at once it broke only: it stands there still. Nobody
                 moves in it: a joiner's program would have called it with variables of its own.
+
+        Raises:
+            StepLostError: See ``_stand_between``.
         """
         self._runtime.raise_fatal()
         if self.calls.in_body:
@@ -435,10 +461,10 @@ class TrainingLoop:
             return result_of(done.returned)  # type: ignore[no-any-return]
         here = partial(self.standing.here_between, frame)
         accumulates = self.attempt.accumulates
+        if is_collective:
+            self._swaps.communicates(frame)
         while True:
-            if not is_collective or self._runtime.latch.uses_stand_ins:
-                self.standing.look(frame, between=True)
-                self._settle()
+            self._stand_between(frame, is_collective=is_collective)
             if is_collective:
                 complete, result = self._between.collective(work, here=here)
             else:
