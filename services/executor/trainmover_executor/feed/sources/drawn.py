@@ -239,13 +239,17 @@ class DrawnSource(Owning):
 def _is_one_shot(loader: Any) -> bool:
     """Whether ``iter(loader)`` goes on; a prefetcher's ``__iter__`` may begin anew, and return it.
 
-    That is not tried out: it would begin workers, and draw the first batch.
+    That is not tried out: it would begin workers, and draw the first batch. fairseq's iterators
+    have a generator for an ``__iter__``, and have begun it when they are made.
     """
     if not isinstance(loader, Iterator):
         return False
     begin = inspect.getattr_static(type(loader), "__iter__")
     code = getattr(begin, "__code__", None)  # none in C: generators, map, zip, files
-    return code is None or code.co_code == Iterator.__iter__.__code__.co_code
+    if code is None or code.co_code == Iterator.__iter__.__code__.co_code:
+        return True
+    held = getattr(loader, "__dict__", {}).values()
+    return inspect.isgeneratorfunction(begin) and any(isinstance(each, Iterator) for each in held)
 
 
 class _Tape:

@@ -28,9 +28,9 @@ def optimizers_in(given: HasStep | Iterable[HasStep]) -> list[torch.optim.Optimi
     Raises:
         ConfigError: There is none in it.
     """
-    if isinstance(given, torch.optim.Optimizer):
+    if isinstance(given, torch.optim.Optimizer) and _was_made(given):
         return [given]
-    if isinstance(given, Iterable):
+    if isinstance(given, Iterable) and not isinstance(given, torch.optim.Optimizer):
         return [optimizer for each in given for optimizer in optimizers_in(each)]
     if found := [each for _, each in inner_optimizers(given)]:
         return found
@@ -38,6 +38,11 @@ def optimizers_in(given: HasStep | Iterable[HasStep]) -> list[torch.optim.Optimi
         f"Session(optimizer=...): a {type(given).__name__} is no torch.optim.Optimizer, and has "
         "none in its attributes. Pass the optimizers whose step() the program calls, one or a list"
     )
+
+
+def _was_made(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it is one itself: Opacus's never call their base class's ``__init__``."""
+    return "_optimizer_step_pre_hooks" in vars(optimizer)
 
 
 def inner_optimizers(optimizer: object) -> Iterator[tuple[str, torch.optim.Optimizer]]:
