@@ -41,7 +41,12 @@ from trainmover_executor.state.optimizers.trees import (
 from trainmover_executor.state.optimizers.wrapped import with_inner
 from trainmover_executor.state.packing.codec import encode
 from trainmover_executor.state.packing.fingerprint import fingerprint_of
-from trainmover_executor.state.packing.memory import bytes_of, flat_of, on_devices_of
+from trainmover_executor.state.packing.memory import (
+    bytes_of,
+    flat_of,
+    on_devices_of,
+    without_history,
+)
 from trainmover_executor.state.packing.shards import assign, like_parameter, local_of
 from trainmover_executor.state.structure import Structure
 
@@ -279,7 +284,7 @@ class TrainingState:
 
     def small(self) -> dict[str, Any]:
         """The state of ``others`` alone: small, and changed by user code around the vote."""
-        return {name: other.state_dict() for name, other in self.others.items()}
+        return {name: without_history(one.state_dict()) for name, one in self.others.items()}
 
     def _give_shapes(self, model: nn.Module, parameters: Mapping[str, torch.Tensor]) -> None:
         for name, live in list(model.named_parameters()):

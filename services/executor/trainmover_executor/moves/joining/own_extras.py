@@ -7,6 +7,7 @@ import copy
 from collections.abc import Iterator
 
 from trainmover_executor.program.values.plain import is_plain
+from trainmover_executor.state.packing.memory import without_history
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import TrainingState
 
@@ -19,7 +20,7 @@ def keeping_own_extras(state: TrainingState) -> Iterator[None]:
     rng = capture_rng()
     states = {name: extra.state_dict() for name, extra in state.extras.items()}
     may_be = {n: each for n, each in states.items() if n in state.own_extras or is_plain(each)}
-    own = copy.deepcopy(may_be)
+    own = copy.deepcopy(without_history(may_be))
     yield
     for name, each in own.items():
         state.extras[name].load_state_dict(each)

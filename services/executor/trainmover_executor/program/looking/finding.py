@@ -53,6 +53,7 @@ from trainmover_executor.program.values.plain import (
     is_generator,
     is_plain,
 )
+from trainmover_executor.state.packing.memory import without_history
 from trainmover_executor.state.training import Stateful
 
 __all__ = ["Finder", "Root", "Untold", "Variable"]
@@ -205,7 +206,7 @@ class Finder:
             versions = sum(each._version for each in value.parameters())  # noqa: SLF001
             yield Variable(path, f"{MODULE}{versions}", nowhere)
             return
-        state = value.state_dict()
+        state = without_history(value.state_dict())
         if is_plain(state) or self._lasting.admits(path, state):
             yield Variable(path, state, value.load_state_dict)
         elif signature_of(state) is None:  # large, and of other kinds: only told apart

@@ -7,6 +7,7 @@ which values are added is the one of the CPU path, so the bits are too.
 
 from __future__ import annotations
 
+import collections
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -27,6 +28,7 @@ __all__ = [
     "flat_of",
     "on_devices_of",
     "on_host",
+    "without_history",
     "words_on_device",
     "write_back",
 ]
@@ -57,6 +59,24 @@ def on_devices_of(like: Any, value: Any) -> Any:
     if type(value) in {list, tuple} and type(like) is type(value) and len(like) == len(value):
         items = list(map(on_devices_of, like, value))
         return type(value)(items) if any(map(operator.is_not, items, value)) else value
+    return value
+
+
+def without_history(value: Any) -> Any:
+    """``value``, with its tensors apart from the graphs that made them, which no copy can have.
+
+    Args:
+        value: Nested dicts, lists and tuples; those that hold no such tensor are the same objects.
+    """
+    if isinstance(value, torch.Tensor):
+        return value if value.is_leaf else value.detach()
+    if type(value) in {dict, collections.OrderedDict}:
+        freed = {key: without_history(each) for key, each in value.items()}
+        is_same = all(freed[key] is each for key, each in value.items())
+        return value if is_same else type(value)(freed)
+    if type(value) in {list, tuple}:
+        items = list(map(without_history, value))
+        return value if all(map(operator.is_, items, value)) else type(value)(items)
     return value
 
 
