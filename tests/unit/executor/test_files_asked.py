@@ -106,6 +106,17 @@ def test_one_that_is_written_to_again_is_named(
     assert "snapshot.pt" in said.out + said.err
 
 
+def test_of_a_folder_that_is_written_into_nothing_is_said(tmp_path: Path, capsys: Any) -> None:
+    folder, recording = tmp_path / "results", Recording()
+    folder.mkdir()
+    assert run(exists(folder), recording, shadow=False)
+    recording.begin_step()
+    write(folder / "step-1.pt")
+    os.utime(folder, (time.time() + 5, time.time() + 5))
+    assert run(exists(folder), recording, shadow=True)
+    assert "has written to a file" not in capsys.readouterr().out
+
+
 def test_a_standby_of_a_rank_that_did_not_ask_sees_what_is_there(tmp_path: Path) -> None:
     snapshot, recording = tmp_path / "snapshot.pt", Recording()
     recording.begin_step()

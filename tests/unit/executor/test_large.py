@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.data import DataLoader
 
 from trainmover.errors import ProtocolError
 from trainmover_executor.checks.rank_own import RankOwn
@@ -176,6 +177,20 @@ class TestWhatLasts:
             found = variables.passed_over(sys._getframe())
             assert any(path.endswith(".history") for path, _ in found)
             return history
+
+        program()
+
+    def test_a_loader_that_is_made_anew_in_each_round_is_not_passed_over(self):
+        variables = LoopVariables([])
+
+        def program():
+            loader = DataLoader(range(4))
+            assert [p for p, _ in variables.passed_over(sys._getframe()) if p.endswith(".loader")]
+            variables.ignore(loader)
+            assert not [
+                p for p, _ in variables.passed_over(sys._getframe()) if p.endswith(".loader")
+            ]
+            return loader
 
         program()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -86,6 +87,20 @@ class TestTold:
         value = restored(tree, None)
         assert torch.equal(value["labels"], torch.arange(4))
         assert value["images"].shape == (10_000,)
+
+    def test_a_batch_that_cannot_be_carried_is_named(self) -> None:
+        variables = LoopVariables([])
+        variables.lasting.passing.batch = batch = dis.Bytecode("pass")
+
+        def graphs(data: Any) -> Any:
+            variables.changed(sys._getframe(), asks=True)
+            variables.changed(sys._getframe(), votes=True)
+            return data.first_line
+
+        graphs(batch)
+        ((path, nbytes),) = variables.lasting.pass_on(step_s=0.1).items()
+        assert path.endswith(".data")
+        assert nbytes == 0
 
 
 class TestTaken:

@@ -59,14 +59,7 @@ class RankOwn:
         if not step_s:
             return
         for path, nbytes in self._variables.lasting.pass_on(step_s=step_s).items():
-            log.warning(
-                "code behind the step of the optimizer reads what the body made, and that is too "
-                "large for a neighbour to keep: if this machine dies there, the joiner reads what "
-                "it made itself",
-                variable=path,
-                mib=round(nbytes / 2**20, 1),
-                cure="read it in front of optimizer.step(), and keep what comes of it",
-            )
+            self._say_read(path, nbytes)
         mine = self._private_state.own_variables(step=committed)
         large = [path for path, tree in mine.items() if self._is_due(path, tree, committed)]
         if not large:
@@ -104,6 +97,16 @@ class RankOwn:
             self._done.add(path)
             del self._alike[path]
             self._variables.lasting.leave(path)
+
+    @staticmethod
+    def _say_read(path: str, nbytes: int) -> None:
+        log.warning(
+            "code behind the step of the optimizer reads what a neighbour cannot keep: if this "
+            "machine dies there, the joiner reads what its own body made",
+            variable=path,
+            because=f"it has {nbytes / 2**20:.1f} MiB" if nbytes else "it is a library's object",
+            cure="read it in front of optimizer.step(), and keep what comes of it",
+        )
 
     @staticmethod
     def _say(path: str, *, is_kept: bool, alone: bool) -> None:

@@ -119,12 +119,15 @@ class LoopVariables:
 
     @one_look()
     def passed_over(self, frame: FrameType | None) -> list[tuple[str, Any]]:
-        """(path, value) of what is needed on from ``frame`` and cannot be carried as a value."""
+        """(path, value) of what is needed on from ``frame`` and cannot be carried as a value.
+
+        Loaders of steps are carried by themselves: a name may stand for another one in each round.
+        """
         self._passed_over = []
         for _ in self._finder.all(frame):
             pass
         found, self._passed_over = self._passed_over, None
-        return found
+        return [(path, value) for path, value in found if not self._finder.is_data(value)]
 
     @property
     def outgrown(self) -> int:
@@ -330,6 +333,7 @@ class LoopVariables:
         return putting.put(values)
 
     def _pass_over(self, path: str, value: Any) -> None:
+        self.lasting.passing.passes_over(path, value)
         if path not in self._outgrown and self.was_plain(path):
             self._outgrown.add(path)
         self.newcomers.meet(value)

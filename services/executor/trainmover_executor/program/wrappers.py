@@ -23,7 +23,7 @@ from typing import Any, Final
 from trainmover.errors import ConfigError
 from trainmover_executor.program.frames import write_locals
 
-__all__ = ["bring_along", "generators_around"]
+__all__ = ["bring_along", "generators_around", "is_bar"]
 
 _COUNTING: Final = (enumerate, itertools.islice)
 _REFUSED: Final = (zip, map, filter, itertools.chain, itertools.takewhile, itertools.zip_longest)
@@ -77,13 +77,17 @@ def generators_around(frame: FrameType | None) -> frozenset[CodeType]:
     return frozenset(found)
 
 
+def is_bar(data: object) -> bool:
+    """Whether ``data`` is a progress bar of tqdm, of whatever frontend, around something."""
+    return any(kind.__module__ == "tqdm.std" for kind in type(data).__mro__)
+
+
 def _bars(frame: FrameType | None, around: Collection[CodeType]) -> Iterator[tuple[FrameType, str]]:
     """Progress bars of tqdm around the steps, and the local variable in which each counts."""
     while frame is not None and frame.f_code not in around:
         if frame.f_code.co_flags & inspect.CO_GENERATOR and frame.f_code.co_name == "__iter__":
-            kinds = type(frame.f_locals.get("self")).__mro__
             counts = isinstance(frame.f_locals.get("n"), int)  # not where the bar is disabled
-            if counts and any(kind.__module__ == "tqdm.std" for kind in kinds):
+            if counts and is_bar(frame.f_locals.get("self")):
                 yield frame, "n"
         frame = frame.f_back
 

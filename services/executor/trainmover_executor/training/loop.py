@@ -217,6 +217,7 @@ class TrainingLoop:
             loop=frame,
         )
         self.calls.gave(call, step)
+        self.variables.lasting.passing.batch = step.kept.batch
         return step
 
     def _end(self, call: Call, frame: FrameType) -> None:

@@ -25,6 +25,7 @@ from trainmover_executor.moves.private_state import PrivateStateKeeper
 from trainmover_executor.program.tracked import Tracked, TrackedValues
 from trainmover_executor.program.values.lasting import LastingValues
 from trainmover_executor.program.variables import LoopVariables
+from trainmover_executor.program.wrappers import is_bar
 from trainmover_executor.redundancy.service import FollowerService
 from trainmover_executor.report.journal import Journal
 from trainmover_executor.report.metrics import StepLog
@@ -323,12 +324,18 @@ class Session:
                 one body; the last list of a pass may be shorter.
 
         Raises:
-            ConfigError: There is no loader, the body did not use ``with step``, ``start_step``
-                comes after the job's first step, or ``batches_per_step`` is not positive.
+            ConfigError: There is no loader, or a progress bar around it, the body did not use
+                ``with step``, ``start_step`` comes after the job's first step, or
+                ``batches_per_step`` is not positive.
         """
         source = loader if loader is not None else self._loader
         if source is None:
             raise ConfigError("session.steps() has no data: pass a loader, or Session(loader=...)")
+        if is_bar(source):
+            raise ConfigError(
+                f"session.steps() was given a progress bar, a {type(source).__name__}, which "
+                "cannot be begun anew. Put it around the steps: tqdm(session.steps(loader))"
+            )
         if batches_per_step is not None and batches_per_step < 1:
             raise ConfigError(f"session.steps(batches_per_step={batches_per_step}): pass 1 or more")
         self._tracked.sealed = True

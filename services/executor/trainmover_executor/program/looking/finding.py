@@ -156,6 +156,10 @@ class Finder:
         if not is_looked_into(data):
             self._known.add(id(data))
 
+    def is_data(self, value: object) -> bool:
+        """Whether steps are made of ``value``."""
+        return id(value) in self._data
+
     def look_besides(self, roots: Callable[[], Iterable[Root]], *, known: Iterable[object]) -> None:
         """See ``LoopVariables``."""
         self._besides = roots

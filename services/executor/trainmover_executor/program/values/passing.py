@@ -36,10 +36,12 @@ class PassingValues:
 
     Attributes:
         limit: The same.
+        batch: That of the running step.
     """
 
     def __init__(self, *, limit: int) -> None:
         self.limit = limit
+        self.batch: object = None
         self._lasting: set[str] = set()
         self._read: Collection[str] = frozenset()
         self._told: dict[str, tuple[Any, Any]] = {}
@@ -78,13 +80,22 @@ class PassingValues:
         self._told[path] = value, exported(tree, whole=True) if fits else _shapes_in(tree)
         return True
 
+    def passes_over(self, path: str, value: Any) -> None:
+        """A variable cannot be carried: an object of a library, which may be the batch."""
+        is_batch = value is self.batch and value is not None
+        if is_batch and beginning_of(path) in self._read and path not in self._said:
+            self._too_large[path] = 0
+
     def tree(self, path: str, value: Any) -> Any:
         """The portable tree of a variable that was admitted; None for others."""
         known = self._told.get(path)
         return None if known is None or known[0] is not value else known[1]
 
     def too_large(self) -> dict[str, int]:
-        """Bytes of what the code behind reads and is told the shape of alone, by path; once."""
+        """Bytes of what the code behind reads and is told no more than the shape of, by path; once.
+
+        Zero for objects that cannot be carried.
+        """
         found, self._too_large = self._too_large, {}
         self._said.update(found)
         return found

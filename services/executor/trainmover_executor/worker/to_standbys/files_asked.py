@@ -167,8 +167,8 @@ class FilesAsked:
         if answer is None:
             return True
         if bool(answer[0]):
-            if self._is_newer(path, patience_s=0.0):
-                self._warn(path)
+            if not os.path.isdir(path) and self._is_newer(path, patience_s=0.0):  # noqa: PTH112
+                self._warn(path)  # of a folder, what is in it is asked for apart
             return True
         return not self._is_newer(path, patience_s=_SOON_S)
 
