@@ -138,12 +138,29 @@ def test_a_joiner_whose_optimizer_comes_to_something_else_does_not_join() -> Non
     for _ in range(8):
         owner.vote()
     joiner = Owner(OPTIMIZERS["adamw"], follower=Follower(), seed=1)
-    joiner.optimizer.register_step_post_hook(lambda *_: joiner.model[0].weight.data.mul_(0.5))
     joiner.vote()
+    step = joiner.optimizer.step
+    joiner.optimizer.step = lambda: (step(), joiner.model[0].weight.data.mul_(0.5))
     tree = handed_over(owner)
     joiner.state.load(tree)
     with pytest.raises(StateCorruptError, match=r"0:0\.weight differs after \d steps"):
         take_again(joiner.state, tree["since"])
+
+
+def test_hooks_of_a_joiner_are_left_out_of_the_steps_that_it_takes_again() -> None:
+    """The owner's have changed its gradients already."""
+    owner, called = owner_of("adamw"), []
+    for _ in range(8):
+        owner.vote()
+    joiner = Owner(OPTIMIZERS["adamw"], follower=Follower(), seed=1)
+    joiner.optimizer.register_step_pre_hook(lambda *_: called.append("in front"))
+    joiner.optimizer.register_step_post_hook(lambda *_: called.append("behind"))
+    tree = handed_over(owner)
+    joiner.state.load(tree)
+    assert take_again(joiner.state, tree["since"])
+    assert not called
+    joiner.optimizer.step()
+    assert called == ["in front", "behind"]
 
 
 def test_an_optimizer_that_fails_is_no_reason_to_die() -> None:

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from trainmover.errors import ProtocolError
 from trainmover_executor.state.optimizers.entries import entries_of, load_entries
+from trainmover_executor.state.optimizers.unhooked import unhooked
 from trainmover_executor.state.packing.checksum import sum_of_words
 from trainmover_executor.state.packing.codec import TensorSpec
 from trainmover_executor.state.packing.fingerprint import fingerprint_of
@@ -208,7 +209,7 @@ class StateUnits:
         return found
 
     def step(self, optimizer: int, gradients: Mapping[str, torch.Tensor]) -> None:
-        """Take one step of ``optimizer`` with exactly these gradients.
+        """Take one step of ``optimizer`` with exactly these gradients, which no hook changes.
 
         Raises:
             ProtocolError: This rank has no such unit.
@@ -220,7 +221,8 @@ class StateUnits:
         for name, gradient in gradients.items():
             parameter = self._unit(name).parameter
             parameter.grad = like_parameter(parameter, gradient)
-        self._state.optimizers[optimizer].step()
+        with unhooked(self._state.optimizers[optimizer]):
+            self._state.optimizers[optimizer].step()
 
     def outline(self) -> dict[str, Any]:
         """What a copy of this state elsewhere needs to know before the units come.

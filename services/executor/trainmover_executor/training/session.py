@@ -36,6 +36,7 @@ from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import Stateful, TrainingState
 from trainmover_executor.training.between import Collectives
+from trainmover_executor.training.body.beside import stand_beside
 from trainmover_executor.training.body.vote import Voting
 from trainmover_executor.training.calls import Call, StepIterator
 from trainmover_executor.training.loop import SHADOW_ITERATIONS, TrainingLoop
@@ -176,10 +177,11 @@ class Session:
         )
         runtime.latch.between = collectives.do
         for index, each in enumerate(state.optimizers):
-            each.register_step_pre_hook(
-                partial(voting.before_optimizer, index, loop.before_optimizer)
+            stand_beside(
+                each,
+                before=partial(voting.before_optimizer, index, loop.before_optimizer),
+                after=partial(voting.after_optimizer, loop.after_optimizer),
             )
-            each.register_step_post_hook(partial(voting.after_optimizer, loop.after_optimizer))
         return handover, loop
 
     @staticmethod
