@@ -112,6 +112,7 @@ CATALOGUE = {
     "ema": Program(100),
     "hand_decay": Program(100, usual=False),
     "hooks": Program(100, usual=False),
+    "stateful_hooks": Program(100, usual=False),
     "mean_of_loss": Program(100, usual=False),
     "recurrent": Program(80, usual=False),
     "looks": Program(90, usual=False),

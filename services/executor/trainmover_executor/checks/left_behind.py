@@ -12,7 +12,7 @@ import sys
 import threading
 import types
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any, Final
@@ -25,6 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainmover.runtime import procfs
 from trainmover_executor.program.frames import is_program, place_in
+from trainmover_executor.program.hooks import Registered
 from trainmover_executor.program.looking.finding import Untold
 from trainmover_executor.program.looking.modules import names_of
 from trainmover_executor.program.looking.parts import is_name
@@ -65,6 +66,10 @@ _GENERATOR: Final = (
     "another iterator of Python's; a count of its own tells where it is"
 )
 _IN_HERE: Final = "have the training process hold what it keeps (gymnasium's SyncVectorEnv, say)"
+_HOOKS: Final = (
+    "register hooks in front of the first step, and have each look by itself whether it is to act: "
+    "a joiner has the hooks that its own program registered"
+)
 _MODEL: Final = "model."
 _BUFFER: Final = "register_buffer() makes a tensor of it that is carried, session.track() a value"
 
@@ -266,6 +271,7 @@ _PRINTS: Final[tuple[tuple[Any, Callable[[Any], Any]], ...]] = (
     (queue.Queue, lambda held: (held.qsize(), held.unfinished_tasks)),
     (queue.SimpleQueue, lambda held: held.qsize()),
     (BaseProcess, _print_of_process),
+    (Registered, lambda held: repr(held.names)),
     (Untold, lambda held: repr(signature_of(held.of.state_dict()))),
     (contextvars.ContextVar, lambda held: id(held.get(None))),
     (threading.local, lambda held: [(name, id(each)) for name, each in vars(held).items()]),
@@ -278,6 +284,8 @@ _PRINTS: Final[tuple[tuple[Any, Callable[[Any], Any]], ...]] = (
 def _cure_of(path: str, value: Any) -> str:
     if path.startswith(_MODEL):
         return _BUFFER
+    if isinstance(value, Registered):
+        return _HOOKS
     if isinstance(value, BaseProcess):
         return _IN_HERE
     is_data = isinstance(value, _BaseDataLoaderIter | itertools.cycle) or (
@@ -293,10 +301,11 @@ def _holds(value: Any) -> str:
         return f"a tensor of shape {tuple(value.shape)}"
     if isinstance(value, _Value):
         return f"a {type(value.value).__name__}, an attribute of a module"
+    if isinstance(value, Registered):
+        return f"{len(value.names)} hooks"
     if isinstance(value, Iterator):
         return f"an iterator ({type(value).__name__})"
     if isinstance(value, Untold):
         return f"a {type(value.of).__name__}"
-    if hasattr(value, "__len__"):
-        return f"a {type(value).__name__} of {len(value)} items"
-    return f"a {type(value).__name__}"
+    many = f" of {len(value)} items" if isinstance(value, Sized) else ""
+    return f"a {type(value).__name__}{many}"

@@ -65,6 +65,7 @@ class LoopVariables:
         known: Objects that the session carries already.
         extras: Those among them whose small state may differ from rank to rank, by name.
         models: The session's; what they change of themselves besides tensors is looked at.
+        optimizers: The session's; what hooks keep is looked at, of models as well.
         lasting: Looks at what is large.
     """
 
@@ -74,13 +75,19 @@ class LoopVariables:
         *,
         extras: Mapping[str, Stateful] = MappingProxyType({}),
         models: Sequence[nn.Module] = (),
+        optimizers: Sequence[torch.optim.Optimizer] = (),
         lasting: LastingValues | None = None,
     ) -> None:
         self.lasting = lasting or LastingValues()
         named = [(f"model[{at}]", model) for at, model in enumerate(models)]
         name_components([*named, *_modules_in(known)])
         self._finder = Finder(
-            known, extras=extras, models=models, lasting=self.lasting, pass_over=self._pass_over
+            known,
+            extras=extras,
+            models=models,
+            optimizers=optimizers,
+            lasting=self.lasting,
+            pass_over=self._pass_over,
         )
         self._first: dict[str, Any] | None = None
         self._changing: set[str] = set()

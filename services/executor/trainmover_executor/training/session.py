@@ -123,6 +123,7 @@ class Session:
             [self, *self._state.others.values()],
             extras={**self._state.extras, **self._state.modules_besides, _TRACKED: self._tracked},
             models=self._state.models,
+            optimizers=self._state.optimizers,
             lasting=LastingValues(self._state),
         )
         self._handover, self._loop = self._assemble(checkpoint)

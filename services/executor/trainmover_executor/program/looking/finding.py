@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType, GeneratorType, ModuleType
+from types import FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any, Final
 
 import torch
@@ -23,6 +23,7 @@ from trainmover_executor.program.frames import (
     modules_of_program,
     program_frames,
 )
+from trainmover_executor.program.hooks import Hooks, Registered
 from trainmover_executor.program.liveness import needed, read_names
 from trainmover_executor.program.looking.modules import attributes_of, hooks_of
 from trainmover_executor.program.looking.parts import (
@@ -71,6 +72,8 @@ _MOST_OBJECTS: Final = 4096
 """So many objects, so deep, are looked into at each look."""
 _FAR: Final = 4
 """So many times as deep, and as many objects, where one looks far."""
+_HOOKS: Final = "session.hooks"
+"""How the log names which hooks there are."""
 _UNCHANGEABLE: Final = (int, float, str, bytes, tuple)
 """What a class of the program's own may be derived from, and be more than its attributes."""
 
@@ -110,6 +113,7 @@ class Finder:
         known: Objects that the session carries already.
         extras: Those among them whose small state may differ from rank to rank, by name.
         models: The session's.
+        optimizers: The session's.
         lasting: Says which large values are variables, too.
         pass_over: Told (path, value) of what cannot be carried as a value.
 
@@ -123,6 +127,7 @@ class Finder:
         *,
         extras: Mapping[str, Stateful],
         models: Sequence[nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
         lasting: LastingValues,
         pass_over: Callable[[str, Any], None],
     ) -> None:
@@ -130,6 +135,7 @@ class Finder:
         self._data: dict[int, object] = {}
         self._extras = extras
         self._models = models
+        self._hooks = Hooks(models, optimizers)
         self._lasting = lasting
         self._pass_over = pass_over
         self._in_module = False
@@ -200,6 +206,7 @@ class Finder:
                     yield from self._visit(value, f"{root}.{name}", partial(put, name), seen, 0)
         for at, model in enumerate(self._models):
             yield from self._visit_module(model, f"session.model[{at}]", seen)
+        yield from self._visit_hooks(seen, closely=everything)
         for name, extra in self._extras.items():
             path = f"{EXTRA}{name}"
             if not self._lasting.is_left(path):
@@ -369,6 +376,18 @@ class Finder:
             yield from self._visit_attribute(value, f"{path}.{name}", put, seen)
         for name, value in hooks_of(module):
             yield from self._visit(value, f"{path}.{name}", nowhere, seen, 0)
+
+    def _visit_hooks(self, seen: Seen, *, closely: bool) -> Iterator[Variable]:
+        """What hooks keep that the program registered with the session's models and optimizers."""
+        hooks = self._hooks.found(closely=closely)
+        if self._models:
+            self._pass_over(_HOOKS, Registered(hooks))
+        for path, hook in hooks:
+            if not isinstance(hook, FunctionType):
+                yield from self._visit(hook, path, nowhere, seen, 0)
+            elif not (is_mere_code(hook) or seen.has(hook, path)):
+                seen.add(id(hook))
+                yield from self._visit_inside(hook, path, nowhere, seen, 0)
 
     def _visit_attribute(
         self, value: Any, path: str, put: Callable[[Any], None], seen: Seen
