@@ -134,6 +134,7 @@ CATALOGUE = {
     "callbacks": Program(90, ends=(30, 60), usual=False),
     "unfreeze": Program(90, usual=False),
     "difficulty": Program(90, usual=False),
+    "data_objects": Program(90, usual=False),
     "spectral": Program(90, ends=(30, 60), usual=False),
     "prefetcher": Program(90, ends=(30, 60)),
     "preconditioned": Program(90, ends=(30, 60), usual=False),

@@ -24,6 +24,7 @@ from torch import nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainmover.runtime import procfs
+from trainmover_executor.program.data import OfOthers
 from trainmover_executor.program.frames import is_program, place_in
 from trainmover_executor.program.hooks import Registered
 from trainmover_executor.program.looking.finding import Untold
@@ -168,6 +169,9 @@ def _print(value: Any, memory: Collection[int]) -> Any:
     """What differs when ``value`` has changed; None where that cannot be seen cheaply."""
     if isinstance(value, torch.Tensor):
         return _print_of_tensor(value, memory)
+    if isinstance(value, OfOthers):
+        found = _print(value.of, memory)
+        return _print_of_other(value.of) if found is None else found
     for kinds, print_of in _PRINTS:
         if isinstance(value, kinds):
             return print_of(value)
@@ -211,6 +215,12 @@ def _print_of_object(value: Any) -> Any:
         if type(each) in PLAIN and (id(one), name) not in carried
     ]
     return repr(settings)
+
+
+def _print_of_other(value: object) -> Any:
+    """Its class and its numbers: it may be made anew, a file that is opened at first use say."""
+    held = getattr(value, "__dict__", {}).copy()
+    return type(value), [(name, each) for name, each in held.items() if type(each) in PLAIN]
 
 
 def _sample_of(value: np.ndarray[Any, Any]) -> bytes:
@@ -297,6 +307,7 @@ def _cure_of(path: str, value: Any) -> str:
 
 
 def _holds(value: Any) -> str:
+    value = value.of if isinstance(value, OfOthers) else value
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     if isinstance(value, _Value):

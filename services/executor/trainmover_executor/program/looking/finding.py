@@ -16,8 +16,9 @@ from typing import Any, Final
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
+from trainmover_executor.program.data import DataSets, OfOthers, held_by_data, is_large
 from trainmover_executor.program.frames import (
     local_setter,
     modules_of_program,
@@ -138,7 +139,8 @@ class Finder:
         self._hooks = Hooks(models, optimizers)
         self._lasting = lasting
         self._pass_over = pass_over
-        self._in_module = False
+        self._in_module = self._in_data = False
+        self._data_sets = DataSets()
         self._times = 1
         self._opened: set[str] = set()
         self._ways = NO_PATHS
@@ -194,6 +196,7 @@ class Finder:
             votes: In front of what cannot be taken back: what code behind reads, too.
         """
         self._times = _FAR if far else 1
+        self._data_sets.begin()
         self._lasting.begin(
             everything=everything, read=self._read_from(frame) if votes else frozenset()
         )
@@ -211,6 +214,7 @@ class Finder:
             path = f"{EXTRA}{name}"
             if not self._lasting.is_left(path):
                 yield from self._visit_extra(extra, path)
+        yield from self._visit_data(seen)
 
     def _visit_extra(self, value: Stateful, path: str) -> Iterator[Variable]:
         if isinstance(value, nn.Module):
@@ -281,6 +285,11 @@ class Finder:
         self, value: Any, path: str, put: Callable[[Any], None], seen: Seen, depth: int
     ) -> Iterator[Variable]:
         kind = type(value)
+        if isinstance(value, Dataset) and not (self._in_data or id(value) in self._data):
+            self._data_sets.meet(value, path, put, depth, by_name=True)
+            return
+        if self._in_data and is_generator(value):
+            return  # the feed sets it to where the pass has it
         if isinstance(value, CODE):
             yield from self._visit_name(value, path, put)
         if is_mere_code(value):
@@ -289,13 +298,46 @@ class Finder:
             yield from self._visit_known(value, path, seen)
             return
         known, is_deep = seen.has(value, path), self._is_deep(path, depth, seen)
-        may_last = not (is_deep or known or self._in_module)
-        if kind in SCALARS or is_plain(value) or (may_last and self._lasting.admits(path, value)):
+        may_last = not (is_deep or known or self._in_module or self._in_data)
+        small = kind in SCALARS or (not (self._in_data and is_large(value)) and is_plain(value))
+        if small or (may_last and self._lasting.admits(path, value)):
             yield Variable(path, value, put)
             return
-        if not (known or is_deep):
-            seen.add(id(value))
+        if known or is_deep:
+            return
+        seen.add(id(value))
+        if self._is_one_too_many(path, seen):
+            self._pass_over(path, value)
+        else:
             yield from self._visit_inside(value, path, put, seen, depth)
+
+    def _is_one_too_many(self, path: str, seen: Seen) -> bool:
+        """Whether as many objects in the data were looked into before as may be."""
+        if not (self._in_data and self._data_sets.is_one_too_many(times=self._times)):
+            return False
+        return not (self._ways.lead_to(path) or seen.seeks(path))
+
+    def _visit_data(self, seen: Seen) -> Iterator[Variable]:
+        """What is in data sets, and makes batches of their items: examples are no state."""
+        for met in self._data_sets.met():
+            yield from self._visit_member(met.value, met.path, met.put, seen, met.depth, data=True)
+
+    def _visit_member(
+        self,
+        value: Any,
+        path: str,
+        put: Callable[[Any], None],
+        seen: Seen,
+        depth: int,
+        *,
+        data: bool,
+    ) -> Iterator[Variable]:
+        """As ``_visit``, as a part of the data, or as one of any other variable."""
+        outside, self._in_data = self._in_data, data
+        try:
+            yield from self._visit(value, path, put, seen, depth)
+        finally:
+            self._in_data = outside
 
     def _is_deep(self, path: str, depth: int, seen: Seen) -> bool:
         times = self._times
@@ -308,23 +350,32 @@ class Finder:
     ) -> Iterator[Variable]:
         kind = type(value)
         parts = parts_of(value, is_loader=id(value) in self._data)
+        if parts is None and isinstance(value, Dataset):
+            parts = [(name, held, nowhere) for name, held in held_by_data(value)]
+        mine = is_made_by_script(value if isinstance(value, type) else kind)
         holds = kind in CONTAINERS or (base_of(kind) is not None and parts is not None)
         if holds and len(value) <= MOST_MEMBERS:
             yield from self._visit_items(value, path, put, seen, depth)
+        elif self._in_data and not (holds or mine or isinstance(value, CODE)):
+            self._pass_over(path, OfOthers(value))
         elif holds or parts is None or isinstance(value, _UNCHANGEABLE):
             self._pass_over(path, value)
         if parts is None:
             return
-        mine = is_made_by_script(value if isinstance(value, type) else kind)
         if mine and not isinstance(value, type) and base_of(kind) is None and name_of(kind):
             yield Variable(f"{path}{Kind.MARK}", Kind(value), put)
         if kind is GeneratorType:
             yield Variable(f"{path}{Suspended.MARK}", Suspended(value), put)
         step = _STEP if mine else _STEP_IN_LIBRARIES
+        met = self._data_sets.now
+        has_name = met is not None and met.by_name and met.value is value
         for name, member, setter in parts:
             is_wrapped = wraps(kind, type(member))  # type: ignore[arg-type] # as above
             deeper = depth + (_STEP_OF_A_WRAPPER if is_wrapped else step)
-            yield from self._visit(member, f"{path}.{name}", setter, seen, deeper)
+            # Lists of a data set are looked at like others where a variable leads to it.
+            data = self._in_data and not (has_name and type(member) in CONTAINERS)
+            where = f"{path}.{name}"
+            yield from self._visit_member(member, where, setter, seen, deeper, data=data)
 
     def _visit_known(self, value: Any, path: str, seen: Seen) -> Iterator[Variable]:
         """What the session or the data sees to, and the program may change besides."""
@@ -336,9 +387,12 @@ class Finder:
         self._pass_over(path, value)
         if isinstance(value, nn.Module):
             yield from self._visit_module(value, path, seen)
-        elif hasattr(value, "state_dict"):  # a loader or a sampler that is resumed by that
             return
-        elif isinstance(value, DataLoader):
+        if isinstance(value, DataLoader):
+            self._data_sets.meet_in(value, path, partial(setattr, value), _STEP)
+        if hasattr(value, "state_dict"):  # a loader or a sampler that is resumed by that
+            return
+        if isinstance(value, DataLoader):
             batches = value.batch_sampler
             sampler = value.sampler if batches is None else batches  # one may have no length
             yield from self._visit_sampler(sampler, f"{path}.sampler", seen)

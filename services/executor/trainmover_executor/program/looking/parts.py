@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from trainmover_executor.program.frames import is_of_script, is_program
 from trainmover_executor.program.looking.generators import is_carried, parts_of_generator
@@ -201,9 +201,7 @@ def slots_of(kind: type[Any]) -> tuple[str, ...]:
 
 def members_of(value: Any) -> list[Part]:
     """(name, value, how to set it) of the attributes of ``value``."""
-    # What a data set draws and streams belongs to the data; lists of examples may grow.
-    kinds = SCALARS if isinstance(value, IterableDataset) else SCALARS | CONTAINERS
-    plain = isinstance(value, Dataset)
+    is_stream = isinstance(value, IterableDataset)  # what it draws and streams belongs to the data
     held = dict(getattr(value, "__dict__", {}))
     if not isinstance(value, type):
         names = slots_of(type(value))  # type: ignore[arg-type] # classes are hashable
@@ -211,7 +209,7 @@ def members_of(value: Any) -> list[Part]:
     return [
         (name, each, partial(set_attribute, value, name))
         for name, each in held.items()
-        if (type(each) in kinds if plain else True) and not name.startswith("__")
+        if not (is_stream and type(each) not in SCALARS) and not name.startswith("__")
     ]
 
 
