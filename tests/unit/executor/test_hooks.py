@@ -6,9 +6,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import structlog
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from trainmover_executor.checks.left_behind import LeftBehind
 from trainmover_executor.program.variables import LoopVariables
@@ -59,9 +62,11 @@ class Training:
             count = Count()
             register(count)
             self.hooks[name] = lambda count=count: count.calls
-        count = Count()
+        count, default = Count(), Count()
         first.register_forward_hook(count.method)
         self.hooks["method"] = lambda: count.calls
+        first.register_forward_hook(lambda *_, count=default: count())
+        self.hooks["default"] = lambda: default.calls
 
     def step(self) -> None:
         self.model(torch.ones(1, 2)).sum().backward()
@@ -117,6 +122,26 @@ def test_hooks_of_torch_and_of_this_package_are_not_looked_into() -> None:
     assert not [path for path, _ in variables.passed_over(None) if "_hooks[" in path]
 
 
+def test_hooks_of_all_modules_and_optimizers_are_found() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    variables = LoopVariables([], models=[model], optimizers=[optimizer])
+    handles = [
+        register_module_forward_hook(Count()),
+        register_optimizer_step_post_hook(Count()),
+    ]
+    variables.changed(None)
+    model(torch.ones(1, 2))
+    optimizer.step()
+    told = variables.changed(None)
+    for handle in handles:
+        handle.remove()
+    assert {path: tree for path, tree in told.items() if path.endswith(".calls")} == {
+        "torch.nn.modules.module._global_forward_hooks[0].calls": 1,
+        "torch.optim.optimizer._global_optimizer_post_hooks[0].calls": 1,
+    }
+
+
 def test_hooks_of_a_module_that_comes_later_are_found() -> None:
     model, count, other = nn.Sequential(nn.Sequential(nn.Linear(2, 2))), Count(), Count()
     came = nn.Linear(2, 2)
@@ -144,3 +169,38 @@ def test_a_hook_that_is_registered_while_the_program_trains_is_said() -> None:
     with structlog.testing.capture_logs() as logs:
         assert look() == ["session.hooks"]
     assert "in front of the first step" in logs[0]["cure"]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_a_function_keeps_that_gives_a_learning_rate_comes_to_a_joiner(is_known: bool) -> None:
+    def program(told: dict[str, Any] | None) -> tuple[dict[str, Any], int]:
+        calls, frame = 0, sys._getframe()
+
+        def made() -> tuple[Callable[[int], float], Callable[[], int]]:
+            calls = 0
+
+            def warm_up(_: int) -> float:
+                nonlocal calls
+                calls += 1
+                return calls / 100
+
+            return warm_up, lambda: calls
+
+        warm_up, shown = made()
+        optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, warm_up)
+        del warm_up
+        variables = LoopVariables([scheduler] if is_known else [])
+        variables.changed(None if is_known else frame, asks=True)
+        if told is None:
+            optimizer.step()
+            scheduler.step()
+        else:
+            variables.load(told, None if is_known else frame)
+        told = variables.changed(None if is_known else frame, asks=True)
+        assert scheduler
+        return unpack_tree(pack_tree(told)), shown() + calls
+
+    told, there = program(None)
+    assert there == 2
+    assert program(told)[1] == 2

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.unit.executor.test_redundancy import OPTIMIZERS, Owner
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trainmover.errors import ProtocolError
 from trainmover_executor.redundancy import followed
@@ -155,12 +156,14 @@ def test_hooks_of_a_joiner_are_left_out_of_the_steps_that_it_takes_again() -> No
     joiner = Owner(OPTIMIZERS["adamw"], follower=Follower(), seed=1)
     joiner.optimizer.register_step_pre_hook(lambda *_: called.append("in front"))
     joiner.optimizer.register_step_post_hook(lambda *_: called.append("behind"))
+    of_all = register_optimizer_step_pre_hook(lambda *_: called.append("of all"))
     tree = handed_over(owner)
     joiner.state.load(tree)
     assert take_again(joiner.state, tree["since"])
     assert not called
     joiner.optimizer.step()
-    assert called == ["in front", "behind"]
+    of_all.remove()
+    assert called == ["of all", "in front", "behind"]
 
 
 def test_an_optimizer_that_fails_is_no_reason_to_die() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, compress
@@ -35,6 +36,15 @@ _OF_OPTIMIZERS: Final = (
     *("_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks"),
     *("_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks"),
 )
+_MODULE: Final = "torch.nn.modules.module"
+_OPTIMIZER: Final = "torch.optim.optimizer"
+_OF_ALL: Final = (
+    *((_MODULE, "_global_forward_hooks"), (_MODULE, "_global_forward_pre_hooks")),
+    *((_MODULE, "_global_backward_hooks"), (_MODULE, "_global_backward_pre_hooks")),
+    (_OPTIMIZER, "_global_optimizer_pre_hooks"),
+    (_OPTIMIZER, "_global_optimizer_post_hooks"),
+)
+"""Modules of torch, and how they name hooks of all modules or of all optimizers."""
 _Table = Mapping[int, Any]
 """Hooks by a number that torch gave, in the order in which they are called."""
 
@@ -93,6 +103,9 @@ class Hooks:
 
     def _registered_now(self) -> Iterator[tuple[str, _Table]]:
         """Places where hooks are registered, with those that are."""
+        for of, name in _OF_ALL:
+            if table := vars(sys.modules[of]).get(name):
+                yield f"{of}.{name}", table
         for model in self._models:
             yield from model.tables()
         for path, optimizer in self._optimizers:

@@ -137,6 +137,7 @@ class Finder:
         self._extras = extras
         self._models = models
         self._hooks = Hooks(models, optimizers)
+        self._schedulers = [each for each in known if isinstance(each, LRScheduler)]
         self._lasting = lasting
         self._pass_over = pass_over
         self._in_module = self._in_data = False
@@ -381,6 +382,7 @@ class Finder:
         """What the session or the data sees to, and the program may change besides."""
         if isinstance(value, LRScheduler) and not seen.has(value, path):
             seen.add(id(value))
+            yield from self._visit_lambdas(value, path, seen)
             if is_plain(state := value.state_dict()):  # it may have been made in the middle
                 yield Variable(path, state, value.load_state_dict)
                 return
@@ -432,16 +434,28 @@ class Finder:
             yield from self._visit(value, f"{path}.{name}", nowhere, seen, 0)
 
     def _visit_hooks(self, seen: Seen, *, closely: bool) -> Iterator[Variable]:
-        """What hooks keep that the program registered with the session's models and optimizers."""
+        """What hooks keep that the program registered with models and optimizers of the session."""
         hooks = self._hooks.found(closely=closely)
         if self._models:
             self._pass_over(_HOOKS, Registered(hooks))
         for path, hook in hooks:
-            if not isinstance(hook, FunctionType):
-                yield from self._visit(hook, path, nowhere, seen, 0)
-            elif not (is_mere_code(hook) or seen.has(hook, path)):
-                seen.add(id(hook))
-                yield from self._visit_inside(hook, path, nowhere, seen, 0)
+            yield from self._visit_called(hook, path, seen)
+        for at, scheduler in enumerate(self._schedulers):
+            yield from self._visit_lambdas(scheduler, f"session.scheduler[{at}]", seen)
+
+    def _visit_lambdas(self, scheduler: LRScheduler, path: str, seen: Seen) -> Iterator[Variable]:
+        """What functions keep that give a learning rate; objects are in its ``state_dict``."""
+        for at, each in enumerate(getattr(scheduler, "lr_lambdas", ())):
+            if isinstance(each, FunctionType):
+                yield from self._visit_called(each, f"{path}.lr_lambdas[{at}]", seen)
+
+    def _visit_called(self, hook: Any, path: str, seen: Seen) -> Iterator[Variable]:
+        """What a function or an object keeps that is called from a place of its own."""
+        if not isinstance(hook, FunctionType):
+            yield from self._visit(hook, path, nowhere, seen, 0)
+        elif not (is_mere_code(hook, objects=True) or seen.has(hook, path)):
+            seen.add(id(hook))
+            yield from self._visit_inside(hook, path, nowhere, seen, 0)
 
     def _visit_attribute(
         self, value: Any, path: str, put: Callable[[Any], None], seen: Seen

@@ -221,13 +221,23 @@ def set_attribute(holder: Any, name: str, value: Any) -> None:
         object.__setattr__(holder, name, value)
 
 
-def is_mere_code(value: Any) -> bool:
-    """Whether ``value`` is a function that holds nothing, as most functions and methods are."""
+def is_mere_code(value: Any, *, objects: bool = False) -> bool:
+    """Whether ``value`` is a function that holds nothing, as most functions and methods are.
+
+    Args:
+        value: A function, or not.
+        objects: Whether objects that are defaults count, too; many have one that is a setting.
+    """
     if type(value) is not types.FunctionType or value.__closure__ or value.__dict__:
         return False
-    return not (
-        value.__defaults__ and any(is_changeable(type(each)) for each in value.__defaults__)
-    )
+    if not (value.__defaults__ or value.__kwdefaults__):
+        return True
+    defaults = _defaults_of(value)
+    return not any(is_changeable(type(e)) or (objects and not is_plain(e)) for e in defaults)
+
+
+def _defaults_of(function: types.FunctionType) -> list[Any]:
+    return [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
 
 
 def _parts_of_wrapper(value: functools.partial[Any] | Synchronized[Any]) -> list[Part]:
@@ -250,7 +260,7 @@ def _changeable(name: str, given: Iterable[Any]) -> list[Part]:
 def _parts_of_function(function: types.FunctionType) -> Iterator[Part]:
     """Attributes of a function, lists for its defaults, variables around it that it uses."""
     yield from members_of(function)
-    yield from _changeable("defaults", function.__defaults__ or ())
+    yield from _changeable("defaults", _defaults_of(function))
     for name, cell in cells_of(function).items():
         yield name, cell.cell_contents, partial(setattr, cell, "cell_contents")
 
