@@ -2,12 +2,14 @@
 
     python -m benchmarks.looks --json --modules 300
     python -m benchmarks.looks --json --records 900     # a replay memory of so many transitions
+    python -m benchmarks.looks --json --layers 1000     # a model of so many layers
 
 Each module has constants, tables, twenty functions and five classes, as those of a repository do.
 ``first_ms``: all of them are gone through. ``still_ms``: they are compared with what they held when
 the rank began to train; a step takes three such looks. Medians of ``--times`` looks. With
 ``--records``: ``look_ms`` after a transition of four tensors was added, ``keep_ms`` in front of a
-body, ``pack_ms`` for the neighbours, and ``nbytes`` that go to each.
+body, ``pack_ms`` for the neighbours, and ``nbytes`` that go to each. With ``--layers``: where no
+layer has a hook, where each has one of torch's, and where every tenth has one that counts.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.state.packing.portable import pack_tree
@@ -99,15 +102,46 @@ def measure_records(count: int, *, times: int) -> dict[str, float]:
     return {"records": len(memory), **taken, "nbytes": len(pack_tree(told))}
 
 
+class Counts:
+    """A hook with a number that nothing else names."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, *_: object) -> None:
+        self.calls += 1
+
+
+def measure_hooks(layers: int, *, times: int) -> dict[str, float]:
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(layers)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    variables = LoopVariables([], models=[model], optimizers=[optimizer])
+
+    def look() -> None:
+        variables.changed(None, asks=True)
+
+    look()
+    taken = {"bare_ms": median_ms(look, times=times)}
+    for each in model:
+        each.register_forward_hook(nn.Module.type)
+    taken["torch_ms"] = median_ms(look, times=times)
+    for each in [*model][::10]:
+        each.register_forward_hook(Counts())
+    return {"layers": layers, **taken, "counting_ms": median_ms(look, times=times)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--modules", type=int, default=300)
     parser.add_argument("--records", type=int)
+    parser.add_argument("--layers", type=int)
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--json", action="store_true", help="one line instead of a readable form")
     options = parser.parse_args()
     if options.records:
         found = measure_records(options.records, times=options.times)
+    elif options.layers:
+        found = measure_hooks(options.layers, times=options.times)
     else:
         found = measure(options.modules, times=options.times)
     print(json.dumps(found, indent=None if options.json else 2))

@@ -25,6 +25,8 @@ from trainmover_executor.program.values.kinds import standard
 __all__ = ["CODE", "fields_of", "is_named", "name_of", "of_name", "rebuilt", "tree_of_name"]
 
 CODE: Final = (types.FunctionType, types.BuiltinFunctionType, type)
+_PATH: Final = type(Path())
+"""Of this system; each object is asked for at each look."""
 _LIBRARIES: Final = frozenset({"torch", "numpy", "math"})
 _WHERE_TORCH_HAS_THEM: Final = ("torch", "torch.nn.functional")
 
@@ -47,7 +49,7 @@ def tree_of_name(value: Any) -> str | None:
         return f"dtype {str(value).removeprefix('torch.')}"
     if isinstance(value, torch.device):
         return f"device {value}"
-    return f"path {value}" if type(value) is type(Path()) else standard.written(value)
+    return f"path {value}" if type(value) is _PATH else standard.written(value)
 
 
 def name_of(kind: type[Any]) -> str | None:
