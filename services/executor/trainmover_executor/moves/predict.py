@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from trainmover_executor.program.values.compare import equal
@@ -82,6 +83,9 @@ def is_computed(tree: Any) -> bool:
         return tree.is_floating_point() and any(
             map(is_computed, tree.reshape(-1)[:_LOOKED_AT].tolist())
         )
+    if isinstance(tree, np.ndarray):
+        few = tree.reshape(-1)[:_LOOKED_AT].tolist()
+        return tree.dtype.kind == "f" and any(map(is_computed, few))
     if isinstance(tree, Mapping):
         if tree.get(TAG) == LARGE:  # what it was at the vote came only if it still is that
             return True

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from trainmover_executor.state.handing_over.written import WrittenElsewhere, marks_of_states
+from trainmover_executor.state.optimizers.settings import set_by_step
 from trainmover_executor.state.packing.shards import local_of
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import TrainingState
@@ -129,13 +130,19 @@ class StepStart:
                 parameter.grad.zero_()
 
     @torch.no_grad()
-    def restore_large(self) -> None:
-        """Put parameters and what optimizers keep back where that is kept; settings stay."""
+    def restore_large(self, *, settings: dict[str, Any]) -> None:
+        """Put parameters and what optimizers keep back where that is kept, behind their step.
+
+        Args:
+            settings: In front of that step. What it set is put back, too; what code set is not.
+        """
         if self._large is None:
             return
-        settings = self._state.settings()
+        after = self._state.settings()
         self._state.load_large(self._large)
-        self._state.load_settings(settings)
+        theirs = self._state.settings()["groups"]
+        groups = zip(settings["groups"], after["groups"], theirs, strict=True)
+        self._state.load_settings({**after, "groups": [set_by_step(*each) for each in groups]})
         self._as_kept = AsBefore(self._state)
 
     def _put_back(self) -> None:

@@ -87,6 +87,7 @@ class Shadow:
         self._asked: frozenset[str] = frozenset()
         self._leaving: EndedCall | None = None
         self._one_more = False
+        self._settings: dict[str, Any] = {}
         self._batches: dict[Any, KeptBatch] = {}
         self._borrowed: frozenset[int] = frozenset()
         self._given: Step | None = None
@@ -325,6 +326,8 @@ class Shadow:
             seen = self._loop.variables.roots(frame)
             self._joiner.runs_the_rest(hidden=self._asked - seen)
             self._voted = None
+        if self._one_more:
+            self._settings = self._state.settings()
         return True
 
     def after_optimizer(self) -> None:
@@ -333,7 +336,7 @@ class Shadow:
         The code behind it may make variables of parameters: they are what the job's are.
         """
         if self._one_more and not self.votes_at_end:
-            self._joiner.put_parameters_back()
+            self._joiner.put_parameters_back(settings=self._settings)
 
     def end(self, step: Step) -> bool:
         """Whether the body has to run again."""

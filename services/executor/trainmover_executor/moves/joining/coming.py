@@ -259,10 +259,14 @@ class Coming:
         self.own_writes.put_back()
         self._watch(state)
 
-    def put_parameters_back(self) -> None:
-        """Have parameters and what optimizers keep again as they were handed over."""
+    def put_parameters_back(self, *, settings: dict[str, Any]) -> None:
+        """Have parameters and what optimizers keep again as they were handed over.
+
+        Args:
+            settings: See ``StepStart.restore_large``.
+        """
         if self.arrived is not None:
-            self.arrived.restore_large()
+            self.arrived.restore_large(settings=settings)
 
     def lost_writes(self) -> str:
         """Why parameters may not be what the dead rank's were, for people; empty if they are."""

@@ -176,10 +176,14 @@ class Joiner:
         if self._coming is not None:
             self._coming.own_writes.end(issued=self._runtime.latch.issued)
 
-    def put_parameters_back(self) -> None:
-        """Behind an optimizer's step within it: the same, of what that step has changed."""
+    def put_parameters_back(self, *, settings: dict[str, Any]) -> None:
+        """Behind an optimizer's step within it: the same, of what that step has changed.
+
+        Args:
+            settings: Those in front of that step.
+        """
         if self._coming is not None:
-            self._coming.put_parameters_back()
+            self._coming.put_parameters_back(settings=settings)
 
     def put_state_back(self) -> None:
         """Behind the body of one more step: the code there sees the state that the job has."""

@@ -11,7 +11,14 @@ import torch
 
 from trainmover_executor.state.packing.shards import assign
 
-__all__ = ["CONSTANTS", "constants_of", "load_settings", "settings_apart", "settings_of"]
+__all__ = [
+    "CONSTANTS",
+    "constants_of",
+    "load_settings",
+    "set_by_step",
+    "settings_apart",
+    "settings_of",
+]
 
 CONSTANTS: Final = (
     enum.Enum,
@@ -58,6 +65,31 @@ def settings_apart(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
             if isinstance(value, torch.Tensor):
                 group[key] = value.clone()
     return found
+
+
+def set_by_step(
+    before: list[dict[str, Any]], after: list[dict[str, Any]], theirs: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Settings behind an optimizer's step that was taken with other gradients than the job's.
+
+    Some optimizers note there what they compute of gradients: Prodigy, D-Adaptation.
+
+    Args:
+        before: Those in front of that step.
+        after: Those behind it.
+        theirs: Of a rank that took it with the job's: what the step sets is taken from these.
+
+    Returns:
+        Of each parameter group.
+    """
+    return [
+        {key: now.get(key) if _alike(was, now, key) else there.get(key) for key in {**now, **there}}
+        for was, now, there in zip(before, after, theirs, strict=True)
+    ]
+
+
+def _alike(one: dict[str, Any], other: dict[str, Any], key: str) -> bool:
+    return key in one and key in other and repr(one[key]) == repr(other[key])
 
 
 def load_settings(optimizer: torch.optim.Optimizer, settings: list[dict[str, Any]]) -> None:
