@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import torch
@@ -202,12 +203,12 @@ class TrainMoverAccelerator(Accelerator):  # type: ignore[misc] # Accelerate has
         """
         if output_dir is None:
             raise ConfigError("accelerator.save_state() has no folder: pass output_dir")
-        return self.between_steps(partial(self._save_state, output_dir, options))
+        saved = self.between_steps(partial(self._save_state, output_dir, options))
+        return None if saved is None else Path(saved)
 
-    def _save_state(self, folder: str, options: dict[str, Any]) -> Any:
-        if self.is_shadow:
-            return None
-        return super().save_state(folder, **options)
+    def _save_state(self, folder: str, options: dict[str, Any]) -> str | None:
+        """The folder, as a string: a standby's program is told that."""
+        return None if self.is_shadow else str(super().save_state(folder, **options))
 
     def init_trackers(self, project_name: str, *args: Any, **options: Any) -> None:
         """Refused where there is a tracker: a joiner would begin a second run of it.
