@@ -24,9 +24,9 @@ from torch import nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainmover.runtime import procfs
-from trainmover_executor.program.data import OfOthers
 from trainmover_executor.program.frames import is_program, place_in
-from trainmover_executor.program.hooks import Registered
+from trainmover_executor.program.holders.data import OfOthers
+from trainmover_executor.program.holders.hooks import Registered
 from trainmover_executor.program.looking.finding import Untold
 from trainmover_executor.program.looking.modules import names_of
 from trainmover_executor.program.looking.parts import is_name

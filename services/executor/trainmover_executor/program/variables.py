@@ -26,8 +26,9 @@ from trainmover_executor.program.frames import (
     program_frames,
     write_locals,
 )
+from trainmover_executor.program.holders.names import Root
 from trainmover_executor.program.liveness import deleted_names
-from trainmover_executor.program.looking.finding import Finder, Root
+from trainmover_executor.program.looking.finding import Finder
 from trainmover_executor.program.looking.modules import Newcomers
 from trainmover_executor.program.looking.parts import is_name, name_in
 from trainmover_executor.program.looking.putting import Putting
@@ -172,7 +173,7 @@ class LoopVariables:
                 self._first[path] = None  # it may be large, and was all that it was kept for
         if met:
             self._settles = False
-            self._finder.leave_out(each for each in met if self._is_settled(each[1]))
+            self._finder.roots.leave_out(each for each in met if self._is_settled(each[1]))
         if not votes:
             self.contents = self.lasting.contents(self._changing)
         exported = self.lasting.exported
@@ -201,7 +202,7 @@ class LoopVariables:
 
     def roots(self, frame: FrameType | None) -> frozenset[str]:
         """How the paths begin of all variables that can be seen from ``frame``."""
-        return frozenset(root for root, _, _ in self._finder.roots(frame, live=False))
+        return frozenset(root for root, _, _ in self._finder.roots.seen_from(frame, live=False))
 
     def note_generators(self, frame: FrameType | None) -> None:
         """Remember what cannot be made anew: a program may have made it in a shadow iteration.
@@ -259,7 +260,7 @@ class LoopVariables:
         self._kept = {path: kept[path] for path in kept if not self._is_kept_apart(path)}
         self._bound = {path: value for path, value in self._passed_over if is_name(path)}
         self._passed_over = None
-        self._still = [*self._finder.left_out]
+        self._still = [*self._finder.roots.left_out]
         self.lasting.keep(self._kept, whole=whole)
 
     def _is_kept_apart(self, path: str) -> bool:
@@ -302,7 +303,7 @@ class LoopVariables:
         """
         for module in self._still:
             module.put_back()
-        for root, names, put in self._finder.roots(frame, live=False):
+        for root, names, put in self._finder.roots.seen_from(frame, live=False):
             for path, value in self._bound.items():
                 name = name_in(root, path)
                 if name and names.get(name) is not value:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from trainmover_executor.program.looking.finding import Root
+from trainmover_executor.program.holders.names import Root
 from trainmover_executor.program.variables import LoopVariables
 
 __all__ = ["watch"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType, FunctionType, GeneratorType, ModuleType
+from types import FrameType, FunctionType, GeneratorType
 from typing import Any, Final
 
 import torch
@@ -18,14 +18,9 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from trainmover_executor.program.data import DataSets, OfOthers, held_by_data, is_large
-from trainmover_executor.program.frames import (
-    local_setter,
-    modules_of_program,
-    program_frames,
-)
-from trainmover_executor.program.hooks import Hooks, Registered
-from trainmover_executor.program.liveness import needed, read_names
+from trainmover_executor.program.holders.data import DataSets, OfOthers, held_by_data, is_large
+from trainmover_executor.program.holders.hooks import Hooks, Registered
+from trainmover_executor.program.holders.names import Root, Roots
 from trainmover_executor.program.looking.modules import attributes_of, hooks_of
 from trainmover_executor.program.looking.parts import (
     MOST_MEMBERS,
@@ -43,7 +38,6 @@ from trainmover_executor.program.looking.parts import (
     wraps,
 )
 from trainmover_executor.program.looking.shapes import Kind, Members, Suspended, entries_of
-from trainmover_executor.program.looking.still import StillModule
 from trainmover_executor.program.values.kinds.components import key_text
 from trainmover_executor.program.values.kinds.derived import base_of
 from trainmover_executor.program.values.kinds.named import CODE, is_named, name_of
@@ -59,9 +53,6 @@ from trainmover_executor.state.packing.memory import without_history
 from trainmover_executor.state.training import Stateful
 
 __all__ = ["Finder", "Root", "Untold", "Variable"]
-
-Root = tuple[str, dict[str, Any], Callable[[str, Any], None]]
-"""Where variables live: path, names and values, how to set one."""
 
 _DEPTH: Final = 64
 _STEP: Final = 8
@@ -119,7 +110,7 @@ class Finder:
         pass_over: Told (path, value) of what cannot be carried as a value.
 
     Attributes:
-        left_out: Modules that the last ``all`` that was asked for it has left out.
+        roots: Where variables live.
     """
 
     def __init__(
@@ -145,13 +136,7 @@ class Finder:
         self._times = 1
         self._opened: set[str] = set()
         self._ways = NO_PATHS
-        self._besides: Callable[[], Iterable[Root]] = tuple
-        self._still: dict[int, StillModule] = {}
-        self.left_out: list[StillModule] = []
-
-    def leave_out(self, still: Iterable[tuple[int, StillModule]]) -> None:
-        """Modules that ``all`` need not go through, as long as they hold what they hold now."""
-        self._still.update(still)
+        self.roots = Roots()
 
     def open(self, paths: Iterable[str]) -> None:
         """Look at these variables however deep they are."""
@@ -171,7 +156,7 @@ class Finder:
 
     def look_besides(self, roots: Callable[[], Iterable[Root]], *, known: Iterable[object]) -> None:
         """See ``LoopVariables``."""
-        self._besides = roots
+        self.roots.besides = roots
         self._known.update(map(id, known))
 
     def all(
@@ -198,13 +183,13 @@ class Finder:
         """
         self._times = _FAR if far else 1
         self._data_sets.begin()
-        self._lasting.begin(
-            everything=everything, read=self._read_from(frame) if votes else frozenset()
-        )
+        read = self.roots.read_from(frame) if votes else frozenset()
+        self._lasting.begin(everything=everything, read=read)
         seen = Seen(self._known, paths=paths)
         if but_still:
-            self.left_out.clear()
-        for root, holder, put in self.roots(frame, live=live, seen=seen if but_still else None):
+            self.roots.left_out.clear()
+        leave_out = seen.leave_out if but_still else None
+        for root, holder, put in self.roots.seen_from(frame, live=live, leave_out=leave_out):
             for name, value in holder.copy().items():
                 if not name.startswith("__"):
                     yield from self._visit(value, f"{root}.{name}", partial(put, name), seen, 0)
@@ -229,58 +214,6 @@ class Finder:
             yield Variable(path, print_of_state(state), nowhere)
         else:
             self._pass_over(path, Untold(value))
-
-    def roots(
-        self, frame: FrameType | None, *, live: bool, seen: Seen | None = None
-    ) -> Iterator[Root]:
-        """Where variables live: (path, names and values, how to set one).
-
-        Args:
-            frame: The innermost frame.
-            live: Only those still needed.
-            seen: Where given, modules that hold what they held at first count as seen.
-        """
-        yield from self._besides()
-        modules: set[int] = set()
-        frames = program_frames(frame)
-        scripts = {id(each.f_globals): each for each in frames if _is_module(each)}
-        for each in frames:
-            names = each.f_globals
-            if id(names) not in modules:
-                modules.add(id(names))
-                script = scripts.get(id(names))
-                wanted = names if script is None else needed(names, script, live=live)
-                yield _name_of(names), wanted, names.__setitem__
-        for names in modules_of_program():
-            if id(names) not in modules and not (seen is not None and self._is_still(names, seen)):
-                modules.add(id(names))
-                yield names["__name__"], _own_of(names), names.__setitem__
-        for depth, each in enumerate(frames):
-            if not _is_module(each):
-                yield (
-                    _root_of(each, depth),
-                    needed(each.f_locals, each, live=live),
-                    local_setter(each),
-                )
-
-    def _read_from(self, frame: FrameType | None) -> frozenset[str]:
-        """How the paths begin of what functions read of their variables, more than a shape."""
-        return frozenset(
-            f"{_root_of(each, depth)}.{name}"
-            for depth, each in enumerate(program_frames(frame))
-            for name in read_names(each)
-        )
-
-    def _is_still(self, names: dict[str, Any], seen: Seen) -> bool:
-        still = self._still.get(id(names))
-        if still is None:
-            return False
-        if not still.is_still:
-            del self._still[id(names)]
-            return False
-        seen.leave_out(still.holders)
-        self.left_out.append(still)
-        return True
 
     def _visit(
         self, value: Any, path: str, put: Callable[[Any], None], seen: Seen, depth: int
@@ -483,29 +416,3 @@ class Finder:
             else:
                 write = partial((base_of(type(value)) or type(value)).__setitem__, value, key)
             yield from self._visit(member, f"{path}[{key_text(key)}]", write, seen, depth + _STEP)
-
-
-def _root_of(frame: FrameType, depth: int) -> str:
-    if _is_module(frame):
-        return _name_of(frame.f_globals)
-    return f"{frame.f_code.co_qualname}@{depth}".replace(".", ":")
-
-
-def _name_of(names: Mapping[str, Any]) -> str:
-    return str(names.get("__name__", "?")).strip("_")
-
-
-def _is_module(frame: FrameType) -> bool:
-    return frame.f_locals is frame.f_globals
-
-
-def _own_of(names: dict[str, Any]) -> dict[str, Any]:
-    """Those of a module's ``names`` that it has not imported, and that are no mere code."""
-    own = names["__name__"]
-    return {
-        name: value
-        for name, value in names.copy().items()
-        if not is_mere_code(value)
-        and type(value) is not ModuleType
-        and not (isinstance(value, CODE) and value.__module__ != own)
-    }

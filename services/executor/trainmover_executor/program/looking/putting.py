@@ -75,7 +75,7 @@ class Putting:
                 one.put(_restored(one.path, tree, like, shared))
             elif like is not one.value:
                 one.put(like)
-        for root, _, put in self._finder.roots(self._frame, live=False):
+        for root, _, put in self._finder.roots.seen_from(self._frame, live=False):
             for path in [path for path in missing if name_in(root, path)]:
                 held = self._held.get(path)
                 put(name_in(root, path), restored(missing.pop(path), held, shared))
@@ -109,7 +109,7 @@ class Putting:
 
         What is made holds nothing yet: what it is to hold is made when it is looked at again.
         """
-        for root, names, put in self._finder.roots(self._frame, live=False):
+        for root, names, put in self._finder.roots.seen_from(self._frame, live=False):
             for path in missing:
                 name = name_in(root, bare(path))
                 if path != bare(path) and name and name not in names:

@@ -1,0 +1,1 @@
+"""What holds the variables of the program: names of frames and modules, hooks, data sets."""
