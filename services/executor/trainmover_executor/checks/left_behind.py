@@ -25,7 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainmover.runtime import procfs
 from trainmover_executor.program.frames import is_program, place_in
-from trainmover_executor.program.holders.data import OfOthers
+from trainmover_executor.program.holders.data import OfOthers, bare_of_data
 from trainmover_executor.program.holders.hooks import Registered
 from trainmover_executor.program.looking.finding import Untold
 from trainmover_executor.program.looking.modules import names_of
@@ -307,7 +307,7 @@ def _cure_of(path: str, value: Any) -> str:
 
 
 def _holds(value: Any) -> str:
-    value = value.of if isinstance(value, OfOthers) else value
+    value = bare_of_data(value)
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     if isinstance(value, _Value):

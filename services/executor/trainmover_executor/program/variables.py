@@ -26,6 +26,7 @@ from trainmover_executor.program.frames import (
     program_frames,
     write_locals,
 )
+from trainmover_executor.program.holders.data import bare_of_data
 from trainmover_executor.program.holders.names import Root
 from trainmover_executor.program.liveness import deleted_names
 from trainmover_executor.program.looking.finding import Finder
@@ -258,7 +259,8 @@ class LoopVariables:
         self._passed_over = []
         kept, self._holders = self._told(frame, everything=whole)
         self._kept = {path: kept[path] for path in kept if not self._is_kept_apart(path)}
-        self._bound = {path: value for path, value in self._passed_over if is_name(path)}
+        bound = {path: value for path, value in self._passed_over if is_name(path)}
+        self._bound = {path: bare_of_data(value) for path, value in bound.items()}
         self._passed_over = None
         self._still = [*self._finder.roots.left_out]
         self.lasting.keep(self._kept, whole=whole)

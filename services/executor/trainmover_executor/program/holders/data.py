@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from trainmover_executor.program.values.plain import CONTAINERS, list_of
 
-__all__ = ["DataSets", "Met", "OfOthers", "held_by_data", "is_large"]
+__all__ = ["DataSets", "Met", "OfOthers", "bare_of_data", "held_by_data", "is_large"]
 
 _MOST_OBJECTS: Final = 256
 """So many are looked into: a data set may have one for each item."""
@@ -37,6 +37,11 @@ class OfOthers:
 
     def __init__(self, of: object) -> None:
         self.of = of
+
+
+def bare_of_data(value: object) -> object:
+    """``value``, or the object of a package that it stands for."""
+    return value.of if isinstance(value, OfOthers) else value
 
 
 @dataclass(frozen=True, slots=True)
