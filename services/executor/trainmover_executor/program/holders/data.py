@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from trainmover_executor.program.values.plain import CONTAINERS, list_of
 
-__all__ = ["DataSets", "Met", "OfOthers", "bare_of_data", "held_by_data", "is_large"]
+__all__ = ["DataSets", "Met", "OfOthers", "bare_of_data", "held_by_data", "is_large", "is_resumed"]
 
 _MOST_OBJECTS: Final = 256
 """So many are looked into: a data set may have one for each item."""
@@ -123,6 +123,11 @@ def held_by_data(value: Any) -> list[tuple[str, Any]]:
     """(name, value) of what a data set of torch reads: one that this is a part of, or several."""
     held = vars(value)
     return [(name, held[name]) for name in ("dataset", "datasets") if name in held]
+
+
+def is_resumed(dataset: object) -> bool:
+    """Whether a data set has a place of its own, to which the feed brings it."""
+    return isinstance(dataset, IterableDataset) or hasattr(dataset, "state_dict")
 
 
 def is_large(value: Any) -> bool:

@@ -18,7 +18,13 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from trainmover_executor.program.holders.data import DataSets, OfOthers, held_by_data, is_large
+from trainmover_executor.program.holders.data import (
+    DataSets,
+    OfOthers,
+    held_by_data,
+    is_large,
+    is_resumed,
+)
 from trainmover_executor.program.holders.hooks import Hooks, Registered
 from trainmover_executor.program.holders.names import Root, Roots
 from trainmover_executor.program.looking.modules import attributes_of, hooks_of
@@ -323,7 +329,7 @@ class Finder:
         if isinstance(value, nn.Module):
             yield from self._visit_module(value, path, seen)
             return
-        if isinstance(value, DataLoader):
+        if isinstance(value, DataLoader) and not is_resumed(value.dataset):
             self._data_sets.meet_in(value, path, partial(setattr, value), _STEP)
         if hasattr(value, "state_dict"):  # a loader or a sampler that is resumed by that
             return
