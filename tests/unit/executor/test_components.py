@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainmover_executor.program.looking import finding
+from trainmover_executor.program.holders import names
 from trainmover_executor.program.values.kinds.components import key_of, key_text, name_components
 from trainmover_executor.program.values.plain import is_plain
 from trainmover_executor.program.values.restored import restored
@@ -83,7 +83,7 @@ class Statistics:
 
 
 def test_large_factors_come_to_a_joiner_that_has_none_yet(monkeypatch) -> None:
-    monkeypatch.setattr(finding, "program_frames", lambda frame: [frame])  # not those of pytest
+    monkeypatch.setattr(names, "program_frames", lambda frame: [frame])  # not those of pytest
     net, statistics = model(), Statistics()
 
     def look(variables: LoopVariables):

@@ -16,7 +16,7 @@ from trainmover.errors import ProtocolError
 from trainmover_executor.feed.beside.drawer import Drawers
 from trainmover_executor.feed.beside.passes import Pass, carry_passes
 from trainmover_executor.feed.feed import Feed
-from trainmover_executor.program.looking import finding
+from trainmover_executor.program.holders import names
 from trainmover_executor.program.values.restored import restored
 from trainmover_executor.program.values.trees import portable
 from trainmover_executor.program.variables import LoopVariables
@@ -25,7 +25,7 @@ from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
 
 @pytest.fixture(autouse=True)
 def drawers(monkeypatch):
-    monkeypatch.setattr(finding, "program_frames", lambda frame: [frame])  # not those of pytest
+    monkeypatch.setattr(names, "program_frames", lambda frame: [frame])  # not those of pytest
     monkeypatch.setattr(DataLoader, "__iter__", DataLoader.__iter__)
     drawers = Drawers()
     carry_passes(drawers)

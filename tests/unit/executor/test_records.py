@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainmover_executor.program.looking import finding
+from trainmover_executor.program.holders import names
 from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.kinds.records import (
     one_look,
@@ -149,7 +149,7 @@ def test_a_step_that_is_done_again_has_the_same_records():
 
 
 def test_no_log_names_a_memory_that_is_carried(monkeypatch):
-    monkeypatch.setattr(finding, "program_frames", lambda frame: [frame])
+    monkeypatch.setattr(names, "program_frames", lambda frame: [frame])
     variables, frame = LoopVariables([]), sys._getframe()
     held = memory()
     found = variables.passed_over(frame)
