@@ -15,6 +15,7 @@ import fcntl
 import mmap
 import os
 import socket
+import threading
 from collections.abc import Callable
 from typing import Final, Self
 
@@ -116,6 +117,7 @@ class SharedMemory:
         self._caller = caller
         self._map: mmap.mmap | None = None
         self._rings: tuple[SlotRing, SlotRing] | None = None
+        self._maps = threading.Lock()
         try:
             sound = (
                 len(fds) == FD_COUNT
@@ -156,17 +158,22 @@ class SharedMemory:
     def rings(self) -> tuple[SlotRing, SlotRing]:
         """(the one to write, the one to read)."""
         if self._rings is None:
-            self._map = mmap.mmap(self._fds[0], 2 * _RING_BYTES)
-            memory = np.frombuffer(self._map, np.uint8)
-            mine, theirs = memory[:_RING_BYTES], memory[_RING_BYTES:]
-            first, second = self._fds[1:3], self._fds[3:5]
-            if not self._caller:
-                mine, theirs, first, second = theirs, mine, second, first
-            self._rings = (
-                SlotRing(mine, filled_fd=first[0], freed_fd=first[1], writes=True),
-                SlotRing(theirs, filled_fd=second[0], freed_fd=second[1], writes=False),
-            )
+            # One thread sends and another receives: a second pair would begin at the first slot.
+            with self._maps:
+                self._rings = self._rings or self._mapped()
         return self._rings
+
+    def _mapped(self) -> tuple[SlotRing, SlotRing]:
+        self._map = mmap.mmap(self._fds[0], 2 * _RING_BYTES)
+        memory = np.frombuffer(self._map, np.uint8)
+        mine, theirs = memory[:_RING_BYTES], memory[_RING_BYTES:]
+        first, second = self._fds[1:3], self._fds[3:5]
+        if not self._caller:
+            mine, theirs, first, second = theirs, mine, second, first
+        return (
+            SlotRing(mine, filled_fd=first[0], freed_fd=first[1], writes=True),
+            SlotRing(theirs, filled_fd=second[0], freed_fd=second[1], writes=False),
+        )
 
     def close(self) -> None:
         """Give everything back; the memory goes when the last view of it does."""
