@@ -66,3 +66,15 @@ def test_who_communicates_behind_it_communicates_with_the_trained_weights() -> N
     program.steps()
     program.swaps.communicates(sys._getframe())
     assert program.swaps.others_are_in == ""
+
+
+def test_who_writes_what_was_there_puts_no_other_weights_in(capsys: Any) -> None:
+    """A program may load its own weights, or broadcast them, before it communicates."""
+    program = Program()
+    for _ in range(3):
+        program.steps()
+        program.model.load_state_dict(program.model.state_dict())
+        program.swaps.communicates(sys._getframe())
+        assert program.swaps.others_are_in == ""
+        program.swaps.asks()
+    assert "other weights" not in capsys.readouterr().out

@@ -49,7 +49,7 @@ class Swaps:
 
     def communicates(self, frame: FrameType) -> None:
         """Plain code between two steps is about to communicate."""
-        if self._weights is not None and self._weights.names():
+        if self._weights is not None and self._weights.changed():
             self._place = place_in(frame)
 
     def asks(self) -> None:

@@ -19,13 +19,13 @@ from trainmover_executor.program.values.large import (
     marked,
     signature_of,
 )
+from trainmover_executor.program.values.plain import is_plain
 from trainmover_executor.program.values.trees import TAG, portable, tree_of_tensor
 
 __all__ = ["SHAPE", "PassingValues", "is_shape_of", "tensor_of"]
 
 SHAPE: Final = "shape"
 """How a portable tree tags a tensor of which the shape alone is told."""
-_SMALL_BYTES: Final = 16 * 1024
 
 
 class PassingValues:
@@ -70,7 +70,7 @@ class PassingValues:
         if not self._read or path in self._lasting or signature_of(value) is None:
             return False
         tree = portable(marked(value, {}))
-        is_read = beginning_of(path) in self._read
+        is_read = outermost_name(path) in self._read
         nbytes = sum(each.tensor.nbytes for each in held_in(tree))
         fits = is_read and self._spent + nbytes <= self.limit
         if fits:
@@ -83,7 +83,7 @@ class PassingValues:
     def passes_over(self, path: str, value: Any) -> None:
         """A variable cannot be carried: an object of a library, which may be the batch."""
         is_batch = value is self.batch and value is not None
-        if is_batch and beginning_of(path) in self._read and path not in self._said:
+        if is_batch and outermost_name(path) in self._read and path not in self._said:
             self._too_large[path] = 0
 
     def tree(self, path: str, value: Any) -> Any:
@@ -101,7 +101,7 @@ class PassingValues:
         return found
 
 
-def beginning_of(path: str) -> str:
+def outermost_name(path: str) -> str:
     """Of the path of a variable, the name that a frame has for it, or for what holds it."""
     root, dot, rest = path.partition(".")
     ends = (rest.find(each) for each in ".[")
@@ -125,7 +125,7 @@ def _shapes_in(tree: Any) -> Any:
     """``tree``, of this process, for others: with shapes in the place of what is large."""
     if isinstance(tree, Large):
         tensor = tree.tensor
-        if tensor.nbytes <= _SMALL_BYTES:
+        if is_plain(tensor):
             return tree_of_tensor(tensor)
         told = {TAG: SHAPE, "shape": list(tensor.shape), "dtype": str(tensor.dtype)}
         return {**told, "device": tensor.device.type}
