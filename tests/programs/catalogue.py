@@ -91,6 +91,7 @@ CATALOGUE = {
     "counting_iterator": Program(90, ends=(30, 60), usual=False),
     "averages_parameters": Program(60, between=True, usual=False),
     "adapts_itself": Program(60, usual=False),
+    "reads_behind": Program(70, usual=False),
     "meters": Program(105, usual=False),
     "keeps_newest": Program(90, ends=(15, 30)),
     "engine": Program(120, ends=(30, 60), usual=False),

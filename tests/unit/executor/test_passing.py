@@ -71,6 +71,14 @@ class TestTold:
         assert not passing.admits("main.table", torch.zeros(10_000))
         assert passing.admits("main.out.logits", torch.zeros(10_000))
 
+    def test_a_name_for_a_weight_is_none(self) -> None:
+        weight = torch.zeros(10_000)
+        place = weight.untyped_storage().data_ptr()
+        passing = PassingValues(limit=MIB, addresses=lambda: [place])
+        passing.begin(everything=False, read={"main.weight", "main.out"})
+        assert not passing.admits("main.weight", weight.view(100, 100))
+        assert passing.admits("main.out", weight + 1)
+
     def test_with_a_history_it_is_told_without_one(self) -> None:
         passing, weight = PassingValues(limit=MIB), torch.ones(10_000, requires_grad=True)
         passing.begin(everything=False, read={"main.out"})

@@ -89,7 +89,11 @@ class LastingValues:
         self._all = False
         self._spent = 0
         self._parameters = self._ids()
-        self.passing = PassingValues(limit=_OWN_BYTES)
+        self.passing = PassingValues(limit=_OWN_BYTES, addresses=self._addresses_of_models)
+
+    def _addresses_of_models(self) -> Iterator[int]:
+        if self._state is not None:
+            yield from map(_address_of, (*self._state.parameters(), *self._state.buffers()))
 
     def _ids(self) -> frozenset[int]:
         """Of the session's parameters: a list of them is quickly known to be no variable."""

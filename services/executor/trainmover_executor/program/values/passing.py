@@ -7,7 +7,7 @@ those that only their shape is asked of no more than that, and the log names wha
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 import torch
@@ -33,14 +33,18 @@ class PassingValues:
 
     Args:
         limit: Bytes that may be told with one vote.
+        addresses: Asked for where the session's parameters and buffers are: a name for one of them
+            is right at a joiner, whose state is.
 
     Attributes:
-        limit: The same.
+        limit: See above.
         batch: That of the running step.
     """
 
-    def __init__(self, *, limit: int) -> None:
+    def __init__(self, *, limit: int, addresses: Callable[[], Iterable[int]] = tuple) -> None:
         self.limit = limit
+        self._addresses = addresses
+        self._of_session: frozenset[int] | None = None
         self.batch: object = None
         self._lasting: set[str] = set()
         self._read: Collection[str] = frozenset()
@@ -57,7 +61,7 @@ class PassingValues:
                 lasts, a name for a parameter say.
             read: How the paths begin of what code behind a vote reads; empty elsewhere.
         """
-        self._read, self._told, self._spent = read, {}, 0
+        self._read, self._told, self._spent, self._of_session = read, {}, 0, None
         if everything:
             self._lasting = set()
 
@@ -70,6 +74,8 @@ class PassingValues:
         if not self._read or path in self._lasting or signature_of(value) is None:
             return False
         tree = portable(marked(value, {}))
+        if any(map(self._is_of_session, held_in(tree))):
+            return False
         is_read = outermost_name(path) in self._read
         nbytes = sum(each.tensor.nbytes for each in held_in(tree))
         fits = is_read and self._spent + nbytes <= self.limit
@@ -79,6 +85,11 @@ class PassingValues:
             self._too_large[path] = nbytes
         self._told[path] = value, exported(tree, whole=True) if fits else _shapes_in(tree)
         return True
+
+    def _is_of_session(self, held: Large) -> bool:
+        if self._of_session is None:
+            self._of_session = frozenset(self._addresses()) - {0}
+        return held.tensor.untyped_storage().data_ptr() in self._of_session
 
     def passes_over(self, path: str, value: Any) -> None:
         """A variable cannot be carried: an object of a library, which may be the batch."""
