@@ -26,6 +26,8 @@ __all__ = ["SHAPE", "PassingValues", "is_shape_of", "tensor_of"]
 
 SHAPE: Final = "shape"
 """How a portable tree tags a tensor of which the shape alone is told."""
+_EVERY: Final = 64
+"""Tensors after which it is looked again where parameters are: there may be thousands."""
 
 
 class PassingValues:
@@ -44,7 +46,8 @@ class PassingValues:
     def __init__(self, *, limit: int, addresses: Callable[[], Iterable[int]] = tuple) -> None:
         self.limit = limit
         self._addresses = addresses
-        self._of_session: frozenset[int] | None = None
+        self._of_session: frozenset[int] = frozenset()
+        self._asked = 0
         self.batch: object = None
         self._lasting: set[str] = set()
         self._read: Collection[str] = frozenset()
@@ -61,7 +64,7 @@ class PassingValues:
                 lasts, a name for a parameter say.
             read: How the paths begin of what code behind a vote reads; empty elsewhere.
         """
-        self._read, self._told, self._spent, self._of_session = read, {}, 0, None
+        self._read, self._told, self._spent = read, {}, 0
         if everything:
             self._lasting = set()
 
@@ -87,8 +90,9 @@ class PassingValues:
         return True
 
     def _is_of_session(self, held: Large) -> bool:
-        if self._of_session is None:
+        if self._asked % _EVERY == 0:
             self._of_session = frozenset(self._addresses()) - {0}
+        self._asked += 1
         return held.tensor.untyped_storage().data_ptr() in self._of_session
 
     def passes_over(self, path: str, value: Any) -> None:
