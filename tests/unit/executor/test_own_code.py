@@ -7,6 +7,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -62,6 +63,21 @@ def test_a_module_of_another_environment_is_not_one_that_the_script_brought(
     there.__file__ = "/home/me/of_an_image.py"
     is_of_script.cache_clear()
     assert is_of_script(there.__name__)
+    is_of_script.cache_clear()
+
+
+def test_a_module_that_imports_another_one_when_it_is_asked_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As speechbrain's are, of integrations whose packages are not installed."""
+
+    class Lazy(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            raise ImportError(f"{self.__name__}.{name} needs a package that is not installed")
+
+    monkeypatch.setitem(sys.modules, "integration", Lazy("integration"))
+    is_of_script.cache_clear()
+    assert not is_of_script("integration")
     is_of_script.cache_clear()
 
 

@@ -8,7 +8,6 @@ import io
 import itertools
 import operator
 import queue
-import sys
 import threading
 import types
 import zlib
@@ -24,7 +23,7 @@ from torch import nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainmover.runtime import procfs
-from trainmover_executor.program.frames import is_program, place_in
+from trainmover_executor.program.frames import file_of, is_program, place_in
 from trainmover_executor.program.holders.data import OfOthers, bare_of_data
 from trainmover_executor.program.holders.hooks import Registered
 from trainmover_executor.program.looking.finding import Untold
@@ -161,8 +160,7 @@ class _Value:
 
 
 def _is_of_program(kind: type) -> bool:
-    module = sys.modules.get(kind.__module__)
-    return is_program(kind.__module__, getattr(module, "__file__", None) or "<frozen")
+    return is_program(kind.__module__, file_of(kind.__module__))
 
 
 def _print(value: Any, memory: Collection[int]) -> Any:

@@ -16,6 +16,7 @@ import trainmover_executor
 
 __all__ = [
     "calls_collective",
+    "file_of",
     "is_called_by_program",
     "is_called_by_script",
     "is_program",
@@ -153,8 +154,17 @@ def is_of_script(module: str) -> bool:
     package = module.partition(".")[0]
     if package in _LIBRARIES or package.startswith("trainmover_"):
         return False
-    file = getattr(sys.modules.get(module), "__file__", None) or "<frozen"
+    file = file_of(module)
     return is_program(module, file) and (module == "__main__" or not _is_installed(file))
+
+
+def file_of(module: str) -> str:
+    """Where a module that is imported comes from; ``<frozen`` where it is of no file.
+
+    Attributes of a module may be made when they are asked for (PEP 562), or import another one.
+    """
+    held: dict[str, Any] = getattr(sys.modules.get(module), "__dict__", {})
+    return held.get("__file__") or "<frozen"
 
 
 def program_frames(frame: FrameType | None) -> list[FrameType]:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import torch
 
-from trainmover_executor.program.frames import is_program
+from trainmover_executor.program.frames import file_of, is_program
 from trainmover_executor.program.values.kinds import standard
 
 __all__ = ["CODE", "fields_of", "is_named", "name_of", "of_name", "rebuilt", "tree_of_name"]
@@ -123,8 +123,7 @@ def _found(module: str, path: str) -> Any:
     loaded = sys.modules.get(module)
     if loaded is None or not path or "<" in path:
         return None
-    file = getattr(loaded, "__file__", None) or "<frozen"
-    if module.partition(".")[0] not in _LIBRARIES and not is_program(module, file):
+    if module.partition(".")[0] not in _LIBRARIES and not is_program(module, file_of(module)):
         return None
     try:
         return operator.attrgetter(path)(loaded)
