@@ -137,6 +137,7 @@ CATALOGUE = {
     "unfreeze": Program(90, usual=False),
     "difficulty": Program(90, usual=False),
     "data_objects": Program(90, usual=False),
+    "ragged": Program(90, ends=(60,)),
     "spectral": Program(90, ends=(30, 60), usual=False),
     "prefetcher": Program(90, ends=(30, 60)),
     "preconditioned": Program(90, ends=(30, 60), usual=False),

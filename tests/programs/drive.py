@@ -15,6 +15,7 @@ import pytest
 from tests.support.ranks import Nursery, Rank, RanksJob
 
 from trainmover.events.executor import PlanCommitted, PlanFailed, StepBroken
+from trainmover.events.machine import MachineDataDiffers
 from trainmover_executor.messages.worker import Warmed
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -138,6 +139,9 @@ class Drive:
         for rank in job.ranks:
             status = rank.process.wait(timeout_s=120)
             assert status.exit_code == 0, f"rank {rank.spec.rank} exited with {status}"
+        told = [each for rank in job.everyone for each in rank.seen]
+        differs = [each for each in told if isinstance(each, MachineDataDiffers)]
+        assert not differs, f"a standby that has the same data said {differs[0]}"
         results = [
             json.loads((job.folder / f"result-{rank}.json").read_text()) for rank in range(WORLD)
         ]

@@ -99,6 +99,7 @@ _TYPES: Final = (
     EventType("machine", "warming", machine.MachineWarming, "machine"),
     EventType("machine", "ready", machine.MachineReady, "machine"),
     EventType("machine", "warming_failed", machine.MachineWarmingFailed, "machine", kept_s=3600),
+    EventType("machine", "data_differs", machine.MachineDataDiffers, "machine", kept_s=3600),
     EventType("machine", "lost", machine.MachineLost, "planner"),
     EventType("machine", "quarantined", machine.MachineQuarantined, "planner"),
     EventType("machine", "released", machine.MachineReleased, "planner"),

@@ -17,6 +17,7 @@ from trainmover.job.topology import Frozen, Machine
 
 __all__ = [
     "LinkLost",
+    "MachineDataDiffers",
     "MachineLent",
     "MachineLost",
     "MachineNoticed",
@@ -103,6 +104,28 @@ class MachineWarmingFailed(Frozen):
     error: str
     where: str = ""
     retry_in_s: float = Field(ge=0)
+
+
+class MachineDataDiffers(Frozen):
+    """A warm standby would be given another batch than its rank was given.
+
+    It stays ready: what a job loses with that machine is not the step, but its bits.
+
+    Attributes:
+        rank: Of the process that compared.
+        batch: Which batch of its call of ``session.steps``, from 1.
+        loader: What it is read from.
+        where: ``file:line`` of the loop over the steps.
+        what: What is wrong with it, for people.
+    """
+
+    machine: str
+    slot: int
+    rank: Rank
+    batch: int = Field(ge=1)
+    loader: str
+    where: str
+    what: str
 
 
 class MachineLost(Frozen):

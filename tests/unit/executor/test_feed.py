@@ -26,7 +26,13 @@ from tests.support.loaders import (
     seed_all,
     train,
 )
-from torch.utils.data import DataLoader, DistributedSampler, Sampler, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    TensorDataset,
+)
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from trainmover.errors import ConfigError
@@ -552,3 +558,30 @@ def test_an_iterator_that_a_loader_keeps_from_pass_to_pass_is_said() -> None:
     (said,) = [each for each in logs if "keeps an iterator" in each["event"]]
     assert said["attribute"] == "Forever.batches"
     assert "session.cycle" in said["cure"]
+
+
+class _WithLength(IterableDataset[int]):
+    """As webdataset's pipelines are with ``with_length``: a length, and no items by number."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
+
+
+def test_an_iterable_data_set_with_a_length_is_iterated_over() -> None:
+    feed = Feed(_WithLength())
+    assert [batch for _, batch in iter(feed.draw, (False, None))] == [0, 1, 2, 3, 4]
+
+
+def test_what_a_class_of_a_package_iterates_in_its_own_order_is_given_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Shuffling(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter([2, 0, 1])
+
+    monkeypatch.setattr(Shuffling, "__module__", "package.streaming")
+    feed = Feed(Shuffling([10, 11, 12]))
+    assert [batch for _, batch in iter(feed.draw, (False, None))] == [2, 0, 1]

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from trainmover_executor.collectives.sandbox.recording import Mark, Recording
+from trainmover_executor.collectives.sandbox.recording import OF_FILES, Entry, Mark, Recording
 from trainmover_executor.worker.to_standbys.files_asked import FilesAsked
+
+MKDIR = os.mkdir
+"""That of the rank: in a test it is one process with the standby."""
 
 
 def write(path: Path) -> None:
@@ -160,3 +167,33 @@ def test_a_program_may_wait_for_a_file(tmp_path: Path) -> None:
     assert recording.nbytes < 100
     recording.begin_step()
     assert run(wait, recording, shadow=True) == 0
+
+
+def test_a_standby_makes_no_folder_before_its_rank(tmp_path: Path) -> None:
+    """``os.makedirs(folder)`` fails where the folder is there already."""
+    folder, recording = tmp_path / "run" / "checkpoints", Recording()
+    with ThreadPoolExecutor(1) as pool:
+        standby = pool.submit(run, lambda: os.makedirs(folder), recording, shadow=True)  # noqa: PTH103
+        time.sleep(0.2)
+        assert not folder.parent.exists()
+        MKDIR(folder.parent)
+        recording.add(Entry(f"{OF_FILES}{folder.parent} made", (torch.tensor([True]),)))
+        MKDIR(folder)
+        recording.begin_step()
+        with pytest.raises(FileExistsError):  # ``WithheldNames`` sees to that
+            standby.result(10)
+
+
+def test_a_rank_notes_the_folders_that_it_makes(tmp_path: Path) -> None:
+    folder, recording = tmp_path / "run" / "checkpoints", Recording()
+    run(lambda: folder.mkdir(parents=True), recording, shadow=False)
+    recording.begin_step()
+    shutil.rmtree(folder.parent)
+    began = time.monotonic()
+    run(lambda: folder.mkdir(parents=True), recording, shadow=True)
+    assert time.monotonic() - began < 5
+    assert folder.is_dir()
+
+
+def test_a_folder_for_temporary_files_is_made_at_once(tmp_path: Path) -> None:
+    assert run(lambda: tempfile.mkdtemp(dir=tmp_path), Recording(), shadow=True)

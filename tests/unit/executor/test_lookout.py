@@ -7,6 +7,7 @@ import itertools
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from trainmover.errors import ConfigError
+from trainmover_executor.checks.left_behind import LeftBehind
 from trainmover_executor.checks.lookout import Lookout
 from trainmover_executor.checks.strangers import refuse_strange_steps
 from trainmover_executor.program.variables import LoopVariables
@@ -373,3 +375,16 @@ class TestLeftBehind:
             training.run(lambda own: own.it.append(0.5), it=[0.5] * 16_320, steps=150)
         [line] = logs
         assert line["holds"] == "a list of 16448 items"
+
+
+def test_a_file_that_a_program_opens_late_is_told_of_with_its_own_cure(tmp_path: Path) -> None:
+    """In mode "a" a joiner that opens it again loses nothing."""
+    look = LeftBehind()
+    with (tmp_path / "rows.csv").open("w") as rows, (tmp_path / "log").open("a") as lines:
+        files = [("main.rows", rows), ("main.lines", lines)]
+        frame = inspect.currentframe()
+        assert frame is not None
+        with structlog.testing.capture_logs() as logs:
+            look.look(files, frame, memory=(), was_plain=lambda _: True)
+    assert [each["variable"] for each in logs] == ["main.rows"]
+    assert "has to be opened in mode 'a'" in logs[0]["cure"]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
+import types
+
+import pytest
 
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
@@ -101,3 +105,53 @@ def test_what_a_metaclass_holds_is_found():
 def test_a_class_without_a_name_is_found_by_its_objects():
     hooks = [made_by("Progress")]
     assert "calls" in changed_by(hooks[0].run, hooks)
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """One that pip installed."""
+    module = types.ModuleType("hub_of_others")
+    module.__file__ = f"{sysconfig.get_path('purelib')}/hub_of_others.py"
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    code = """
+class Runner:
+    pass
+
+class Hub:
+    pass
+
+class Buffer:
+    def __init__(self):
+        self.values = []
+"""
+    exec(compile(code, module.__file__, "exec"), vars(module))
+    return module
+
+
+def test_an_object_of_a_package_that_is_made_late_is_carried_or_left_out(
+    package: types.ModuleType,
+) -> None:
+    """As deep as the finder looks, and no deeper: a history for each name of a loss, say."""
+
+    def program(*, take=None, looks=2):
+        variables, frame = LoopVariables([]), sys._getframe()
+        mine = Meter()
+        mine.runner = package.Runner()
+        mine.runner.hub = package.Hub()
+        mine.runner.hub.scalars = {}
+        variables.changed(frame)
+        if take is None:
+            mine.runner.hub.scalars["loss"] = package.Buffer()
+            mine.runner.hub.scalars["loss"].values.append(0.5)
+            for _ in range(looks - 1):
+                variables.changed(frame)
+        else:
+            variables.load(take, frame)
+        told = variables.changed(frame)
+        return told, {name: vars(each) for name, each in mine.runner.hub.scalars.items()}
+
+    at_once, _ = program(looks=1)
+    assert program(take=unpack_tree(pack_tree(at_once)))[1] == {}
+    later, known = program()
+    assert known == {"loss": {"values": [0.5]}}
+    assert program(take=unpack_tree(pack_tree(later)))[1] == known

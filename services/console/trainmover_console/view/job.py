@@ -159,6 +159,8 @@ class JobView:
                 if view.role != "active":
                     view.ready_slots.discard(slot)
                     view.failures[slot] = NotReady.of(failed, said=event.time)
+            case machine.MachineDataDiffers(machine=name, rank=rank, where=where):
+                self._machine(name).note = f"other data than rank {rank} at {where}"
             case _:
                 self._apply_kept_out(payload)
 

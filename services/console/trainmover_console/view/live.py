@@ -44,6 +44,7 @@ _ASK_S: Final = 10.0
 _WARNINGS: Final = (
     "job.held",
     "job.failed",
+    "machine.data_differs",
     "machine.lost",
     "machine.warming_failed",
     "migration.failed",

@@ -29,6 +29,10 @@ _WORDS: Final[Mapping[type[Frozen], str]] = {
     machine.MachineRegistered: "{0.machine.name} on {0.host}, pid {0.pid}",
     machine.MachineLent: "{0.machine.name} of pool {0.pool} on {0.host}, pid {0.pid}",
     machine.MachineReady: "{0.machine} can take slot {0.slot} (warm in {0.warm_s:.1f} s)",
+    machine.MachineDataDiffers: (
+        "{0.machine} would be given other data than rank {0.rank}, at {0.where}: batch {0.batch} "
+        "of {0.loader}: {0.what}"
+    ),
     machine.MachineLost: "{0.machine}: {0.reason}",
     machine.MachineQuarantined: "{0.machine} by {0.requested_by}: {0.reason}",
     machine.MachineReleased: "{0.machine} for {0.requested_by}: {0.reason}",

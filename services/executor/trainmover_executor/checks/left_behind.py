@@ -23,7 +23,7 @@ from torch import nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trainmover.runtime import procfs
-from trainmover_executor.program.frames import file_of, is_program, place_in
+from trainmover_executor.program.frames import file_of, is_of_script, is_program, place_in
 from trainmover_executor.program.holders.data import OfOthers, bare_of_data
 from trainmover_executor.program.holders.hooks import Registered
 from trainmover_executor.program.looking.finding import Untold
@@ -64,6 +64,10 @@ _CYCLE: Final = "draw from session.cycle(loader): a step that is done again draw
 _GENERATOR: Final = (
     "have it loop over lists, ranges, a loader or 'while True', and not over itertools.cycle() or "
     "another iterator of Python's; a count of its own tells where it is"
+)
+_FILE: Final = (
+    "open it in front of the first step: a joiner goes on at its end. One that it opens itself "
+    "has to be opened in mode 'a'"
 )
 _IN_HERE: Final = "have the training process hold what it keeps (gymnasium's SyncVectorEnv, say)"
 _HOOKS: Final = (
@@ -106,7 +110,7 @@ class LeftBehind:
             now = _print(value, memory)
             if now is None and is_name(path) and not _is_ours(value):
                 now = id(value)  # it may come to stand for another object of a library
-            if now is None or id(value) in looked_at:
+            if now is None or id(value) in looked_at or _is_of_package(value):
                 continue
             looked_at.add(id(value))  # it may have several names
             if path in self._said:
@@ -176,6 +180,13 @@ def _print(value: Any, memory: Collection[int]) -> Any:
     if type(value) in CONTAINERS or base_of(type(value)) is not None:
         return len(value), id(_last(value))
     return repr(value) if isinstance(value, str | bytes | float | int) else _print_of_members(value)
+
+
+def _is_of_package(value: Any) -> bool:
+    """Whether it is a function of an installed package, which keeps some in tables of its own."""
+    return isinstance(value, types.FunctionType) and not is_of_script(
+        value.__globals__.get("__name__", "")
+    )
 
 
 def _is_ours(value: Any) -> bool:
@@ -276,6 +287,7 @@ _PRINTS: Final[tuple[tuple[Any, Callable[[Any], Any]], ...]] = (
     (_OBJECTS, _print_of_object),
     (np.ndarray, lambda held: (held.shape, zlib.crc32(_sample_of(held)))),
     ((io.StringIO, io.BytesIO), lambda held: None if held.closed else held.tell()),
+    (io.IOBase, lambda held: None if "a" in str(getattr(held, "mode", "")) else id(held)),
     (queue.Queue, lambda held: (held.qsize(), held.unfinished_tasks)),
     (queue.SimpleQueue, lambda held: held.qsize()),
     (BaseProcess, _print_of_process),
@@ -296,6 +308,8 @@ def _cure_of(path: str, value: Any) -> str:
         return _HOOKS
     if isinstance(value, BaseProcess):
         return _IN_HERE
+    if isinstance(value, io.IOBase):
+        return _FILE
     is_data = isinstance(value, _BaseDataLoaderIter | itertools.cycle) or (
         type(value) in _WITH_A_LENGTH
     )
@@ -312,7 +326,7 @@ def _holds(value: Any) -> str:
         return f"a {type(value.value).__name__}, an attribute of a module"
     if isinstance(value, Registered):
         return f"{len(value.names)} hooks"
-    if isinstance(value, Iterator):
+    if isinstance(value, Iterator) and not isinstance(value, io.IOBase):
         return f"an iterator ({type(value).__name__})"
     if isinstance(value, Untold):
         return f"a {type(value.of).__name__}"

@@ -31,6 +31,12 @@ class Data(Protocol):
     ) -> bool:
         """Have loaded what follows there; whether nothing is left to do after so many seconds."""
 
+    def compare(self, seen: Mapping[str, Any]) -> None:
+        """Look whether the rank was given, where it was ``seen``, what would be drawn here."""
+
+    def stop_comparing(self) -> None:
+        """A plan needs this standby."""
+
 
 def catch_up(data: Data, told: Mapping[str, Any], seen: Seen, *, go_on: Callable[[], None]) -> None:
     """Load what the leaver will need next, before it waits for this joiner.

@@ -33,7 +33,7 @@ from trainmover_executor.program.looking.finding import Finder
 from trainmover_executor.program.looking.modules import Newcomers
 from trainmover_executor.program.looking.parts import is_name, name_in
 from trainmover_executor.program.looking.putting import Putting
-from trainmover_executor.program.looking.shapes import Shape
+from trainmover_executor.program.looking.shapes import Shape, members_in
 from trainmover_executor.program.looking.still import StillModule
 from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.kinds.components import name_components
@@ -172,6 +172,7 @@ class LoopVariables:
             if path not in self._changing and (first is _UNSEEN or not equal(first, value)):
                 self._changing.add(path)
                 self._first[path] = None  # it may be large, and was all that it was kept for
+                self._finder.open(members_in(path, value))
         if met:
             self._settles = False
             self._finder.roots.leave_out(each for each in met if self._is_settled(each[1]))

@@ -208,7 +208,7 @@ class TrainingLoop:
             self._end(call, frame)
             return None
         self.calls.course.draw(call.level)
-        self.standing.gives()
+        self.standing.gives(batch)
         step = Step(
             index=self._handover.committed,
             epoch=call.feed.epoch,

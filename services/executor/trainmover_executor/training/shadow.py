@@ -6,15 +6,19 @@ import copy
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import torch
 
+from trainmover.events.machine import MachineDataDiffers
+from trainmover_executor.checks.same_batches import Drawn, SameBatches
 from trainmover_executor.decisions.effects import Warm
 from trainmover_executor.feed import Feed
 from trainmover_executor.feed.batches.kept import KeptBatch
+from trainmover_executor.feed.batches.prints import print_of_batch
 from trainmover_executor.messages.worker import Warmed
 from trainmover_executor.moves.course_packing import result_of
 from trainmover_executor.moves.handover import Handover
@@ -23,6 +27,7 @@ from trainmover_executor.position.course import EndCall, OneMoreStep, Stay, Take
 from trainmover_executor.position.ended import EndedCall
 from trainmover_executor.position.moment import Moment
 from trainmover_executor.position.position import Position
+from trainmover_executor.program.frames import place_in
 from trainmover_executor.state.handing_over.written import WrittenElsewhere
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import capture_rng, restore_rng
@@ -95,6 +100,7 @@ class Shadow:
         self._start = StepStart(state)
         self._begun: Step | None = None
         self._started: Any = None
+        self._same_batches = SameBatches(differs=self._differs)
         self.completed = 0
         self.votes_at_end = False
 
@@ -128,6 +134,7 @@ class Shadow:
 
     def _go(self, call: Call, iterator: StepIterator, frame: FrameType) -> Step | None:
         """Where the job is, or nearer to it."""
+        self._asking = frame
         way, moment = self._way(between=False)
         match way:
             case EndCall(ended=ended):
@@ -282,6 +289,37 @@ class Shadow:
         pairs = zip(self._loop.calls.feeds, feeds, strict=False)
         return [(feed, position) for feed, position in pairs if position is not None]
 
+    def compare(self, seen: Mapping[str, Any]) -> None:
+        """See ``Data.compare``."""
+        self._same_batches.look(seen, draw=partial(self._draw_there, seen))
+
+    def stop_comparing(self) -> None:
+        """See ``Data.stop_comparing``."""
+        self._same_batches.stop()
+
+    def _draw_there(self, seen: Mapping[str, Any]) -> Drawn:
+        """In a copy of this process: stand where the rank was ``seen``, and draw a batch."""
+        position, frame = Position.from_tree(seen["position"]), self._asking
+        missing = self._load_variables(position.variables, frame, large={})
+        self._seek(position, frame)
+        restore_rng({"host": position.rng["host"]})  # a copy of a process has no devices
+        more, batch = self._loop.calls.feeds[-1].draw()
+        return Drawn(print_of_batch(batch) if more else None, whole=not missing)
+
+    def _differs(self, what: str, batch: int) -> None:
+        runtime, feed = self._runtime, self._loop.calls.feeds[-1]
+        runtime.report(
+            MachineDataDiffers(
+                machine=runtime.spec.machine,
+                slot=runtime.membership.layout.slot_of(runtime.rank),
+                rank=runtime.rank,
+                batch=batch,
+                loader=feed.loader,
+                where=place_in(self._asking),
+                what=what,
+            )
+        )
+
     # -- attempts ----------------------------------------------------------------------------------
 
     def begin(self, step: Step, frame: FrameType) -> None:
@@ -299,8 +337,10 @@ class Shadow:
             self._begun, self._started = step, self._site
             self._start.capture(self.completed)
             self._loop.variables.keep(frame)
-        elif self._started == self._site:
-            self._start.restore()
+        else:
+            step.put_batch_back()  # variables of the job's were put into its containers
+            if self._started == self._site:
+                self._start.restore()
         if self._in_front is not None and self._in_front.names():
             self._joiner.writes_in_front()
         self._in_front = None

@@ -6,14 +6,14 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated
 
 import typer
 
 from trainmover.errors import ConfigError
 from trainmover.events.envelope import Envelope
-from trainmover.events.machine import MachineWarmingFailed
+from trainmover.events.machine import MachineDataDiffers, MachineWarmingFailed
 from trainmover.events.migration import JobFormed, MigrationCommitted
 from trainmover.events.operator import AutomationMode
 from trainmover.policy import read
@@ -103,7 +103,7 @@ async def supervise(spec: ClusterSpec, *, quiet: bool) -> ExitCode:
     def observe(event: Envelope) -> None:
         if isinstance(event.payload, JobFormed | MigrationCommitted):
             follower.follow_members(event.payload.membership)
-        if isinstance(event.payload, MachineWarmingFailed):
+        if isinstance(event.payload, MachineWarmingFailed | MachineDataDiffers):
             _warn_once(event.payload, spec, known)
         elif not quiet and worth_showing(event):
             output.note(summarise(event))
@@ -131,17 +131,35 @@ async def supervise(spec: ClusterSpec, *, quiet: bool) -> ExitCode:
 
 
 def _warn_once(
-    failed: MachineWarmingFailed, spec: ClusterSpec, known: set[tuple[str, str]]
+    fact: MachineWarmingFailed | MachineDataDiffers, spec: ClusterSpec, known: set[tuple[str, str]]
 ) -> None:
-    """Say that a standby is not ready: once for each error, although it is tried again."""
-    if (failed.error, failed.where) in known:
-        return
-    known.add((failed.error, failed.where))
+    """Say that a standby cannot do what it is for: once for each reason, whoever says it."""
+    match fact:
+        case MachineWarmingFailed():
+            about, words = fact.error, _not_ready(fact, spec)
+        case MachineDataDiffers():
+            about, words = fact.loader, _data_differs(fact)
+    if (about, fact.where) not in known:
+        known.add((about, fact.where))
+        output.warn(words)
+
+
+def _not_ready(failed: MachineWarmingFailed, spec: ClusterSpec) -> str:
     log = spec.log_dir / f"rank{failed.rank}-{failed.machine}-*.log"
-    output.warn(
+    return (
         f"{failed.machine} is not ready for slot {failed.slot}: "
         f"{problem_words(failed.error, failed.where)}, in its shadow iterations. It is tried "
         f"again; 'trainmover status --job {spec.job}' shows it, the traceback is in {log}"
+    )
+
+
+def _data_differs(fact: MachineDataDiffers) -> str:
+    return (
+        f"{fact.machine} would be given other data than rank {fact.rank}: batch {fact.batch} of "
+        f"{fact.loader}, at {PurePath(fact.where).name}: {fact.what}. Once a machine is replaced, "
+        "this job's results are others than those of an undisturbed run. What batches are made of "
+        "has to be in the data set, in random generators or in the program's variables: see "
+        "docs/howto/troubleshooting.md"
     )
 
 

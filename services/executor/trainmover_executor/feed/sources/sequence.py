@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+from torch.utils.data import IterableDataset
 
 from trainmover_executor.feed import owned
 from trainmover_executor.feed.sources.owning import Owning
 from trainmover_executor.feed.sources.source import How
-from trainmover_executor.program.frames import is_of_script
 
 __all__ = ["SequenceSource", "is_sequence"]
 
+_BY_NUMBER: Final = frozenset(
+    {"builtins", "array", "collections", "_collections_abc", "numpy", "torch", "datasets"}
+)
+"""Packages whose classes iterate over their items in the order of their numbers."""
+
 
 def is_sequence(loader: Any) -> bool:
-    """Whether batches can be had from ``loader`` by number."""
+    """Whether batches can be had from ``loader`` by number.
+
+    An iterable data set of torch inherits ``__getitem__`` from one that is none, and raises in it.
+    """
     numbered = hasattr(loader, "__getitem__") and hasattr(loader, "__len__")
-    return numbered and not isinstance(loader, Mapping) and not _goes_its_own_way(type(loader))
+    if not numbered or isinstance(loader, Mapping | IterableDataset):
+        return False
+    return not _goes_its_own_way(type(loader))
 
 
 def _goes_its_own_way(kind: type[Any]) -> bool:
-    """Whether the program says how to iterate: it may shuffle in front of each pass."""
+    """Whether a class says how to iterate, and may shuffle in front of each pass."""
     by = next((each for each in kind.__mro__ if "__iter__" in vars(each)), None)
-    return by is not None and is_of_script(by.__module__)
+    return by is not None and by.__module__.partition(".")[0] not in _BY_NUMBER
 
 
 class SequenceSource(Owning):

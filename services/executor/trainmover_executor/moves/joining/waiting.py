@@ -50,6 +50,7 @@ class Waiting:
             plan = runtime.wait_for_news(timeout_s=0.0 if self._approaching else timeout_s)
             if plan is not None:
                 self._approaching = False
+                data.stop_comparing()
                 ready()
                 return plan
             seen = runtime.places.seen()
@@ -59,6 +60,8 @@ class Waiting:
                     return way
                 here = isinstance(way, TakeOver) and not between
                 self._approaching = here and not data.approach(seen["position"]["feeds"])
+                if here and not self._approaching:
+                    data.compare(seen)
             if not self._approaching or time.monotonic() - self._began_s > _READS_S:
                 ready()
             timeout_s = None

@@ -31,7 +31,7 @@ from trainmover_executor.program.values.plain import is_key, is_plain
 from trainmover_executor.program.values.restored import restored
 from trainmover_executor.program.values.trees import TAG, portable, portable_key
 
-__all__ = ["SHAPES", "Kind", "Members", "Shape", "Suspended", "bare", "entries_of"]
+__all__ = ["SHAPES", "Kind", "Members", "Shape", "Suspended", "bare", "entries_of", "members_in"]
 
 Contents = Mapping[str, torch.Tensor]
 """Large tensors that came from another process, by their prints."""
@@ -214,6 +214,20 @@ A standby whose program found None in its place would end, where the program rea
 SHAPES: Final[tuple[type[Shape], ...]] = (Members, Kind, Suspended)
 
 
+def members_in(path: str, tree: Any) -> list[str]:
+    """Paths of the objects in a container whose members were told: they may be too deep.
+
+    Args:
+        path: Of the variable.
+        tree: Its portable tree.
+    """
+    if not path.endswith(Members.MARK) or tree["keys"] is None:
+        return []
+    told = zip(tree["keys"], tree["kinds"], strict=True)
+    keys = [key_text(restored(key, None)) for key, kind in told if kind not in {"", _TENSOR}]
+    return [f"{bare(path)}[{key}]" for key in keys]
+
+
 def bare(path: str) -> str:
     """The path of the variable whose shape ``path`` tells."""
     for shape in SHAPES:
@@ -253,7 +267,8 @@ def _new(values: Mapping[str, Any], path: str, large: Contents, *, kind: str = "
     """What was told of ``path``; ``kind`` names the class of an object of which nothing was.
 
     Returns:
-        ``_ABSENT`` where something is, or is in it, that did not come: a large tensor.
+        ``_ABSENT`` where something is, or is in it, that did not come: a large tensor, or an object
+        that nobody looked into.
     """
     if (tree := values.get(path + Members.MARK)) is not None:
         return Members.like(tree, _ABSENT, values, path, large)
@@ -261,9 +276,21 @@ def _new(values: Mapping[str, Any], path: str, large: Contents, *, kind: str = "
         return _object(tree, values, path, large)
     if path in values:
         return restored(values[path], None, {**large})
-    if kind == _TENSOR:
+    if not kind:
+        return None
+    is_told = any(each.startswith(f"{path}.") for each in values)
+    if kind == _TENSOR or (_has_constructor(kind) and not is_told):
         return _ABSENT
-    return _object({"name": kind, "tensors": []}, values, path, large) if kind else None
+    return _object({"name": kind, "tensors": []}, values, path, large)
+
+
+def _has_constructor(name: str) -> bool:
+    """Whether objects of a class have something in them, most likely, once they are made."""
+    try:
+        kind = of_name(name)
+    except (TypeError, ValueError):
+        return True
+    return kind.__init__ is not object.__init__
 
 
 def _object(tree: dict[str, Any], values: Mapping[str, Any], path: str, large: Contents) -> Any:

@@ -21,9 +21,9 @@ from typing import Any, Final
 from trainmover_executor.program.frames import is_called_by_program
 from trainmover_executor.worker.adapters.shadow_log import SaidOnce
 
-__all__ = ["OwnPaths", "WithheldNames"]
+__all__ = ["PRIVATE", "OwnPaths", "WithheldNames"]
 
-_PRIVATE: Final = 0o700
+PRIVATE: Final = 0o700
 """The mode in which ``tempfile`` makes folders."""
 _MAKES: Final = os.O_CREAT | os.O_EXCL
 _IN_PARTS: Final = frozenset({os.__file__, shutil.__file__})
@@ -177,7 +177,7 @@ class WithheldNames:
                 if not (self._active and Path(path).is_dir() and is_called_by_program(caller)):
                     raise
             else:
-                if self._active and mode == _PRIVATE:
+                if self._active and mode == PRIVATE:
                     self._own.add_folder(path)
 
         return make_folder

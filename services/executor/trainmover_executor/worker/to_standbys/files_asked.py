@@ -4,7 +4,7 @@ Every script for torchrun begins with "resume if there is a snapshot". A standby
 the job has written its first one would load it, and count its epochs from there, where the job's
 program began without. So a rank notes what it finds of files before its first step, in the same
 recording as the results of its collectives; a standby does not see what was not there then, and was
-written since the job's first step began.
+written since the job's first step began. Nor does a standby make a folder before its rank does.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import torch
 
 from trainmover_executor.collectives.sandbox.recording import BEGAN, OF_FILES, Entry, Recording
 from trainmover_executor.program.frames import is_called_by_program
+from trainmover_executor.worker.adapters.names import PRIVATE
 
 __all__ = ["FilesAsked"]
 
@@ -67,6 +68,7 @@ class FilesAsked:
             (Path, ("exists", "is_file", "is_dir"), self._asking),
             (os, ("listdir",), self._listing),
             (os, ("scandir",), self._scanning),
+            (os, ("mkdir",), self._making),
         ):
             for name in names:
                 original = getattr(module, name)
@@ -130,6 +132,24 @@ class FilesAsked:
             return _Scanned([each for each in entries if each.name in shown])
 
         return scan_folder
+
+    def _making(self, original: _Function) -> _Function:
+        def make_folder(path: Any, mode: int = 0o777, **options: Any) -> None:
+            is_noted = mode != PRIVATE and self._is_noted(sys._getframe(1), path)  # noqa: SLF001
+            if not is_noted:
+                return original(path, mode, **options)
+            key = f"{OF_FILES}{_full(path)} made"
+            index = self._next(key)
+            if self._is_shadow() and not os.path.lexists(path):
+                # The job's program may fail where it finds the folder that it is about to make.
+                self._recording.find(0, key, index, patience_s=_PATIENCE_S)
+            try:
+                return original(path, mode, **options)
+            finally:
+                if index < _MOST_TIMES and not self._is_shadow():
+                    self._note(key, found=True)
+
+        return make_folder
 
     def _shown(self, folder: Any, names: list[Any]) -> set[Any]:
         """The members of a folder that the program sees."""
