@@ -110,7 +110,7 @@ class LeftBehind:
             now = _print(value, memory)
             if now is None and is_name(path) and not _is_ours(value):
                 now = id(value)  # it may come to stand for another object of a library
-            if now is None or id(value) in looked_at or _is_of_package(value):
+            if now is None or id(value) in looked_at or _is_harmless(value):
                 continue
             looked_at.add(id(value))  # it may have several names
             if path in self._said:
@@ -182,11 +182,11 @@ def _print(value: Any, memory: Collection[int]) -> Any:
     return repr(value) if isinstance(value, str | bytes | float | int) else _print_of_members(value)
 
 
-def _is_of_package(value: Any) -> bool:
-    """Whether it is a function of an installed package, which keeps some in tables of its own."""
-    return isinstance(value, types.FunctionType) and not is_of_script(
-        value.__globals__.get("__name__", "")
-    )
+def _is_harmless(value: Any) -> bool:
+    """Whether it may be another one at a joiner: a function of a package, a file that grows."""
+    if isinstance(value, types.FunctionType):
+        return not is_of_script(value.__globals__.get("__name__", ""))
+    return isinstance(value, io.IOBase) and "a" in str(getattr(value, "mode", ""))
 
 
 def _is_ours(value: Any) -> bool:
@@ -287,7 +287,7 @@ _PRINTS: Final[tuple[tuple[Any, Callable[[Any], Any]], ...]] = (
     (_OBJECTS, _print_of_object),
     (np.ndarray, lambda held: (held.shape, zlib.crc32(_sample_of(held)))),
     ((io.StringIO, io.BytesIO), lambda held: None if held.closed else held.tell()),
-    (io.IOBase, lambda held: None if "a" in str(getattr(held, "mode", "")) else id(held)),
+    (io.IOBase, id),
     (queue.Queue, lambda held: (held.qsize(), held.unfinished_tasks)),
     (queue.SimpleQueue, lambda held: held.qsize()),
     (BaseProcess, _print_of_process),
