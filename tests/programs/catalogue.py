@@ -138,6 +138,7 @@ CATALOGUE = {
     "difficulty": Program(90, usual=False),
     "data_objects": Program(90, usual=False),
     "ragged": Program(90, ends=(60,)),
+    "second_names": Program(90),
     "spectral": Program(90, ends=(30, 60), usual=False),
     "prefetcher": Program(90, ends=(30, 60)),
     "preconditioned": Program(90, ends=(30, 60), usual=False),

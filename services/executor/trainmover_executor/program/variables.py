@@ -33,7 +33,7 @@ from trainmover_executor.program.looking.finding import Finder
 from trainmover_executor.program.looking.modules import Newcomers
 from trainmover_executor.program.looking.parts import is_name, name_in
 from trainmover_executor.program.looking.putting import Putting
-from trainmover_executor.program.looking.shapes import Shape, members_in
+from trainmover_executor.program.looking.shapes import Shape, made_later, members_in
 from trainmover_executor.program.looking.still import StillModule
 from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.kinds.components import name_components
@@ -100,6 +100,7 @@ class LoopVariables:
         self.contents: dict[str, torch.Tensor] = {}
         self._passed_over: list[tuple[str, Any]] | None = None
         self._outgrown: set[str] = set()
+        self._told_wholly = {""}
         self._settles = False
         self._explored: dict[str, Any] | None = None
         self._still: list[StillModule] = []
@@ -173,6 +174,7 @@ class LoopVariables:
                 self._changing.add(path)
                 self._first[path] = None  # it may be large, and was all that it was kept for
                 self._finder.open(members_in(path, value))
+        self._tell_wholly(now)
         if met:
             self._settles = False
             self._finder.roots.leave_out(each for each in met if self._is_settled(each[1]))
@@ -180,6 +182,14 @@ class LoopVariables:
             self.contents = self.lasting.contents(self._changing)
         exported = self.lasting.exported
         return {path: exported(path, now[path]) for path in now if path in self._changing}
+
+    def _tell_wholly(self, now: Mapping[str, Any]) -> None:
+        """All that objects hold that were made since the first look: no joiner has them."""
+        begins = {made_later(path, now[path]) for path in self._changing & now.keys()}
+        if begins := begins - self._told_wholly:
+            self._told_wholly |= begins
+            inside = tuple(begins)
+            self._changing.update(path for path in now if path.startswith(inside))
 
     def _is_settled(self, module: StillModule) -> bool:
         within = f"{module.name}."
@@ -289,6 +299,7 @@ class LoopVariables:
         everything = asks or everything
         found = self._finder.all(frame, everything=everything, but_still=True, votes=votes)
         held = {one.path: one.value for one in found}
+        self._finder.identities.end_first_look()
         self.lasting.end(asks=asks)
         shared = in_two_places(held.items())
         return {path: self._tree(path, value, shared) for path, value in held.items()}, held

@@ -26,6 +26,7 @@ from trainmover_executor.program.holders.data import (
     is_resumed,
 )
 from trainmover_executor.program.holders.hooks import Hooks, Registered
+from trainmover_executor.program.holders.identities import Identities
 from trainmover_executor.program.holders.names import Root, Roots
 from trainmover_executor.program.looking.modules import attributes_of, hooks_of
 from trainmover_executor.program.looking.parts import (
@@ -43,10 +44,16 @@ from trainmover_executor.program.looking.parts import (
     parts_of,
     wraps,
 )
-from trainmover_executor.program.looking.shapes import Kind, Members, Suspended, entries_of
+from trainmover_executor.program.looking.shapes import (
+    Kind,
+    Members,
+    Suspended,
+    entries_of,
+    has_kind,
+)
 from trainmover_executor.program.values.kinds.components import key_text
 from trainmover_executor.program.values.kinds.derived import base_of
-from trainmover_executor.program.values.kinds.named import CODE, is_named, name_of
+from trainmover_executor.program.values.kinds.named import CODE, is_named
 from trainmover_executor.program.values.large import print_of_state, signature_of
 from trainmover_executor.program.values.lasting import EXTRA, MODULE, LastingValues
 from trainmover_executor.program.values.plain import (
@@ -117,6 +124,7 @@ class Finder:
 
     Attributes:
         roots: Where variables live.
+        identities: Which objects names stand for.
     """
 
     def __init__(
@@ -143,6 +151,7 @@ class Finder:
         self._opened: set[str] = set()
         self._ways = NO_PATHS
         self.roots = Roots()
+        self.identities = Identities()
 
     def open(self, paths: Iterable[str]) -> None:
         """Look at these variables however deep they are."""
@@ -243,6 +252,8 @@ class Finder:
         if small or (may_last and self._lasting.admits(path, value)):
             yield Variable(path, value, put)
             return
+        if known and not is_deep and has_kind(value):
+            yield self._kind(value, path, put)  # by another name
         if known or is_deep:
             return
         seen.add(id(value))
@@ -302,8 +313,11 @@ class Finder:
             self._pass_over(path, value)
         if parts is None:
             return
-        if mine and not isinstance(value, type) and base_of(kind) is None and name_of(kind):
-            yield Variable(f"{path}{Kind.MARK}", Kind(value), put)
+        if has_kind(value):
+            yield self._kind(value, path, put)
+            path = self.identities.path_inside(value, path)
+            if not seen.enters(path):
+                return
         if kind is GeneratorType:
             yield Variable(f"{path}{Suspended.MARK}", Suspended(value), put)
         step = _STEP if mine else _STEP_IN_LIBRARIES
@@ -316,6 +330,11 @@ class Finder:
             data = self._in_data and not (has_name and type(member) in CONTAINERS)
             where = f"{path}.{name}"
             yield from self._visit_member(member, where, setter, seen, deeper, data=data)
+
+    def _kind(self, value: Any, path: str, put: Callable[[Any], None]) -> Variable:
+        name = self.identities.name_of(value, path)
+        kind = Kind(value, name=name, inside=self.identities.path_inside(value, path))
+        return Variable(f"{path}{Kind.MARK}", kind, put)
 
     def _visit_known(self, value: Any, path: str, seen: Seen) -> Iterator[Variable]:
         """What the session or the data sees to, and the program may change besides."""

@@ -323,10 +323,17 @@ class Seen(set[int]):
         super().__init__(known)
         self._paths = paths
         self._left_out: set[int] = set()
+        self._entered: set[str] = set()
 
     def leave_out(self, ids: Iterable[int]) -> None:
         """Objects that need not be looked into; they do not count as looked into, either."""
         self._left_out.update(ids)
+
+    def enters(self, path: str) -> bool:
+        """Whether an object whose members' paths begin so is looked into for the first time."""
+        before = len(self._entered)
+        self._entered.add(path)
+        return len(self._entered) > before
 
     def seeks(self, path: str) -> bool:
         """Whether what is looked for is there, or is found through it."""

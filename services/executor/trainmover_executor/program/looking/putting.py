@@ -11,7 +11,7 @@ import torch
 from trainmover.errors import ProtocolError
 from trainmover_executor.program.looking.finding import Finder, Variable
 from trainmover_executor.program.looking.parts import Paths, name_in
-from trainmover_executor.program.looking.shapes import SHAPES, Members, Shape, bare
+from trainmover_executor.program.looking.shapes import SHAPES, Members, Shape, Told, bare
 from trainmover_executor.program.values.compare import equal
 from trainmover_executor.program.values.large import is_whole
 from trainmover_executor.program.values.passing import is_shape_of
@@ -64,7 +64,8 @@ class Putting:
         not_here = set(values.keys() - missing.keys())
         shared: dict[str, Any] = {**self._contents}
         paths = Paths(missing)
-        self._put_shapes(missing)
+        told = Told({**missing}, self._contents, self._finder.identities)
+        self._put_shapes(missing, told)
         for path in [path for path in missing if path != bare(path)]:
             not_here.add(path)
             del missing[path]
@@ -104,7 +105,7 @@ class Putting:
         like = self._held.get(one.path, one.value)
         return self._met.get(one.path) if is_only_set(tree) and not is_generator(like) else like
 
-    def _put_shapes(self, missing: dict[str, Any]) -> None:
+    def _put_shapes(self, missing: dict[str, Any], told: Told) -> None:
         """Have objects and containers be there, as many as there were; what is in them comes next.
 
         What is made holds nothing yet: what it is to hold is made when it is looked at again.
@@ -117,16 +118,16 @@ class Putting:
         paths, left = Paths(missing), -1
         while left != (left := len(missing)):
             for one in self._finder.all(self._frame, live=False, everything=True, paths=paths):
-                self._put_shape(one, missing)
+                self._put_shape(one, missing, told)
 
-    def _put_shape(self, one: Variable, missing: dict[str, Any]) -> None:
+    def _put_shape(self, one: Variable, missing: dict[str, Any], told: Told) -> None:
         here, path = one.value, bare(one.path)
         value = here.of if isinstance(here, Shape) else here
         for shape in SHAPES:
             if (marked := path + shape.MARK) in missing:
                 tree, kept = missing.pop(marked), self._held.get(marked)
                 if kept is None:
-                    wanted = shape.like(tree, value, missing, path, self._contents)
+                    wanted = shape.like(tree, value, path, told)
                 else:
                     kept.put_back()
                     wanted = kept.of

@@ -12,12 +12,14 @@ import abc
 import collections
 import types
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 import torch
 
+from trainmover_executor.program.holders.identities import Identities
 from trainmover_executor.program.looking.generators import Call, move_to, place_of
-from trainmover_executor.program.looking.parts import set_attribute
+from trainmover_executor.program.looking.parts import is_made_by_script, set_attribute, slots_of
 from trainmover_executor.program.values.kinds.components import key_text
 from trainmover_executor.program.values.kinds.derived import (
     attributes_of,
@@ -31,10 +33,40 @@ from trainmover_executor.program.values.plain import is_key, is_plain
 from trainmover_executor.program.values.restored import restored
 from trainmover_executor.program.values.trees import TAG, portable, portable_key
 
-__all__ = ["SHAPES", "Kind", "Members", "Shape", "Suspended", "bare", "entries_of", "members_in"]
+__all__ = [
+    "SHAPES",
+    "Kind",
+    "Members",
+    "Shape",
+    "Suspended",
+    "Told",
+    "bare",
+    "entries_of",
+    "has_kind",
+    "members_in",
+]
 
-Contents = Mapping[str, torch.Tensor]
-"""Large tensors that came from another process, by their prints."""
+
+@dataclass(frozen=True)
+class Told:
+    """What another process told of its variables.
+
+    Attributes:
+        values: Portable trees, by path.
+        contents: What came of large tensors, by their prints.
+        identities: What the objects are known by that both processes had at first.
+        made: Objects that were made here for others of that process, by what it knows them by.
+    """
+
+    values: Mapping[str, Any]
+    contents: Mapping[str, torch.Tensor]
+    identities: Identities
+    made: dict[str, Any] = field(default_factory=dict)
+
+    def inside(self, path: str) -> list[str]:
+        """What is told of the members of an object: the paths behind its own."""
+        begin = f"{path}."
+        return [each.removeprefix(begin) for each in self.values if each.startswith(begin)]
 
 
 class Shape(abc.ABC):
@@ -62,17 +94,14 @@ class Shape(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def like(
-        cls, tree: dict[str, Any], here: Any, values: Mapping[str, Any], path: str, large: Contents
-    ) -> Any:
+    def like(cls, tree: dict[str, Any], here: Any, path: str, told: Told) -> Any:
         """What stands for another process's: ``here`` itself where that can be changed to it.
 
         Args:
             tree: What ``tree`` said there.
             here: What this process has.
-            values: What was told of all variables, by path.
             path: Of the variable.
-            large: What came of large tensors.
+            told: What was told of all variables.
         """
 
 
@@ -107,9 +136,7 @@ class Members(Shape):
         _write(self.of, self._entries)
 
     @classmethod
-    def like(
-        cls, tree: dict[str, Any], here: Any, values: Mapping[str, Any], path: str, large: Contents
-    ) -> Any:
+    def like(cls, tree: dict[str, Any], here: Any, path: str, told: Told) -> Any:
         """A container with as many members; what is in them has to be put there yet."""
         if tree["keys"] is None:
             return here  # by objects, of which each process has its own
@@ -119,11 +146,11 @@ class Members(Shape):
             return here
         mine = dict(entries_of(container))
         entries = []
-        for told, kind in zip(tree["keys"], tree["kinds"], strict=True):
-            key = restored(told, None)
+        for said, kind in zip(tree["keys"], tree["kinds"], strict=True):
+            key = restored(said, None)
             where, member = f"{path}[{key_text(key)}]", mine.get(key)
             if key not in mine or (kind and kind != _told_of(member)):
-                member = _new(values, where, large, kind=kind)
+                member = _new(told, where, kind=kind)
             if member is _ABSENT:
                 return here
             entries.append((key, member))
@@ -131,33 +158,68 @@ class Members(Shape):
         for name, member in [entry for entry in entries if entry[0] in tree.get("twice", ())]:
             object.__setattr__(container, name, member)
         if container is not here and base_of(type(container)) is not None:
-            _set_attributes(container, (), values, path, large)
+            _set_attributes(container, (), path, told)
         return container
 
 
 class Kind(Shape):
-    """Of which class an object of the program is."""
+    """Of which class an object of the program is, and which one it is.
+
+    Args:
+        of: The object.
+        name: What it is known by; empty where it cannot be.
+        inside: How the paths begin of what it holds.
+    """
 
     MARK = "()"
 
+    def __init__(self, of: Any, *, name: str = "", inside: str = "") -> None:
+        super().__init__(of)
+        self._name = name
+        self._inside = inside
+
     def tree(self) -> dict[str, Any]:
-        """The name by which its class is found, and its attributes that are large tensors."""
+        """The names of its class and of itself, its attributes, and which are large tensors."""
         held = getattr(self.of, "__dict__", {}).copy()
-        tensors = [name for name, each in held.items() if _is_large_tensor(each)]
-        return {TAG: "kind", "name": name_of(type(self.of)), "tensors": sorted(tensors)}
+        tensors = sorted(name for name, each in held.items() if _is_large_tensor(each))
+        tree = {TAG: "kind", "name": name_of(type(self.of)), "tensors": tensors, "is": self._name}
+        if not Identities.is_later(self._name):
+            return tree
+        slots = (name for name in slots_of(type(self.of)) if hasattr(self.of, name))  # type: ignore[arg-type]
+        has = sorted(name for name in (*held, *slots) if not name.startswith("__"))
+        return {**tree, "inside": self._inside, "has": has}
 
     def put_back(self) -> None:
         """It is of no other class than before."""
 
     @classmethod
-    def like(
-        cls, tree: dict[str, Any], here: Any, values: Mapping[str, Any], path: str, large: Contents
-    ) -> Any:
-        """An object of that class, made without its constructor where there is none yet."""
-        if tree["name"] == name_of(type(here)):
+    def like(cls, tree: dict[str, Any], here: Any, path: str, told: Told) -> Any:
+        """That object, if it was here at first; else one made without its constructor."""
+        name, kind = tree.get("is", ""), tree["name"]  # no name from a release before
+        known = told.made.get(name) if name else None
+        if known is None and name and not Identities.is_later(name):
+            known = told.identities.of(name)
+        if known is not None and name_of(type(known)) == kind:
+            return known
+        if kind == name_of(type(here)) and not _is_another(tree, here, path, told):
+            made = here
+        else:
+            made = _object(tree, tree.get("inside", path), told)
+        if made is _ABSENT:
             return here
-        made = _object(tree, values, path, large)
-        return here if made is _ABSENT else made
+        if name:
+            told.made[name] = made
+        return made
+
+
+def _is_another(tree: dict[str, Any], here: Any, path: str, told: Told) -> bool:
+    """Whether ``here`` may have other names, by which it stays, and a new one can be made."""
+    if "has" not in tree or Identities.is_first_at(tree["is"], path):
+        return False
+    mine, inside = told.identities.name_of(here, path), tree["inside"]
+    if mine == path == inside or not mine:
+        return False
+    return {*tree["has"]} <= {bare(each) for each in told.inside(inside)} | {*tree["tensors"]}
 
 
 class Suspended(Shape):
@@ -186,15 +248,13 @@ class Suspended(Shape):
         move_to(self.of, self._at, name=self.of.__qualname__)
 
     @classmethod
-    def like(
-        cls, tree: dict[str, Any], here: Any, values: Mapping[str, Any], path: str, large: Contents
-    ) -> Any:
+    def like(cls, tree: dict[str, Any], here: Any, path: str, told: Told) -> Any:
         """``here``, moved to that place.
 
         Raises:
             ProtocolError: It cannot be moved there.
         """
-        del values, large
+        del told
         if isinstance(here, types.GeneratorType):
             if tree["ended"]:
                 here.close()
@@ -212,6 +272,24 @@ A standby whose program found None in its place would end, where the program rea
 """
 
 SHAPES: Final[tuple[type[Shape], ...]] = (Members, Kind, Suspended)
+
+
+def has_kind(value: Any) -> bool:
+    """Whether ``value`` is an object of the script's classes, and not one derived from a list."""
+    kind = type(value)
+    if isinstance(value, type) or not is_made_by_script(kind):
+        return False
+    return base_of(kind) is None and bool(name_of(kind))
+
+
+def made_later(path: str, tree: Any) -> str:
+    """How the paths begin of what an object holds that was made behind the first look; else empty.
+
+    Args:
+        path: Of the variable.
+        tree: Its portable tree.
+    """
+    return f"{tree['inside']}." if path.endswith(Kind.MARK) and "has" in tree else ""
 
 
 def members_in(path: str, tree: Any) -> list[str]:
@@ -263,25 +341,24 @@ def _write(container: Any, entries: list[tuple[Any, Any]]) -> None:
     fill(container, dict(entries) if keyed else [member for _, member in entries])
 
 
-def _new(values: Mapping[str, Any], path: str, large: Contents, *, kind: str = "") -> Any:
+def _new(told: Told, path: str, *, kind: str = "") -> Any:
     """What was told of ``path``; ``kind`` names the class of an object of which nothing was.
 
     Returns:
         ``_ABSENT`` where something is, or is in it, that did not come: a large tensor, or an object
         that nobody looked into.
     """
-    if (tree := values.get(path + Members.MARK)) is not None:
-        return Members.like(tree, _ABSENT, values, path, large)
-    if (tree := values.get(path + Kind.MARK)) is not None:
-        return _object(tree, values, path, large)
-    if path in values:
-        return restored(values[path], None, {**large})
+    if (tree := told.values.get(path + Members.MARK)) is not None:
+        return Members.like(tree, _ABSENT, path, told)
+    if (tree := told.values.get(path + Kind.MARK)) is not None:
+        return Kind.like(tree, _ABSENT, path, told)
+    if path in told.values:
+        return restored(told.values[path], None, {**told.contents})
     if not kind:
         return None
-    is_told = any(each.startswith(f"{path}.") for each in values)
-    if kind == _TENSOR or (_has_constructor(kind) and not is_told):
+    if kind == _TENSOR or (_has_constructor(kind) and not told.inside(path)):
         return _ABSENT
-    return _object({"name": kind, "tensors": []}, values, path, large)
+    return _object({"name": kind, "tensors": []}, path, told)
 
 
 def _has_constructor(name: str) -> bool:
@@ -293,24 +370,25 @@ def _has_constructor(name: str) -> bool:
     return kind.__init__ is not object.__init__
 
 
-def _object(tree: dict[str, Any], values: Mapping[str, Any], path: str, large: Contents) -> Any:
+def _object(tree: dict[str, Any], path: str, told: Told) -> Any:
     """An object without its constructor, with the attributes that were told of."""
     try:
         made = object.__new__(of_name(tree["name"]))
     except (TypeError, ValueError):
         return _ABSENT  # only its constructor makes one
-    complete = _set_attributes(made, tree["tensors"], values, path, large)
-    return made if complete else _ABSENT
+    if name := tree.get("is"):
+        told.made[name] = made  # what it holds may hold it
+    if _set_attributes(made, tree["tensors"], path, told):
+        return made
+    told.made.pop(name or "", None)
+    return _ABSENT
 
 
-def _set_attributes(
-    made: Any, tensors: Collection[str], values: Mapping[str, Any], path: str, large: Contents
-) -> bool:
+def _set_attributes(made: Any, tensors: Collection[str], path: str, told: Told) -> bool:
     """Whether all were told that ``made`` has."""
-    inside = f"{path}."
-    names = {bare(each).removeprefix(inside) for each in values if each.startswith(inside)}
+    names = {bare(each) for each in told.inside(path)}
     for name in sorted({*filter(str.isidentifier, names), *tensors}):
-        member = _new(values, f"{inside}{name}", large, kind=_TENSOR if name in tensors else "")
+        member = _new(told, f"{path}.{name}", kind=_TENSOR if name in tensors else "")
         if member is _ABSENT:
             return False
         set_attribute(made, name, member)

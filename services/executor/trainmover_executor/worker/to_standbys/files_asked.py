@@ -137,14 +137,15 @@ class FilesAsked:
         def make_folder(path: Any, mode: int = 0o777, **options: Any) -> None:
             is_noted = mode != PRIVATE and self._is_noted(sys._getframe(1), path)  # noqa: SLF001
             if not is_noted:
-                return original(path, mode, **options)
+                original(path, mode, **options)
+                return
             key = f"{OF_FILES}{_full(path)} made"
             index = self._next(key)
             if self._is_shadow() and not os.path.lexists(path):
                 # The job's program may fail where it finds the folder that it is about to make.
                 self._recording.find(0, key, index, patience_s=_PATIENCE_S)
             try:
-                return original(path, mode, **options)
+                original(path, mode, **options)
             finally:
                 if index < _MOST_TIMES and not self._is_shadow():
                     self._note(key, found=True)
