@@ -139,7 +139,7 @@ class GroupEngine:
             work.finish()
             return work
         self._raise_failure()
-        self._latch.issued += 1
+        self._latch.issue()
         if isinstance(self.communicator, SandboxCommunicator):
             operation(self.communicator)
             work.finish()

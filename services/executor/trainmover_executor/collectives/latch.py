@@ -35,6 +35,7 @@ class Latch:
         between: Does a collective that the program calls between two steps, so that it is done
             again if it breaks. There is none before there is a session.
         issued: Collectives and messages of the program so far.
+        on_issue: Called in front of each of them, by the thread that issues it; mostly None.
         stand_ins: How many of them completed with stand-ins.
     """
 
@@ -44,7 +45,14 @@ class Latch:
         self.surfaced = False
         self.between: DoesBetween | None = None
         self.issued = 0
+        self.on_issue: Callable[[], None] | None = None
         self.stand_ins = 0
+
+    def issue(self) -> None:
+        """The program issues a collective or a message."""
+        self.issued += 1
+        if self.on_issue is not None:
+            self.on_issue()
 
     @contextlib.contextmanager
     def protecting(self) -> Iterator[None]:

@@ -100,6 +100,7 @@ class Feed:
         self._pass: Any = None
         self._begun = False
         self._print: int | None = None
+        self._left: dict[str, Any] | None = None
         self.cost_s = 0.0
 
     @property
@@ -126,6 +127,7 @@ class Feed:
         Raises:
             ConfigError: Of endless passes one gave no batch.
         """
+        self._left = None
         more, batch = self._draw()
         if self._together is None or not more:
             return more, batch
@@ -205,7 +207,9 @@ class Feed:
             self._epoch, self._consumed, self._begun = position["epoch"], 0, False
             return
         require_same(self._loader, position["print"])
+        self._take_up()
         self._go(position, until=_NO_LIMIT)
+        self._left = None
         self._print = position["print"]
         self._source.arrive(mark)
 
@@ -254,7 +258,7 @@ class Feed:
             return True
         with _generators_kept():
             if self._source.follows:
-                return self._go(position, until=until, drops=_FOLLOWS * self._source.drops)
+                return self._follow(position, until=until, drops=_FOLLOWS * self._source.drops)
             if self._source.prepares:
                 self._source.end()
                 self._begun = False
@@ -285,7 +289,25 @@ class Feed:
             return True  # it was begun beyond that place, and training gets there
         drops, until = max(source.drops, _PRELOAD_DROPS), time.monotonic() + budget_s
         with _generators_kept():
-            return self._go(position, until=until, drops=drops, leads=True)
+            return self._follow(position, until=until, drops=drops, leads=True)
+
+    def _follow(
+        self, position: dict[str, Any], *, until: float, drops: float, leads: bool = False
+    ) -> bool:
+        """As ``_go``, a part of the way, with variables of the program in between."""
+        self._take_up()
+        try:
+            return self._go(position, until=until, drops=drops, leads=leads)
+        finally:
+            self._left = self._source.beside() if self._source.follows else None
+
+    def _take_up(self) -> None:
+        """Have the loader's own attributes and generators be what they were left as.
+
+        A loader may look at what it has given; of the job's it has given more by now.
+        """
+        if self._left is not None:
+            self._source.put_beside(self._left)
 
     def _set_epoch_of(self, position: dict[str, Any]) -> None:
         self._epoch = position["epoch"]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import Any, Final
@@ -42,6 +43,8 @@ log = structlog.get_logger(__name__)
 
 _MOST_BYTES: Final = 1024 * 1024
 """Of a collective's result that is told: what is larger is no metric."""
+_LOOKS: Final = 64
+"""Collectives of a first work between steps in front of which one looks at parameters."""
 _EVERY: Final = 64
 """Collectives after which it is looked again where parameters are: there may be thousands."""
 
@@ -201,7 +204,7 @@ class BetweenSteps:
         modes = self._state.modes()
         self._variables.keep(frame)
         try:
-            with self._runtime.saves.allowing():
+            with self._runtime.saves.allowing(), self._looking(before, site):
                 result = self._do(work)
         finally:
             restore_rng(start.rng)
@@ -220,6 +223,24 @@ class BetweenSteps:
         self._state.load_modes(modes)
         self._variables.put_back(frame)
         return None, None
+
+    @contextlib.contextmanager
+    def _looking(self, before: AsBefore, site: Any) -> Iterator[None]:
+        """Look at parameters in front of each collective, too, while nobody knows of writes.
+
+        Work may put averaged weights in, and take them out again before it ends.
+        """
+        latch, looks = self._runtime.latch, itertools.count()
+
+        def look() -> None:
+            if next(looks) < _LOOKS and not before.is_so():
+                self._writes[site] = True
+
+        latch.on_issue = look if site not in self._writes else None
+        try:
+            yield
+        finally:
+            latch.on_issue = None
 
     def _start(self, *, whole: bool, accumulates: bool) -> StepStart:
         start, committed = StepStart(self._state), self._handover.committed

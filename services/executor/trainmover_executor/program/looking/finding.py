@@ -71,6 +71,8 @@ _DEPTH: Final = 64
 _STEP: Final = 8
 _STEP_IN_LIBRARIES: Final = 24
 """Objects of installed packages, a framework's trainer say, are large, and mostly no state."""
+_OF_VALUES: Final = frozenset({"omegaconf"})
+"""Packages whose objects hold values of the program, some layers deep: as good as containers."""
 _STEP_OF_A_WRAPPER: Final = 1
 """From an object to one of its own kind that it wraps: an environment in several others, say."""
 _MOST_OBJECTS: Final = 4096
@@ -320,7 +322,8 @@ class Finder:
                 return
         if kind is GeneratorType:
             yield Variable(f"{path}{Suspended.MARK}", Suspended(value), put)
-        step = _STEP if mine else _STEP_IN_LIBRARIES
+        is_near = mine or kind.__module__.partition(".")[0] in _OF_VALUES
+        step = _STEP if is_near else _STEP_IN_LIBRARIES
         met = self._data_sets.now
         has_name = met is not None and met.by_name and met.value is value
         for name, member, setter in parts:
