@@ -142,6 +142,8 @@ CATALOGUE = {
     "resumable_loader": Program(90, ends=(30, 60)),
     "swaps_between": Program(90, ends=(15, 30, 45, 60, 75), between=True),
     "new_parameter": Program(90),
+    "counts_in_extra": Program(90),
+    "grows": Program(90, usual=False),
     "spectral": Program(90, ends=(30, 60), usual=False),
     "prefetcher": Program(90, ends=(30, 60)),
     "preconditioned": Program(90, ends=(30, 60), usual=False),

@@ -23,6 +23,7 @@ PROGRAMS = {
     "accelerated": Program(90, ends=(30, 60), between=True),
     "accelerated_scaler": Program(80, ends=(40,)),
     "accelerated_stateful": Program(80, ends=(40,), between=True),
+    "accelerated_schedule": Program(90),
 }
 ACCUMULATING = 14
 """Steps after which gradients of two batches are held."""
@@ -36,6 +37,15 @@ def test_a_crash_and_a_move_change_no_bit(
     spot = Spot("step.taken", ACCUMULATING, 0)
     left = drive.killed(script, spots=[spot], then_moves=(2, 33))
     left.same_as(undisturbed(script), killed=0)
+
+
+@pytest.mark.parametrize("step", [20, 21])
+def test_a_schedule_that_steps_in_the_body_goes_on(
+    step: int, drive: Drive, undisturbed: Undisturbed
+) -> None:
+    """Behind the vote of the batch with which the optimizer steps, and of the one before."""
+    left = drive.killed("accelerated_schedule", spots=[Spot("step.next", step, 1)])
+    left.same_as(undisturbed("accelerated_schedule"), killed=1)
 
 
 def test_the_main_process_dies_in_an_evaluation(drive: Drive, undisturbed: Undisturbed) -> None:

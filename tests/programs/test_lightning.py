@@ -26,6 +26,7 @@ PROGRAMS = {
     "lightened_board": Program(90, ends=(30, 60), between=True),
     "lightened_stateful": Program(90, ends=(30, 60), between=True),
     "lightened_tiny": Program(81, ends=(6, 12), between=True),
+    "lightened_besides": Program(90, ends=(30, 60)),
 }
 VALIDATION, EPOCH = 15, 30
 """Steps after which there is a validation, where gradients of three batches are held, and another

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import collections
 import sys
+import sysconfig
 import types
 from typing import Any
 
+import pytest
 import structlog
 import torch
 from torch import nn
@@ -116,3 +118,92 @@ def test_what_an_aborted_step_did_to_it_is_taken_back() -> None:
     variables.put_back(sys._getframe())
     assert (model.noise, model.meter) == (noise, meter)
     assert model.shown() == same.shown()
+
+
+def test_an_object_of_a_package_that_a_module_keeps_is_carried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``self.obs_rms = RunningMeanStd(...)``, which changes in itself."""
+    package = types.ModuleType("running_of_others")
+    package.__file__ = f"{sysconfig.get_path('purelib')}/running_of_others.py"
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    code = """
+class Running:
+    def __init__(self):
+        self.mean, self.count = 0.0, 0
+
+    def update(self, value):
+        self.mean += value
+        self.count += 1
+"""
+    exec(compile(code, package.__file__, "exec"), vars(package))
+
+    def run(*, take: Any = None) -> tuple[Any, Any]:
+        model = nn.Module()
+        model.__class__ = type("Policy", (nn.Module,), {"__module__": __name__})
+        model.running = package.Running()
+        variables, frame = LoopVariables([], models=[model]), sys._getframe()
+        variables.changed(frame)
+        if take is None:
+            model.running.update(2.5)
+        else:
+            assert variables.load(unpack_tree(pack_tree(take)), frame) == []
+        return variables.changed(frame), vars(model.running)
+
+    told, theirs = run()
+    assert theirs == {"mean": 2.5, "count": 1}
+    assert run(take=told)[1] == theirs
+
+
+def test_a_number_that_is_set_by_name_is_carried_once_it_was_seen_to_change() -> None:
+    """``setattr(self, name, value)``, or in its ``__dict__``: no code of the class stores it."""
+
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            setattr(self, "calls", 0)  # noqa: B010 - as programs do
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.__dict__.update(calls=self.__dict__["calls"] + 1)
+            return x
+
+    def run(*, take: Any = None) -> tuple[Any, int]:
+        model = Counts()
+        variables, left, frame = LoopVariables([], models=[model]), LeftBehind(), sys._getframe()
+        variables.changed(frame)
+        left.look(attributes_of([model]), frame, memory=())
+        if take is not None:
+            assert variables.load(unpack_tree(pack_tree(take)), frame) == []
+            return variables.changed(frame), model.calls
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(3):
+                model(torch.ones(1))
+                left.look(attributes_of([model]), frame, memory=())
+                told = variables.changed(frame)
+        variables.keep(frame)
+        model(torch.ones(1))
+        variables.put_back(frame)
+        assert not logs
+        return told, model.calls
+
+    told, theirs = run()
+    assert theirs == 3
+    assert run(take=told)[1] == 3
+
+
+@pytest.mark.parametrize("kind", ["tuple", "dict", "function"])
+def test_a_module_that_hides_in_another_is_met(kind: str) -> None:
+    """A teacher that is kept out of the parameters; the session may not know that it changes."""
+    teacher = nn.Linear(2, 2)
+
+    class Student(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.__dict__["hidden"] = {
+                "tuple": (teacher,),
+                "dict": teacher,
+                "function": lambda: teacher,
+            }[kind]
+
+    variables = LoopVariables([], models=[Student()])
+    assert teacher in [value for _, value in variables.passed_over(sys._getframe())]

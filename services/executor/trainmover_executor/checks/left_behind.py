@@ -27,7 +27,7 @@ from trainmover_executor.program.frames import file_of, is_of_script, is_program
 from trainmover_executor.program.holders.data import OfOthers, bare_of_data
 from trainmover_executor.program.holders.hooks import Registered
 from trainmover_executor.program.looking.finding import Untold
-from trainmover_executor.program.looking.modules import names_of
+from trainmover_executor.program.looking.modules import look_at, names_of
 from trainmover_executor.program.looking.parts import is_name
 from trainmover_executor.program.values.kinds.derived import base_of
 from trainmover_executor.program.values.large import signature_of
@@ -118,7 +118,9 @@ class LeftBehind:
             grew = path not in self._seen and was_plain(path)
             before = self._seen.get(path, now)
             self._seen[path] = now
-            if grew or before != now:
+            if isinstance(value, _Value) and before != now:
+                look_at([path.rpartition(".")[2]])  # it is carried from now on
+            elif grew or before != now:
                 self._say(path, value, frame)
                 said.append(path)
         return said

@@ -102,6 +102,12 @@ class StepStart:
         """Whether parameters and optimizer state are kept, too."""
         return self._large is not None
 
+    @property
+    def fits(self) -> bool:
+        """Whether there are as many parameters and buffers as there were at the start."""
+        then = len(self._had_gradient), len(self._buffers)
+        return then == (len(self._state.parameters()), len(self._state.buffers()))
+
     def private_buffers(self) -> list[list[Any]]:
         """(index, buffer) of the buffers that training changes, after the body of a step.
 

@@ -66,8 +66,16 @@ class Structure:
         """Be like another rank's ``tree``: groups are added and removed, flags set.
 
         Raises:
-            ConfigError: The optimizers or shapes cannot be made alike.
+            ConfigError: The models, optimizers or shapes cannot be made alike.
         """
+        here, there = len(self._parameters()), len(tree["trainable"])
+        if here != there:
+            raise ConfigError(
+                f"the model has {here} parameters here, and {there} at the job's ranks: the "
+                "program gave it others behind its last step, and a machine died before the next "
+                "one. Have it change in front of a step that is followed by others in the same "
+                "call of session.steps(), or start from the last checkpoint"
+            )
         for parameter, shape in zip(self._parameters(), tree.get("shapes", []), strict=False):
             if list(parameter.shape) != shape:
                 self.resize(parameter, shape)

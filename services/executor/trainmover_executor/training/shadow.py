@@ -28,6 +28,7 @@ from trainmover_executor.position.ended import EndedCall
 from trainmover_executor.position.moment import Moment
 from trainmover_executor.position.position import Position
 from trainmover_executor.program.frames import place_in
+from trainmover_executor.program.values.lasting import EXTRA
 from trainmover_executor.state.handing_over.written import WrittenElsewhere
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import capture_rng, restore_rng
@@ -93,6 +94,7 @@ class Shadow:
         self._leaving: EndedCall | None = None
         self._one_more = False
         self._settings: dict[str, Any] = {}
+        self._extras: dict[str, Any] = {}
         self._batches: dict[Any, KeptBatch] = {}
         self._borrowed: frozenset[int] = frozenset()
         self._given: Step | None = None
@@ -234,6 +236,7 @@ class Shadow:
     def _set_variables(self, values: dict[str, Any], frame: FrameType) -> None:
         """For the code in front of the body of one more step; the vote's come at its vote."""
         self._load_variables(copy.deepcopy(values), frame, large=self._joiner.large)
+        self._extras = {path: tree for path, tree in values.items() if path.startswith(EXTRA)}
 
     def _load_variables(
         self, values: Mapping[str, Any], frame: FrameType, *, large: Mapping[str, torch.Tensor]
@@ -339,8 +342,9 @@ class Shadow:
             self._loop.variables.keep(frame)
         else:
             step.put_batch_back()  # variables of the job's were put into its containers
-            if self._started == self._site:
+            if self._started == self._site and self._start.fits:  # else the model has grown since
                 self._start.restore()
+                self._load_variables(self._extras, frame, large=self._joiner.large)
         if self._in_front is not None and self._in_front.names():
             self._joiner.writes_in_front()
         self._in_front = None

@@ -28,7 +28,7 @@ from trainmover_executor.program.holders.data import (
 from trainmover_executor.program.holders.hooks import Hooks, Registered
 from trainmover_executor.program.holders.identities import Identities
 from trainmover_executor.program.holders.names import Root, Roots
-from trainmover_executor.program.looking.modules import attributes_of, hooks_of
+from trainmover_executor.program.looking.modules import attributes_of, hooks_of, look_at
 from trainmover_executor.program.looking.parts import (
     MOST_MEMBERS,
     NO_PATHS,
@@ -79,6 +79,7 @@ _MOST_OBJECTS: Final = 4096
 """So many objects, so deep, are looked into at each look."""
 _FAR: Final = 4
 """So many times as deep, and as many objects, where one looks far."""
+_OF_MODEL: Final = "session.model["
 _HOOKS: Final = "session.hooks"
 """How the log names which hooks there are."""
 _UNCHANGEABLE: Final = (int, float, str, bytes, tuple)
@@ -160,6 +161,8 @@ class Finder:
         if not self._opened.issuperset(paths := set(paths)):
             self._opened |= paths
             self._ways = Paths(self._opened)
+            of_models = (path for path in paths if path.startswith(_OF_MODEL))
+            look_at(path.rpartition(".")[2] for path in of_models)
 
     def ignore(self, data: object) -> None:
         """Steps are made of ``data``: what is large in it is no result of theirs."""
@@ -211,7 +214,7 @@ class Finder:
                 if not name.startswith("__"):
                     yield from self._visit(value, f"{root}.{name}", partial(put, name), seen, 0)
         for at, model in enumerate(self._models):
-            yield from self._visit_module(model, f"session.model[{at}]", seen)
+            yield from self._visit_module(model, f"{_OF_MODEL}{at}]", seen)
         yield from self._visit_hooks(seen, closely=everything)
         for name, extra in self._extras.items():
             path = f"{EXTRA}{name}"

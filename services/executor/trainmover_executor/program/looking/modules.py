@@ -10,7 +10,7 @@ from __future__ import annotations
 import dis
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
 from typing import Final
 from weakref import WeakKeyDictionary, ref
@@ -22,15 +22,17 @@ from torch.nn.parallel import DistributedDataParallel
 from trainmover_executor.program.frames import modules_of_program, program_frames
 from trainmover_executor.program.looking.parts import (
     Part,
+    cells_of,
     is_made_by_script,
     is_own,
     is_passed_over,
 )
 from trainmover_executor.program.values.plain import is_changeable
 
-__all__ = ["Newcomers", "attributes_of", "hooks_of", "names_of"]
+__all__ = ["Newcomers", "attributes_of", "hooks_of", "look_at", "names_of"]
 
 _INTERNAL: Final = frozenset(vars(nn.Module()))
+_seen_to_change: set[str] = set()
 _Places = list[tuple[str, ref[nn.Module], str]]
 _known: WeakKeyDictionary[nn.Module, tuple[int, _Places]] = WeakKeyDictionary()
 
@@ -61,7 +63,7 @@ def hooks_of(module: nn.Module) -> Iterator[tuple[str, object]]:
 
 def _places(module: nn.Module) -> _Places:
     """Looked for once, and anew when modules come or go at the top."""
-    size = len(module._modules)  # noqa: SLF001 - children() makes up names, each time
+    size = len(module._modules) + len(_seen_to_change)  # noqa: SLF001 - children() makes up names
     known = _known.get(module)
     if known is None or known[0] != size:
         # Weak places: a program that copies its model each epoch lets go of the copies, too.
@@ -75,18 +77,34 @@ def _find(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
     for path, each in module.named_modules():
         if not is_own(type(each)):  # type: ignore[arg-type] # classes are hashable
             continue
-        stored = _stored(type(each))  # type: ignore[arg-type]
+        stored = _stored(type(each)) | by_program | _seen_to_change  # type: ignore[arg-type]
         for name, value in vars(each).items():
-            is_set = name in stored or name in by_program
-            if name not in _INTERNAL and (is_set or _holds_state(type(value))):
+            is_looked_at = name in stored or _holds_state(type(value)) or _hides_module(value)
+            if name not in _INTERNAL and is_looked_at:
                 yield f"{path}.{name}".removeprefix("."), each, name
+
+
+def look_at(names: Iterable[str]) -> None:
+    """Look at attributes of modules that have these names, whoever sets them: some do change."""
+    _seen_to_change.update(names)
+
+
+def _hides_module(value: object) -> bool:
+    """Whether it leads to a module that is none of its holder's: a teacher in a tuple, say."""
+    if isinstance(value, types.FunctionType):
+        value = tuple(cell.cell_contents for cell in cells_of(value).values())
+    held = value if isinstance(value, tuple) else (value,)
+    return any(isinstance(each, nn.Module) for each in held)
 
 
 def _holds_state(kind: type[object]) -> bool:
     """Whether what is of a class may change without being assigned anew."""
     if is_changeable(kind):
         return True
-    return is_made_by_script(kind) and not is_passed_over(kind)  # type: ignore[arg-type] # as above
+    if is_passed_over(kind):  # type: ignore[arg-type] # as above
+        return False
+    is_object = kind.__dictoffset__ != 0 and is_own(kind)  # type: ignore[arg-type] # as above
+    return is_object or is_made_by_script(kind)
 
 
 @lru_cache(maxsize=4096)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lightning.pytorch.trainer.states import RunningStage
 
+from trainmover_executor.frameworks.lightning.carried.besides import Besides
 from trainmover_executor.frameworks.lightning.carried.holdings import Holdings
 from trainmover_executor.frameworks.lightning.carried.results import load_results, results_tree
 from trainmover_executor.frameworks.lightning.carried.rows import Rows
@@ -43,6 +44,7 @@ class FitState:
         self._rows = rows
         self._module = trainer.lightning_module
         self._holdings = Holdings(self._module, trainer.callbacks, trainer.optimizers)
+        self._besides = Besides(trainer)
         self.output: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -67,6 +69,7 @@ class FitState:
             "results": [results_tree(each) for each in self._results()],
             "groups": [_plain_groups(each) for each in trainer.optimizers],
             "holdings": self._holdings.tree(),
+            "besides": self._besides.tree(),
             "rows": [each.state_dict() for each in self._rows],
             "output": portable(self.output) if is_plain(self.output) else None,
         }
@@ -89,6 +92,7 @@ class FitState:
         for optimizer, groups in zip(trainer.optimizers, state["groups"], strict=True):
             load_settings(optimizer, groups)
         self._holdings.load(state["holdings"])
+        self._besides.load(state.get("besides", {}))  # none from a release before
         for one, rows in zip(self._rows, state["rows"], strict=True):
             one.load_state_dict(rows)
         if state["output"] is not None:
