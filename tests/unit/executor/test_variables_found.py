@@ -7,6 +7,8 @@ import sysconfig
 import types
 
 import pytest
+import torch
+from torch import nn
 
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
@@ -155,3 +157,34 @@ def test_an_object_of_a_package_that_is_made_late_is_carried_or_left_out(
     later, known = program()
     assert known == {"loss": {"values": [0.5]}}
     assert program(take=unpack_tree(pack_tree(later)))[1] == known
+
+
+class Decay:
+    """A schedule for a number that is no learning rate, as in sparse training."""
+
+    def __init__(self) -> None:
+        self.sgd = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.4)
+        self.stepper = torch.optim.lr_scheduler.CosineAnnealingLR(self.sgd, 50)
+
+    @property
+    def rate(self) -> float:
+        return float(self.sgd.param_groups[0]["lr"])
+
+
+def test_what_a_schedule_sets_of_an_optimizer_that_nobody_steps_is_carried() -> None:
+    def run(*, take=None):
+        variables, frame = LoopVariables([]), sys._getframe()
+        decay = Decay()
+        variables.changed(frame)
+        if take is None:
+            for _ in range(7):
+                decay.sgd.step()
+                decay.stepper.step()
+        else:
+            assert variables.load(unpack_tree(pack_tree(take)), frame) == []
+        told, rate = variables.changed(frame), decay.rate
+        decay.stepper.step()
+        return told, (rate, decay.rate)
+
+    told, theirs = run()
+    assert run(take=told)[1] == theirs

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import structlog
 import torch
+from torch import nn
 from torch.nn.parameter import is_lazy
 
 from trainmover.errors import ConfigError
@@ -23,7 +24,7 @@ from trainmover_executor.checks.left_behind import LeftBehind, attributes_of
 from trainmover_executor.checks.portable import check_state
 from trainmover_executor.checks.strangers import Strangers, memory_of
 from trainmover_executor.program.frames import place_in
-from trainmover_executor.program.looking.shapes import has_kind
+from trainmover_executor.program.looking.parts import is_made_by_script
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.state.optimizers.numbers import NUMBERS
 from trainmover_executor.state.optimizers.settings import constants_of
@@ -150,8 +151,14 @@ def _print_of(value: Any, memory: Collection[int], *, depth: int = 3) -> Any:
         return value._version, id(value)  # noqa: SLF001 - no public name
     if isinstance(value, Mapping):
         value = list(value.values())
-    elif has_kind(value) and hasattr(value, "__dict__"):  # of the program's own
+    elif _is_object_of_program(value):
         value = list(vars(value).values())
     if isinstance(value, list | tuple | deque) and depth:
         return [_print_of(each, memory, depth=depth - 1) for each in itertools.islice(value, 64)]
     return value if type(value) in {int, float} else None
+
+
+def _is_object_of_program(value: Any) -> bool:
+    if isinstance(value, type | nn.Module | torch.optim.Optimizer):
+        return False
+    return is_made_by_script(type(value)) and hasattr(value, "__dict__")

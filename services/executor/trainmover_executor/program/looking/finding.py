@@ -62,6 +62,7 @@ from trainmover_executor.program.values.plain import (
     is_generator,
     is_plain,
 )
+from trainmover_executor.state.optimizers.settings import load_settings, settings_of
 from trainmover_executor.state.packing.memory import without_history
 from trainmover_executor.state.training import Stateful
 
@@ -347,6 +348,7 @@ class Finder:
         if isinstance(value, LRScheduler) and not seen.has(value, path):
             seen.add(id(value))
             yield from self._visit_lambdas(value, path, seen)
+            yield from self._visit_scheduled(value.optimizer, f"{path}.optimizer")
             if is_plain(state := value.state_dict()):  # it may have been made in the middle
                 yield Variable(path, state, value.load_state_dict)
                 return
@@ -406,6 +408,13 @@ class Finder:
             yield from self._visit_called(hook, path, seen)
         for at, scheduler in enumerate(self._schedulers):
             yield from self._visit_lambdas(scheduler, f"session.scheduler[{at}]", seen)
+
+    def _visit_scheduled(self, optimizer: Any, path: str) -> Iterator[Variable]:
+        """What a schedule sets of an optimizer that nobody steps: the rate of something else."""
+        if id(optimizer) in self._known or not isinstance(optimizer, torch.optim.Optimizer):
+            return
+        if is_plain(settings := settings_of(optimizer)):
+            yield Variable(path, settings, partial(load_settings, optimizer))
 
     def _visit_lambdas(self, scheduler: LRScheduler, path: str, seen: Seen) -> Iterator[Variable]:
         """What functions keep that give a learning rate; objects are in its ``state_dict``."""
