@@ -346,6 +346,8 @@ class TrainingLoop:
 
     def is_broken(self) -> bool:
         """See ``Attempts.is_broken``."""
+        if self._runtime.sandboxed and self._shadow.is_broken():
+            return True
         return self._runtime.latch.is_set or self.attempt.was_in_sandbox
 
     def before_optimizer(self) -> None:

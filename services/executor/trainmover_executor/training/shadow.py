@@ -17,7 +17,6 @@ from trainmover.events.machine import MachineDataDiffers
 from trainmover_executor.checks.same_batches import Drawn, SameBatches
 from trainmover_executor.decisions.effects import Warm
 from trainmover_executor.feed import Feed
-from trainmover_executor.feed.batches.kept import KeptBatch
 from trainmover_executor.feed.batches.prints import print_of_batch
 from trainmover_executor.messages.worker import Warmed
 from trainmover_executor.moves.course_packing import result_of
@@ -33,6 +32,7 @@ from trainmover_executor.state.handing_over.written import WrittenElsewhere
 from trainmover_executor.state.redo import StepStart
 from trainmover_executor.state.rng import capture_rng, restore_rng
 from trainmover_executor.state.training import TrainingState
+from trainmover_executor.training.body.borrowed import BorrowedBatches
 from trainmover_executor.training.body.step import Step
 from trainmover_executor.training.calls import Call, StepIterator
 from trainmover_executor.worker.runtime import Runtime
@@ -91,13 +91,11 @@ class Shadow:
         self._voted: Position | None = None
         self._before_site: dict[str, Any] | None = None
         self._asked: frozenset[str] = frozenset()
-        self._leaving: EndedCall | None = None
+        self._leaving: tuple[Call, int] | None = None
         self._one_more = False
         self._settings: dict[str, Any] = {}
-        self._extras: dict[str, Any] = {}
-        self._batches: dict[Any, KeptBatch] = {}
-        self._borrowed: frozenset[int] = frozenset()
-        self._given: Step | None = None
+        self._given_values: dict[str, Any] = {}
+        self._batches = BorrowedBatches(lambda: loop.batches)
         self._in_front: WrittenElsewhere | None = None
         self._start = StepStart(state)
         self._begun: Step | None = None
@@ -113,11 +111,11 @@ class Shadow:
     ) -> Step | None:
         """A step in the sandbox; None to end the call, or once this process has taken over."""
         assert call.level is not None and call.feed is not None  # noqa: S101, PT018 - begun
-        self._put_batch_back()  # it may be a view of what the loader is brought to its place in
+        self._batches.put_back()  # it may be a view of what the loader is brought to its place in
         self._site = site
         if call.level.drawn == 0:
             self._begin(call, frame)
-        if self._leaving is not None and call.level.drawn >= self._leaving.drawn:
+        if self._leaving == (call, call.level.drawn):
             self._leaving = None  # the job's program left this call here; this one did not
             self._end(call, variables=None, frame=frame)
             return None
@@ -177,7 +175,8 @@ class Shadow:
         assert call.level is not None and call.feed is not None  # noqa: S101, PT018 - begun
         if self._one_more:
             self._joiner.keep_writes()
-        batch = self._draw(call.feed)
+        batch = self._batches.last_of(self._site) if self._one_more else None
+        batch = batch or self._batches.draw(call.feed, site=self._site)
         if batch is None:
             return None
         by = drawn - 1 - call.level.drawn
@@ -186,30 +185,10 @@ class Shadow:
         call.level.drawn = drawn
         step = Step(index=index, epoch=call.feed.epoch, batch=batch, attempts=self._loop, loop=None)
         self._loop.calls.gave(call, step)
-        self._given = step
+        self._batches.gave(step)
         self._in_front = parameters_of(self._state)
         self._in_front.note()
         return step
-
-    def _draw(self, feed: Feed) -> KeptBatch | None:
-        """A batch for the sandbox; of one more step the last one: the job waits for that."""
-        if self._one_more and self._site in self._batches:
-            return self._batches[self._site]
-        more, batch = feed.draw()
-        if not more:
-            feed.rewind()
-            more, batch = feed.draw()
-        if not more:
-            return None
-        self._batches[self._site] = kept = self._loop.batches.keep(batch, copies=True)
-        self._borrowed = frozenset().union(*(each.memory for each in self._batches.values()))
-        return kept
-
-    def _put_batch_back(self) -> None:
-        """The program is done with the step that was given last; its data may be used again."""
-        if self._given is not None:
-            self._given.put_batch_back()
-            self._given = None
 
     def _leave(
         self, call: Call, iterator: StepIterator, ended: EndedCall, frame: FrameType
@@ -218,7 +197,7 @@ class Shadow:
         assert call.level is not None  # noqa: S101 - begun
         if ended.left and ended.drawn > call.level.drawn:
             # It left the loop behind the body of its last step: run that code.
-            self._leaving, self._load = ended, ended.variables
+            self._leaving, self._load = (call, ended.drawn), ended.variables
             self.votes_at_end = ended.at_end
             self._one_more = True
             self._set_variables(ended.variables_when_given, frame)
@@ -236,13 +215,13 @@ class Shadow:
     def _set_variables(self, values: dict[str, Any], frame: FrameType) -> None:
         """For the code in front of the body of one more step; the vote's come at its vote."""
         self._load_variables(copy.deepcopy(values), frame, large=self._joiner.large)
-        self._extras = {path: tree for path, tree in values.items() if path.startswith(EXTRA)}
+        self._given_values = values
 
     def _load_variables(
         self, values: Mapping[str, Any], frame: FrameType, *, large: Mapping[str, torch.Tensor]
     ) -> list[str]:
         variables = self._loop.variables
-        return variables.load(values, frame, contents=large, borrowed=self._borrowed)
+        return variables.load(values, frame, contents=large, borrowed=self._batches.memory)
 
     def _end(self, call: Call, *, variables: dict[str, Any] | None, frame: FrameType) -> None:
         if variables is not None:
@@ -341,15 +320,23 @@ class Shadow:
             self._start.capture(self.completed)
             self._loop.variables.keep(frame)
         else:
+            if self._batches.is_another:
+                self._set_variables(self._given_values, frame)
             step.put_batch_back()  # variables of the job's were put into its containers
             if self._started == self._site and self._start.fits:  # else the model has grown since
                 self._start.restore()
-                self._load_variables(self._extras, frame, large=self._joiner.large)
+                given = self._given_values
+                extras = {path: given[path] for path in given if path.startswith(EXTRA)}
+                self._load_variables(extras, frame, large=self._joiner.large)
         if self._in_front is not None and self._in_front.names():
             self._joiner.writes_in_front()
         self._in_front = None
         self._runtime.begin_step()
         self._state.forget_passes()
+
+    def is_broken(self) -> bool:
+        """Whether a body that raised runs again: that of one more step, with another batch."""
+        return self._one_more and self._batches.draw_another(self._loop.calls.feeds[-1])
 
     def vote(self, step: Step, frame: FrameType) -> bool:
         """Every step is committed here; on its way, the program gets the job's variables."""
@@ -357,7 +344,7 @@ class Shadow:
         if not self._one_more:  # for which the job may be waiting
             self._loop.variables.note_generators(frame)
         if self._load is not None or self._voted is not None:
-            self._put_batch_back()
+            self._batches.put_back()
         if self._load is not None:
             self._load_variables(self._load, frame, large=self._joiner.large)
             self._load = None
@@ -384,10 +371,12 @@ class Shadow:
 
     def end(self, step: Step) -> bool:
         """Whether the body has to run again."""
+        if self._batches.replace(step):
+            return True
         self.completed = step.index + 1
         self.votes_at_end = False
         if self._one_more:
-            self._one_more = False
+            self._one_more = self._batches.is_another = False
             settings = self._state.settings()  # the code behind the vote is about to move them on
             self._joiner.put_state_back()
             self._state.load_settings(settings)
@@ -399,7 +388,7 @@ class Shadow:
 
     def between(self, work: Callable[[], Any], frame: FrameType, *, is_collective: bool) -> Any:
         """Work between steps in the sandbox, or what it returned in the job."""
-        self._put_batch_back()
+        self._batches.put_back()
         course = self._loop.calls.course
         if not self._is_warm:
             rng = capture_rng()
