@@ -144,6 +144,7 @@ CATALOGUE = {
     "new_parameter": Program(90),
     "counts_in_extra": Program(90),
     "grows": Program(90, usual=False),
+    "seeded_loader": Program(72, ends=(8, 16, 24)),
     "longer_sequences": Program(65, ends=(35,), usual=False),
     "spectral": Program(90, ends=(30, 60), usual=False),
     "prefetcher": Program(90, ends=(30, 60)),

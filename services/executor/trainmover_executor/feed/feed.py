@@ -140,6 +140,14 @@ class Feed:
             self._consumed += 1
         return True, batches
 
+    def finish(self) -> None:
+        """The job found no more behind the place that this is at.
+
+        A sampler may draw random numbers where its pass ends: torch's does.
+        """
+        if self._begun:
+            self.draw()
+
     def _draw(self) -> tuple[bool, Any]:
         while self._epoch < self._epochs:
             if not self._begun:

@@ -59,6 +59,10 @@ class Call:
         self.beginning: dict[str, Any] = {}
         self.over = False
 
+    def is_enough(self, committed: int) -> bool:
+        """Whether it ends where the job has completed so many steps, whatever data is left."""
+        return self.max_steps is not None and committed >= self.max_steps
+
 
 class OpenCalls:
     """The calls that have begun and not ended, outermost first.

@@ -198,7 +198,7 @@ class TrainingLoop:
         self._rank_own.look(self._handover.committed, step_s=self._journal.step_s)
         self._swaps.asks()
         self._settle()
-        if call.max_steps is not None and self._handover.committed >= call.max_steps:
+        if call.is_enough(self._handover.committed):
             self._end(call, frame)
             return None
         self._handover.leaver.look_after(self.standing.moment)

@@ -194,7 +194,7 @@ class Shadow:
         self, call: Call, iterator: StepIterator, ended: EndedCall, frame: FrameType
     ) -> Step | None:
         """End ``call`` as the job's ended."""
-        assert call.level is not None  # noqa: S101 - begun
+        assert call.level is not None and call.feed is not None  # noqa: S101, PT018 - begun
         if ended.left and ended.drawn > call.level.drawn:
             # It left the loop behind the body of its last step: run that code.
             self._leaving, self._load = (call, ended.drawn), ended.variables
@@ -205,6 +205,8 @@ class Shadow:
             if step is not None:
                 return step
         if ended.left or self._joiner.ran_the_rest:
+            if not (ended.left or call.is_enough(ended.committed)):
+                call.feed.finish()
             self._end(call, variables=None, frame=frame)
             return None
         self._end(call, variables=ended.variables, frame=frame)
