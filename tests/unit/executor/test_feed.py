@@ -585,3 +585,65 @@ def test_what_a_class_of_a_package_iterates_in_its_own_order_is_given_in_it(
     monkeypatch.setattr(Shuffling, "__module__", "package.streaming")
     feed = Feed(Shuffling([10, 11, 12]))
     assert [batch for _, batch in iter(feed.draw, (False, None))] == [2, 0, 1]
+
+
+def test_a_pass_that_is_used_up_leaves_its_generator_where_the_job_has_it() -> None:
+    """Torch's ``RandomSampler`` draws once more where it ends."""
+
+    def passes(feed: Feed, count: int) -> list[int]:
+        return [int(batch[0]) for _, batch in (feed.draw() for _ in range(count))]
+
+    def made() -> tuple[DataLoader[Any], Feed]:
+        data = TensorDataset(torch.arange(12))
+        loader = DataLoader(
+            data,
+            batch_size=4,
+            shuffle=True,
+            generator=torch.Generator().manual_seed(3),
+            collate_fn=lambda items: torch.stack([item for (item,) in items]),
+        )
+        return loader, Feed(loader)
+
+    loader, feed = made()
+    passes(feed, 3)
+    position = unpack_tree(pack_tree(feed.position()))
+    assert feed.draw() == (False, None)
+    theirs = passes(Feed(loader), 3)
+
+    loader, feed = made()
+    passes(feed, 1)
+    feed.seek(position)
+    feed.finish()
+    assert passes(Feed(loader), 3) == theirs
+
+
+class _Resumable:
+    """As torchtext's: it counts what it gave, and leaves that out."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.given = 0
+        for index in range(20):
+            if self.given > index:
+                continue
+            self.given += 1
+            yield index
+
+
+def test_a_loader_that_looks_at_what_it_gave_gives_the_same_to_one_that_follows() -> None:
+    job, loader = Feed(_Resumable()), _Resumable()
+    standby = Feed(loader)
+    for _ in range(4):
+        job.draw()
+    standby.approach(unpack_tree(pack_tree(job.position())), budget_s=5)
+    for _ in range(3):
+        job.draw()
+    loader.given = 7  # the program's variables come, of which it is one
+    position = unpack_tree(pack_tree(job.position()))
+    standby.approach(position, budget_s=5)
+    loader.given = 7
+    standby.seek(position)
+    loader.given = 7
+    assert standby.draw() == job.draw() == (True, 7)

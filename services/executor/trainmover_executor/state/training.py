@@ -405,6 +405,11 @@ def _check_other(name: str, other: object) -> None:
             f"{said} need not be passed: the session finds the random generators that the "
             "program's variables hold, and carries them. Leave it out."
         )
+    if isinstance(other, list | tuple | dict):
+        raise ConfigError(
+            f"{said} holds several: pass each by a name of its own. Schedulers need not be passed, "
+            "the session finds them"
+        )
     raise ConfigError(
         f"{said} cannot be handed to a joiner: it has no state_dict() and load_state_dict(). Give "
         "the session an object that has."
