@@ -174,6 +174,41 @@ def test_the_launcher_says_each_error_once(capsys: pytest.CaptureFixture[str]) -
     assert "/logs/rank0-node-2-*.log" in told
 
 
+DIFFERS = machine.MachineDataDiffers(
+    machine="node-2",
+    slot=1,
+    rank=1,
+    batch=17,
+    loader="DataLoader over Records",
+    where="/home/ada/train.py:30",
+    what="it is another one than that of the rank",
+)
+
+
+def test_a_standby_with_other_data_is_seen_wherever_somebody_looks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    seen = watched(make.ready("node-2", 1), DIFFERS)
+    (standby,) = seen.view.standbys
+    assert standby.ready_slots == {1}, "it stays ready"
+    assert "other data than rank 1 at train.py:30" in text_of(_status_table(seen.view, {"redundancy": ""}))
+    (found,) = machines.judge_standbys(seen.view, now=NOW)
+    assert (found.level, "other data than rank 1" in found.text) == ("warning", True)
+    assert seen.lines[-1].bad
+    assert "batch 17 of DataLoader over Records" in summarise(make.said(DIFFERS, at_s=0))
+    again = make.registered("node-2", generation=1)
+    assert not watched(DIFFERS, again).view.standbys[0].note
+
+    spec = ClusterSpec(
+        job="j", nnodes_min=2, nnodes_max=3, program=("train.py",), log_dir=Path("/logs")
+    )
+    known: set[tuple[str, str]] = set()
+    for fact in (DIFFERS, DIFFERS.model_copy(update={"rank": 0})):
+        supervise._warn_once(fact, spec, known)
+    told = capsys.readouterr().err
+    assert told.count("would be given other data than rank 1: batch 17") == 1
+
+
 def text_of(page: object) -> str:
     console = Console(width=300)
     with console.capture() as said:

@@ -125,6 +125,13 @@ def judge_standbys(view: JobView, *, now: datetime) -> Iterator[Symptom]:
                 "shadow iterations. What cannot run there belongs behind 'if not "
                 "session.is_shadow'.",
             )
+        if standby.data_differs:
+            yield warning(
+                "standbys",
+                f"{standby.name} would be given {standby.data_differs}",
+                "Once a machine is replaced, results are others than those of an undisturbed run: "
+                "see 'A standby would be given other data' in docs/howto/troubleshooting.md.",
+            )
 
 
 def _is_loopback(endpoint: str) -> bool:

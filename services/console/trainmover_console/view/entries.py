@@ -29,6 +29,7 @@ class MachineView:
         warm_limit: Most slots that it keeps warm; None: all.
         step: Completed steps of its slowest rank, as last reported.
         step_s: Median step time in seconds, as last reported.
+        data_differs: What a standby said of the data that it would be given; empty: nothing.
     """
 
     name: str
@@ -45,6 +46,7 @@ class MachineView:
     step_s: float | None = None
     loss: float | None = None
     note: str = ""
+    data_differs: str = ""
 
     @property
     def not_ready(self) -> list[NotReady]:

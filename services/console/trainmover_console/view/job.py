@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, Final
 
 from trainmover.events import executor, incident, machine, migration, operator
@@ -142,7 +143,8 @@ class JobView:
                 again = self.membership is not None and view.role != "quarantined"
                 view.role = "standby" if again else view.role
                 view.slot, view.ready_slots, view.failures = None, set(), {}
-                view.step, view.step_s, view.note = None, None, ""  # those of an earlier life
+                view.step, view.step_s = None, None  # those of an earlier life
+                view.note = view.data_differs = ""
                 view.generation, view.pid, view.host = offered.generation, pid, host
             case machine.MachineWarming(machine=name, endpoints=endpoints):
                 view = self._machine(name)  # a slot with another endpoint is not ready again yet
@@ -160,7 +162,8 @@ class JobView:
                     view.ready_slots.discard(slot)
                     view.failures[slot] = NotReady.of(failed, said=event.time)
             case machine.MachineDataDiffers(machine=name, rank=rank, where=where):
-                self._machine(name).note = f"other data than rank {rank} at {where}"
+                view, at = self._machine(name), PurePath(where).name
+                view.note = view.data_differs = f"other data than rank {rank} at {at}"
             case _:
                 self._apply_kept_out(payload)
 
