@@ -191,7 +191,9 @@ def test_a_standby_with_other_data_is_seen_wherever_somebody_looks(
     seen = watched(make.ready("node-2", 1), DIFFERS)
     (standby,) = seen.view.standbys
     assert standby.ready_slots == {1}, "it stays ready"
-    assert "other data than rank 1 at train.py:30" in text_of(_status_table(seen.view, {"redundancy": ""}))
+    assert "other data than rank 1 at train.py:30" in text_of(
+        _status_table(seen.view, {"redundancy": ""})
+    )
     (found,) = machines.judge_standbys(seen.view, now=NOW)
     assert (found.level, "other data than rank 1" in found.text) == ("warning", True)
     assert seen.lines[-1].bad
