@@ -147,6 +147,7 @@ async def test_what_is_said_over_and_over_is_soon_forgotten(
 
 def test_what_is_said_over_and_over_is_kept_for_a_while_and_all_else_for_good() -> None:
     assert {kind.name: kind.kept_s for kind in CATALOG.values() if kind.kept_s is not None} == {
+        "machine.data_differs": 3600,
         "machine.warming_failed": 3600,
         "step.progress": 5,
         "incident.updated": 600,

@@ -9,6 +9,7 @@ import socket
 import time
 from collections import UserDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,24 @@ def test_a_trial_has_none_of_the_sockets() -> None:
         other.settimeout(5)
         assert other.recv(1) == b""  # else the copy holds its end open
         trial.end()
+
+
+def test_a_trial_reads_on_in_files_and_moves_none(tmp_path: Path) -> None:
+    """A data set that streams from an archive goes on where it was."""
+    path = tmp_path / "records"
+    path.write_bytes(bytes(range(200)))
+    with path.open("rb", buffering=0) as file, path.open("ab", buffering=0) as end:
+        file.read(50)
+        read = _outcome(Trial(lambda: {"read": list(file.read(100)), "at": end.tell()}))
+        assert read == {"read": list(range(50, 150)), "at": 200}
+        assert list(file.read(3)) == [50, 51, 52]
+
+
+def test_a_trial_takes_nothing_from_a_pipe() -> None:
+    read, write = os.pipe()
+    os.write(write, b"what a decompressor gave")
+    assert _outcome(Trial(lambda: {"read": os.read(read, 4).decode()})) == {}
+    assert os.read(read, 100) == b"what a decompressor gave"
 
 
 def test_a_trial_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

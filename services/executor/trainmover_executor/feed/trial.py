@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import json
 import multiprocessing
 import os
 import signal
+import stat
 import time
 import warnings
 from collections.abc import Callable
@@ -21,6 +23,7 @@ __all__ = ["Trial"]
 
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
+_STANDARD: Final = frozenset({0, 1, 2})
 _MOST_BYTES: Final = 64 * 1024
 _PATIENCE_S: Final = 60.0
 
@@ -28,7 +31,8 @@ _PATIENCE_S: Final = 60.0
 class Trial:
     """A copy of this process in which work is under way.
 
-    It has this thread alone, none of the sockets, and lives no longer than this process.
+    It has this thread alone, none of the sockets and pipes, places of its own in files, and lives no
+    longer than this process.
 
     Args:
         work: What is tried; returns something that JSON can express.
@@ -78,7 +82,7 @@ def _be_the_copy(work: Callable[[], dict[str, Any]], *, parent: int, write: int)
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == parent:
             gc.disable()  # what it would close may be another file by now
-            _close_sockets()
+            _have_own_files(but=write)
             torch.set_num_threads(1)  # threads of a pool are not copied, and would be waited for
             os.write(write, json.dumps(work()).encode()[:_MOST_BYTES])
     finally:
@@ -87,8 +91,26 @@ def _be_the_copy(work: Callable[[], dict[str, Any]], *, parent: int, write: int)
         os._exit(0)
 
 
-def _close_sockets() -> None:
+def _have_own_files(*, but: int) -> None:
+    """Read files from where they stand without moving them on; speak to nobody.
+
+    A copy of a process has the same open files: what it reads, the other one would not find again.
+    """
     for entry in list(Path("/proc/self/fd").iterdir()):
+        fd = int(entry.name)
+        if fd in {*_STANDARD, but}:
+            continue
         with contextlib.suppress(OSError):
-            if str(entry.readlink()).startswith("socket:"):
-                os.close(int(entry.name))
+            mode = os.fstat(fd).st_mode
+            if stat.S_ISREG(mode):
+                _open_again(fd)
+            elif stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode):
+                os.close(fd)
+
+
+def _open_again(fd: int) -> None:
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_TRUNC | os.O_EXCL)
+    own = os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
+    os.lseek(own, os.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
+    os.dup2(own, fd, inheritable=os.get_inheritable(fd))
+    os.close(own)
