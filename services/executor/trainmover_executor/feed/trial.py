@@ -31,8 +31,8 @@ _PATIENCE_S: Final = 60.0
 class Trial:
     """A copy of this process in which work is under way.
 
-    It has this thread alone, none of the sockets and pipes, places of its own in files, and lives no
-    longer than this process.
+    It has this thread alone, none of the sockets and pipes, and places of its own in files. It
+    lives no longer than this process.
 
     Args:
         work: What is tried; returns something that JSON can express.
