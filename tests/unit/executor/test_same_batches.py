@@ -154,6 +154,15 @@ def test_a_trial_takes_nothing_from_a_pipe() -> None:
     assert os.read(read, 100) == b"what a decompressor gave"
 
 
+def test_a_program_may_ignore_what_becomes_of_its_children() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert _outcome(Trial(lambda: {"done": True})) == {"done": True}
+        Trial(lambda: time.sleep(30) or {}).end()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def test_a_trial_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainmover_executor.feed.trial._PATIENCE_S", 0.1)
     assert _outcome(Trial(lambda: time.sleep(60) or {})) == {}
@@ -271,6 +280,18 @@ def test_variables_that_did_not_come_are_no_difference(monkeypatch: pytest.Monke
     standby = Standby(monkeypatch)
     for committed in (4, 5, 6):
         standby.sees(committed, _drawn((4, 44), (5, 55)), draws=Drawn(999, whole=False))
+    assert not standby.said
+
+
+def test_no_room_for_a_process_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(_: Any) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    standby = Standby(monkeypatch)
+    no_room.is_possible = lambda: True  # type: ignore[attr-defined]
+    monkeypatch.setattr(same_batches, "Trial", no_room)
+    for committed in (4, 5, 6):
+        standby.sees(committed, _drawn((4, 44)), draws=1)
     assert not standby.said
 
 

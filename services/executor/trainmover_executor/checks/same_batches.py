@@ -100,7 +100,7 @@ class SameBatches:
             self._compare(seen, now)
         elif self._is_due(place["open"], now) and Trial.is_possible():
             self._where, self._at = place["open"], place["committed"]
-            self._trial = Trial(partial(_outcome_of, draw))
+            self._begin(draw, now)
 
     def stop(self) -> None:
         """A plan needs this standby."""
@@ -115,6 +115,13 @@ class SameBatches:
             self._calls += 1
         self._call = call
         return now >= self._due_s
+
+    def _begin(self, draw: Callable[[], Drawn], now: float) -> None:
+        try:
+            self._trial = Trial(partial(_outcome_of, draw))
+        except OSError as error:
+            log.debug("no batch to compare", error=str(error))
+            self._wait(now)
 
     def _end_trial(self, now: float) -> None:
         assert self._trial is not None  # noqa: S101 - the caller looked

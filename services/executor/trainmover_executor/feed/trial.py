@@ -36,6 +36,9 @@ class Trial:
 
     Args:
         work: What is tried; returns something that JSON can express.
+
+    Raises:
+        OSError: There is no room for another process.
     """
 
     def __init__(self, work: Callable[[], dict[str, Any]]) -> None:
@@ -56,8 +59,7 @@ class Trial:
 
     def outcome(self) -> dict[str, Any] | None:
         """What the work returned; empty where it failed, None while it is under way."""
-        ended, _ = os.waitpid(self._pid, os.WNOHANG)
-        if not ended:
+        if not self._has_ended(os.WNOHANG):
             if time.monotonic() < self._until:
                 return None
             self.end()
@@ -71,9 +73,16 @@ class Trial:
 
     def end(self) -> None:
         """Give it up."""
-        os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        self._has_ended(0)
         os.close(self._read)
+
+    def _has_ended(self, options: int) -> bool:
+        try:
+            return os.waitpid(self._pid, options)[0] != 0
+        except ChildProcessError:  # the program ignores SIGCHLD: nobody is to ask
+            return not Path(f"/proc/{self._pid}").exists()
 
 
 def _be_the_copy(work: Callable[[], dict[str, Any]], *, parent: int, write: int) -> None:
