@@ -56,6 +56,14 @@ class Reads:
         self.looks -= 1
         return self.looks <= 0
 
+    def compare(self, seen: Any) -> None:
+        """It is where the job is."""
+        assert seen
+        assert self.looks <= 0
+
+    def stop_comparing(self) -> None:
+        """A plan has come."""
+
 
 class Standby:
     """A program in its first call of ``session.steps``, and what was left at ``ready``."""
