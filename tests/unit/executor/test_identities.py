@@ -228,6 +228,7 @@ def test_a_tensor_in_an_object_is_told_by_the_same_path_by_any_name() -> None:
 
 def test_objects_that_are_gone_are_forgotten() -> None:
     identities = Identities()
+    identities.let_go()
     first = Point(0)
     assert identities.name_of(first, "main.first") == "main.first"
     identities.end_first_look()
@@ -239,6 +240,30 @@ def test_objects_that_are_gone_are_forgotten() -> None:
     del first
     gc.collect()
     assert identities.of("main.first") is None
+
+
+def test_a_standby_keeps_what_its_shadow_iterations_dropped() -> None:
+    """A queue of tasks: the job is at the second one, and each is gone once it is done."""
+
+    def run(*, steps: int, take: Any = None) -> tuple[Any, Any]:
+        variables, frame = LoopVariables([]), sys._getframe()
+        queue = [Task(uid) for uid in range(9)]
+        current = None
+        variables.keep(frame, whole=True)
+        first = variables.kept
+        told = variables.changed(frame)
+        for _ in range(steps):
+            current = queue.pop(0)
+            told = variables.changed(frame)
+        if take is not None:
+            gc.collect()
+            variables.put(first, frame)
+            variables.load(unpack_tree(pack_tree(take)), frame)
+        return told, (current and current.uid, [each.uid for each in queue])
+
+    told, theirs = run(steps=2)
+    assert theirs == (1, [2, 3, 4, 5, 6, 7, 8])
+    assert run(steps=4, take=told)[1] == theirs
 
 
 def test_what_has_no_reference_has_no_name() -> None:

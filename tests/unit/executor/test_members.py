@@ -124,11 +124,12 @@ def test_another_process_has_as_many_of_the_same_kinds(make: Any) -> None:
         return tree
 
     def here(tree: dict[str, Any]) -> Any:
-        meters, _ = make()
+        meters, later = make()
         variables, same = LoopVariables([]), meters
         variables.changed(sys._getframe())
         missing = variables.load(tree, sys._getframe())
         assert meters is same
+        assert later is not meters  # it is needed on, as over there
         return [path for path in missing if ".meters" in path], shown(meters)
 
     expected: list[Any] = []

@@ -117,6 +117,7 @@ class LoopVariables:
         """
         self._settles = True
         self._met.clear()
+        self._finder.identities.let_go()
 
     def look_besides(self, roots: Callable[[], Iterable[Root]], *, known: Iterable[object]) -> None:
         """Look at what an adapter of a framework holds, too, which no frame of the program shows.

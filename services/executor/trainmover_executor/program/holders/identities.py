@@ -18,9 +18,14 @@ _LATER: Final = "#"
 
 
 class Identities:
-    """Names of the objects that one process has seen."""
+    """Names of the objects that one process has seen.
+
+    Those of the first look are held until ``let_go``: the shadow iterations of a standby may drop
+    one that the job has not dropped.
+    """
 
     def __init__(self) -> None:
+        self._held: list[Any] | None = []
         self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._first: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._later: collections.Counter[str] = collections.Counter()
@@ -29,6 +34,10 @@ class Identities:
     def end_first_look(self) -> None:
         """Objects that are seen from now on are this process's own."""
         self._is_first_look = False
+
+    def let_go(self) -> None:
+        """This process takes part in training: what its program drops is gone."""
+        self._held = None
 
     def name_of(self, value: Any, path: str) -> str:
         """The name by which ``value`` is known; empty if it cannot be.
@@ -47,6 +56,8 @@ class Identities:
         name = path
         if self._is_first_look:
             self._first[name] = value
+            if self._held is not None:
+                self._held.append(value)
         else:
             self._later[path] += 1
             name = f"{path}{_LATER}{self._later[path]}"

@@ -63,13 +63,12 @@ class Putting:
         missing = {path: tree for path, tree in values.items() if is_whole(tree, self._contents)}
         not_here = set(values.keys() - missing.keys())
         shared: dict[str, Any] = {**self._contents}
-        paths = Paths(missing)
         told = Told({**missing}, self._contents, self._finder.identities)
         self._put_shapes(missing, told)
         for path in [path for path in missing if path != bare(path)]:
             not_here.add(path)
             del missing[path]
-        found = self._find(missing, shared, paths)
+        found = self._find(missing, shared, Paths(missing))
         not_here |= {one.path for one, like, tree in found if like is None and is_only_set(tree)}
         for one, like, tree in found:
             if not equal(self._tree_of(one.path, like, NOWHERE), tree):
@@ -115,8 +114,9 @@ class Putting:
                 name = name_in(root, bare(path))
                 if path != bare(path) and name and name not in names:
                     put(name, None)  # it stands for nothing here yet
-        paths, left = Paths(missing), -1
+        left = -1
         while left != (left := len(missing)):
+            paths = Paths(missing)
             for one in self._finder.all(self._frame, live=False, everything=True, paths=paths):
                 self._put_shape(one, missing, told)
 
@@ -133,11 +133,20 @@ class Putting:
                     wanted = kept.of
                 if wanted is not value:
                     one.put(wanted)
+                if "inside" in tree:
+                    self._move(missing, tree["inside"], wanted, path)
                 return
         if isinstance(here, Members) and path in missing:
             value.clear()  # it is empty there, or holds plain values
         elif isinstance(here, Shape) and path in missing:
             one.put(None)
+
+    def _move(self, missing: dict[str, Any], theirs: str, wanted: Any, path: str) -> None:
+        """Have what was told of an object be looked for by the path that it has here."""
+        mine = self._finder.identities.path_inside(wanted, path)
+        if mine != theirs:
+            for told in [told for told in missing if told.startswith(f"{theirs}.")]:
+                missing[mine + told.removeprefix(theirs)] = missing.pop(told)
 
 
 def _restored(path: str, tree: Any, like: Any, shared: dict[str, Any]) -> Any:

@@ -182,7 +182,12 @@ class Kind(Shape):
         """The names of its class and of itself, its attributes, and which are large tensors."""
         held = getattr(self.of, "__dict__", {}).copy()
         tensors = sorted(name for name, each in held.items() if _is_large_tensor(each))
-        tree = {TAG: "kind", "name": name_of(type(self.of)), "tensors": tensors, "is": self._name}
+        tree = {
+            TAG: "kind",
+            "name": name_of(type(self.of)),
+            "tensors": tensors,
+            "known": self._name,
+        }
         if not Identities.is_later(self._name):
             return tree
         slots = (name for name in slots_of(type(self.of)) if hasattr(self.of, name))  # type: ignore[arg-type]
@@ -195,7 +200,7 @@ class Kind(Shape):
     @classmethod
     def like(cls, tree: dict[str, Any], here: Any, path: str, told: Told) -> Any:
         """That object, if it was here at first; else one made without its constructor."""
-        name, kind = tree.get("is", ""), tree["name"]  # no name from a release before
+        name, kind = tree.get("known", ""), tree["name"]  # no name from a release before
         known = told.made.get(name) if name else None
         if known is None and name and not Identities.is_later(name):
             known = told.identities.of(name)
@@ -214,10 +219,11 @@ class Kind(Shape):
 
 def _is_another(tree: dict[str, Any], here: Any, path: str, told: Told) -> bool:
     """Whether ``here`` may have other names, by which it stays, and a new one can be made."""
-    if "has" not in tree or Identities.is_first_at(tree["is"], path):
+    if "has" not in tree:
         return False
     mine, inside = told.identities.name_of(here, path), tree["inside"]
-    if mine == path == inside or not mine:
+    is_here = mine == path or Identities.is_first_at(tree["known"], path)
+    if not mine or (is_here and inside == path):
         return False
     return {*tree["has"]} <= {bare(each) for each in told.inside(inside)} | {*tree["tensors"]}
 
@@ -376,7 +382,7 @@ def _object(tree: dict[str, Any], path: str, told: Told) -> Any:
         made = object.__new__(of_name(tree["name"]))
     except (TypeError, ValueError):
         return _ABSENT  # only its constructor makes one
-    if name := tree.get("is"):
+    if name := tree.get("known"):
         told.made[name] = made  # what it holds may hold it
     if _set_attributes(made, tree["tensors"], path, told):
         return made
