@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from trainmover.errors import ConfigError
 from trainmover_executor.checks import same_batches
@@ -161,6 +162,20 @@ def test_a_program_may_ignore_what_becomes_of_its_children() -> None:
         Trial(lambda: time.sleep(30) or {}).end()
     finally:
         signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_trial_has_workers_of_its_own() -> None:
+    """Which need the pipe of a process that keeps account of semaphores."""
+    loader = DataLoader(TensorDataset(torch.arange(8)), batch_size=4, num_workers=2)
+    expected = [batch.tolist() for (batch,) in loader]
+
+    def work() -> dict[str, Any]:
+        return {"batches": [batch.tolist() for (batch,) in loader]}
+
+    deadline = time.monotonic() + 30
+    while not Trial.is_possible() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert _outcome(Trial(work)) == {"batches": expected}
 
 
 def test_a_trial_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

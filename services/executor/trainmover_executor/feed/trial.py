@@ -13,7 +13,8 @@ import signal
 import stat
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,7 +92,8 @@ def _be_the_copy(work: Callable[[], dict[str, Any]], *, parent: int, write: int)
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == parent:
             gc.disable()  # what it would close may be another file by now
-            _have_own_files(but=write)
+            tracker = getattr(resource_tracker._resource_tracker, "_fd", None)  # noqa: SLF001
+            _have_own_files(but={write, tracker})  # workers have their semaphores entered there
             torch.set_num_threads(1)  # threads of a pool are not copied, and would be waited for
             os.write(write, json.dumps(work()).encode()[:_MOST_BYTES])
     finally:
@@ -100,14 +102,14 @@ def _be_the_copy(work: Callable[[], dict[str, Any]], *, parent: int, write: int)
         os._exit(0)
 
 
-def _have_own_files(*, but: int) -> None:
+def _have_own_files(*, but: Collection[int | None]) -> None:
     """Read files from where they stand without moving them on; speak to nobody.
 
     A copy of a process has the same open files: what it reads, the other one would not find again.
     """
     for entry in list(Path("/proc/self/fd").iterdir()):
         fd = int(entry.name)
-        if fd in {*_STANDARD, but}:
+        if fd in _STANDARD or fd in but:
             continue
         with contextlib.suppress(OSError):
             mode = os.fstat(fd).st_mode
