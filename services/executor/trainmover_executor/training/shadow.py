@@ -100,6 +100,7 @@ class Shadow:
         self._start = StepStart(state)
         self._begun: Step | None = None
         self._started: Any = None
+        self._asking: FrameType | None = None
         self._same_batches = SameBatches(differs=self._differs)
         self.completed = 0
         self.votes_at_end = False
@@ -135,7 +136,10 @@ class Shadow:
     def _go(self, call: Call, iterator: StepIterator, frame: FrameType) -> Step | None:
         """Where the job is, or nearer to it."""
         self._asking = frame
-        way, moment = self._way(between=False)
+        try:
+            way, moment = self._way(between=False)
+        finally:
+            self._asking = None  # which would keep all that it holds
         match way:
             case EndCall(ended=ended):
                 return self._leave(call, iterator, ended, frame)
@@ -284,6 +288,7 @@ class Shadow:
     def _draw_there(self, seen: Mapping[str, Any]) -> Drawn:
         """In a copy of this process: stand where the rank was ``seen``, and draw a batch."""
         position, frame = Position.from_tree(seen["position"]), self._asking
+        assert frame is not None  # noqa: S101 - it waits in there
         missing = self._load_variables(position.variables, frame, large={})
         self._seek(position, frame)
         restore_rng({"host": position.rng["host"]})  # a copy of a process has no devices
@@ -292,6 +297,7 @@ class Shadow:
 
     def _differs(self, what: str, batch: int) -> None:
         runtime, feed = self._runtime, self._loop.calls.feeds[-1]
+        assert self._asking is not None  # noqa: S101 - it waits in there
         runtime.report(
             MachineDataDiffers(
                 machine=runtime.spec.machine,
