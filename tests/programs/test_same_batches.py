@@ -22,6 +22,7 @@ def test_a_data_set_that_reads_on_in_a_file_is_noticed(drive: Drive, workers: st
         assert said.loader == "DataLoader over Records"
         assert "reads_on.py:" in said.where
         assert "another one than that of the rank" in said.what
+        (job.folder / "enough").touch()
         for rank in job.ranks:
             rank.process.wait(timeout_s=120)
     said_again = [each for each in standby.seen if isinstance(each, MachineDataDiffers)]

@@ -291,6 +291,18 @@ def test_a_batch_that_was_given_too_long_ago_is_not_waited_for(
     assert standby.said == [("it is another one than that of the rank", 902)]
 
 
+def test_a_trial_may_take_longer_than_a_rank_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+    standby = Standby(monkeypatch)
+    waits = [None] * 200
+    monkeypatch.setattr(
+        _AtOnce, "outcome", lambda trial: waits.pop() if waits else trial._found, raising=True
+    )
+    for committed in range(4, 300):
+        before = _drawn(*((each, each) for each in range(max(0, committed - 64), committed)))
+        standby.sees(committed, before, draws=999)
+    assert standby.said == [("it is another one than that of the rank", 5)]
+
+
 def test_variables_that_did_not_come_are_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     standby = Standby(monkeypatch)
     for committed in (4, 5, 6):

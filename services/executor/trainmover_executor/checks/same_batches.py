@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -75,6 +75,7 @@ class SameBatches:
         self._differs = differs
         self._trial: Trial | None = None
         self._drawn: Drawn | None = None
+        self._heard: dict[int, int] = {}
         self._where: list[list[int]] = []
         self._at = 0
         self._pause_s = _FIRST_PAUSE_S
@@ -94,6 +95,9 @@ class SameBatches:
         place, now = seen["place"], time.monotonic()
         if self._is_over or not place["open"]:
             return
+        if self._trial is not None or self._drawn is not None:
+            # To draw a batch may take as long as many a step.
+            self._heard |= _pairs(seen.get("drawn", ()))  # nothing from a release before
         if self._trial is not None:
             self._end_trial(now)
         elif self._drawn is not None:
@@ -119,6 +123,7 @@ class SameBatches:
     def _begin(self, draw: Callable[[], Drawn], now: float) -> None:
         try:
             self._trial = Trial(partial(_outcome_of, draw))
+            self._heard.clear()
         except OSError as error:
             log.debug("no batch to compare", error=str(error))
             self._wait(now)
@@ -139,8 +144,7 @@ class SameBatches:
 
     def _compare(self, seen: Mapping[str, Any], now: float) -> None:
         assert self._drawn is not None  # noqa: S101 - the caller looked
-        told = seen.get("drawn", ())  # nothing from a release before
-        theirs = dict(_pairs(told)).get(_name_of(self._where))
+        theirs = self._heard.get(_name_of(self._where))
         if theirs is None and seen["place"]["committed"] <= self._at + _REMEMBERED:
             return
         if theirs is not None and theirs != self._drawn.number and self._drawn.whole:
@@ -169,5 +173,5 @@ def _name_of(where: list[list[int]]) -> int:
     return zlib.crc32(repr(where).encode())
 
 
-def _pairs(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    return zip(numbers[::2], numbers[1::2], strict=True)
+def _pairs(numbers: Sequence[int]) -> dict[int, int]:
+    return dict(zip(numbers[::2], numbers[1::2], strict=True))
