@@ -78,7 +78,7 @@ class Identities:
     def path_inside(self, value: Any, path: str) -> str:
         """How the paths begin of what ``value`` holds, found by ``path``: the same by any name."""
         name = self.name_of(value, path)
-        if name and _LATER not in name:
+        if name and not self.is_later(name):
             return name
         first = self._first.get(path)
         return path if first is None or first is value else f"{path}{_LATER}"

@@ -9,7 +9,10 @@ objects its keys.
 from __future__ import annotations
 
 import abc
+import bisect
 import collections
+import functools
+import itertools
 import types
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -43,6 +46,7 @@ __all__ = [
     "bare",
     "entries_of",
     "has_kind",
+    "made_later",
     "members_in",
 ]
 
@@ -66,7 +70,14 @@ class Told:
     def inside(self, path: str) -> list[str]:
         """What is told of the members of an object: the paths behind its own."""
         begin = f"{path}."
-        return [each.removeprefix(begin) for each in self.values if each.startswith(begin)]
+        first = bisect.bisect_left(self._in_order, begin)
+        rest = itertools.islice(self._in_order, first, None)
+        found = itertools.takewhile(lambda each: each.startswith(begin), rest)
+        return [each.removeprefix(begin) for each in found]
+
+    @functools.cached_property
+    def _in_order(self) -> list[str]:
+        return sorted(self.values)
 
 
 class Shape(abc.ABC):
