@@ -9,10 +9,12 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
 from trainmover.runtime import procfs
+from trainmover.runtime.parents import die_with_parent
 
 __all__ = [
     "Child",
@@ -25,12 +27,7 @@ __all__ = [
 ]
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
-_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
-
-
-def _die_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def adopt_orphans() -> frozenset[int]:
@@ -107,7 +104,7 @@ class Child:
             stderr=stderr,
             start_new_session=True,
             # One prctl through an already loaded libc; this process runs no second thread.
-            preexec_fn=_die_with_parent,  # noqa: PLW1509
+            preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGKILL),  # noqa: PLW1509
         )
         return cls(name, process)
 

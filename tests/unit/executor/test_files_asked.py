@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from trainmover_executor.collectives.sandbox.recording import OF_FILES, Entry, Mark, Recording
+from trainmover_executor.collectives.sandbox.recording import Mark, Recording
+from trainmover_executor.worker.adapters.names import OwnPaths, WithheldNames
 from trainmover_executor.worker.to_standbys.files_asked import FilesAsked
 
 MKDIR = os.mkdir
@@ -169,31 +170,69 @@ def test_a_program_may_wait_for_a_file(tmp_path: Path) -> None:
     assert run(wait, recording, shadow=True) == 0
 
 
+class Awaited(Recording):
+    """Says when somebody waits for what has not come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = threading.Event()
+
+    def find(self, part: int, key: str, index: int, *, patience_s: float | None) -> Any:
+        self.waits.set()
+        return super().find(part, key, index, patience_s=patience_s)
+
+
+def standby(program: Callable[[], Any], recording: Recording) -> Any:
+    """The set-up of a standby that leaves folders to its rank first."""
+    asked = FilesAsked(recording, is_shadow=lambda: True)
+    names = WithheldNames(OwnPaths(), await_folder=asked.await_folder)
+    try:
+        return program()
+    finally:
+        names.end()
+        asked.end()
+
+
 def test_a_standby_makes_no_folder_before_its_rank(tmp_path: Path) -> None:
     """``os.makedirs(folder)`` fails where the folder is there already."""
-    folder, recording = tmp_path / "run" / "checkpoints", Recording()
+    folder, recording = tmp_path / "run" / "checkpoints", Awaited()
     with ThreadPoolExecutor(1) as pool:
-        standby = pool.submit(run, lambda: os.makedirs(folder), recording, shadow=True)  # noqa: PTH103
-        time.sleep(0.2)
+        made = pool.submit(standby, lambda: os.makedirs(folder), recording)  # noqa: PTH103
+        assert recording.waits.wait(10)
         assert not folder.parent.exists()
         MKDIR(folder.parent)
-        recording.add(Entry(f"{OF_FILES}{folder.parent} made", (torch.tensor([True]),)))
         MKDIR(folder)
         recording.begin_step()
-        standby.result(10)
-        assert folder.is_dir()
+        made.result(10)
+    assert folder.is_dir()
 
 
 def test_a_rank_notes_the_folders_that_it_makes(tmp_path: Path) -> None:
     folder, recording = tmp_path / "run" / "checkpoints", Recording()
     run(lambda: folder.mkdir(parents=True), recording, shadow=False)
-    recording.begin_step()
     shutil.rmtree(folder.parent)
-    began = time.monotonic()
-    run(lambda: folder.mkdir(parents=True), recording, shadow=True)
-    assert time.monotonic() - began < 5
+    standby(lambda: folder.mkdir(parents=True), recording)  # else it waits for half a minute
     assert folder.is_dir()
+    noted = [str(each) for each in recording.since(0)]
+    run(lambda: [folder.rmdir(), folder.mkdir()], recording, shadow=False)
+    assert [str(each) for each in recording.since(0)][: len(noted)] == noted
 
 
 def test_a_folder_for_temporary_files_is_made_at_once(tmp_path: Path) -> None:
-    assert run(lambda: tempfile.mkdtemp(dir=tmp_path), Recording(), shadow=True)
+    recording = Awaited()
+    assert standby(lambda: tempfile.mkdtemp(dir=tmp_path), recording)
+    assert not recording.waits.is_set()
+
+
+def test_many_folders_are_noted_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainmover_executor.worker.to_standbys.files_asked._MOST", 10)
+    recording = Recording()
+
+    def program() -> None:
+        for number in range(40):
+            (tmp_path / str(number)).mkdir()
+
+    run(program, recording, shadow=False)
+    assert len(recording.since(0)) <= 11

@@ -22,9 +22,17 @@ from trainmover.errors import ConfigError
 from trainmover_executor.checks.left_behind import LeftBehind
 from trainmover_executor.checks.lookout import Lookout
 from trainmover_executor.checks.strangers import refuse_strange_steps
+from trainmover_executor.program.looking import modules
 from trainmover_executor.program.looking.modules import names_of
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.state.training import TrainingState
+
+
+@pytest.fixture(autouse=True)
+def _nothing_was_seen_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attributes that another test found are looked at in the whole process."""
+    monkeypatch.setattr(modules, "_seen_to_change", set())
+
 
 Row = namedtuple("Row", "sum count")
 

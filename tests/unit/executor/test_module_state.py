@@ -14,8 +14,15 @@ import torch
 from torch import nn
 
 from trainmover_executor.checks.left_behind import LeftBehind, attributes_of
+from trainmover_executor.program.looking import modules
 from trainmover_executor.program.variables import LoopVariables
 from trainmover_executor.state.packing.portable import pack_tree, unpack_tree
+
+
+@pytest.fixture(autouse=True)
+def _nothing_was_seen_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attributes that another test found are looked at in the whole process."""
+    monkeypatch.setattr(modules, "_seen_to_change", set())
 
 
 class Meter:

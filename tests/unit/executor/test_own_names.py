@@ -19,7 +19,7 @@ class Shadow:
 
     def __init__(self) -> None:
         own = OwnPaths()
-        self._parts = (WithheldWrites(own), WithheldNames(own))
+        self._parts = (WithheldWrites(own), WithheldNames(own, await_folder=lambda _: None))
 
     def begin_iterations(self) -> None:
         for part in self._parts:

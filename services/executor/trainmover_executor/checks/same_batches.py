@@ -8,7 +8,6 @@ what the rank was given then.
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ import structlog
 from trainmover.errors import TrainMoverError
 from trainmover_executor.feed.trial import Trial
 
-__all__ = ["Drawn", "DrawnBatches", "SameBatches"]
+__all__ = ["Drawn", "GivenPrints", "SameBatches"]
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +30,7 @@ _FIRST_CALLS: Final = 3
 """At the beginning of so many calls of ``session.steps`` there is a comparison in any case."""
 
 
-class DrawnBatches:
+class GivenPrints:
     """Prints of the batches that a rank was given last, by where it was given them."""
 
     def __init__(self) -> None:
@@ -48,19 +47,19 @@ class DrawnBatches:
 
     def to_tree(self) -> list[int]:
         """Of each batch the name of the place and the print."""
-        return [number for where, drawn in self._prints for number in (_name_of(where), drawn)]
+        return [each for where, number in self._prints for each in (_name_of(where), number)]
 
 
 class Drawn(NamedTuple):
     """What a copy of a standby drew where its rank was.
 
     Attributes:
-        number: See ``print_of_batch``; None where the data had ended.
+        print: See ``print_of_batch``; None where the data had ended.
         whole: Whether all variables of the program were there: those that are large come with a
             plan alone.
     """
 
-    number: int | None
+    print: int | None
     whole: bool
 
 
@@ -84,20 +83,21 @@ class SameBatches:
         self._call: list[int] = []
         self._is_over = False
 
-    def look(self, seen: Mapping[str, Any], *, draw: Callable[[], Drawn]) -> None:
+    def look(self, seen: Mapping[str, Any], *, now: float, draw: Callable[[], Drawn]) -> None:
         """Go on with a comparison, or begin one if it is time for one.
 
         Args:
             seen: What the rank has shown.
+            now: Seconds on any clock that only goes forward.
             draw: Goes to the place in ``seen`` and draws a batch there; called in a copy of this
                 process.
         """
-        place, now = seen["place"], time.monotonic()
+        place = seen["place"]
         if self._is_over or not place["open"]:
             return
         if self._trial is not None or self._drawn is not None:
             # To draw a batch may take as long as many a step.
-            self._heard |= _pairs(seen.get("drawn", ()))  # nothing from a release before
+            self._heard |= _pairs(seen.get("prints", ()))  # nothing from a release before
         if self._trial is not None:
             self._end_trial(now)
         elif self._drawn is not None:
@@ -136,7 +136,7 @@ class SameBatches:
         self._trial = None
         if "error" in outcome:
             self._say(outcome["error"])
-        elif outcome.get("number") is not None:
+        elif outcome.get("print") is not None:
             self._drawn = Drawn(**outcome)
             return
         log.debug("no batch to compare", where=self._where, outcome=outcome)
@@ -147,7 +147,7 @@ class SameBatches:
         theirs = self._heard.get(_name_of(self._where))
         if theirs is None and seen["place"]["committed"] <= self._at + _REMEMBERED:
             return
-        if theirs is not None and theirs != self._drawn.number and self._drawn.whole:
+        if theirs is not None and theirs != self._drawn.print and self._drawn.whole:
             self._say("it is another one than that of the rank")
         log.debug("compared a batch", where=self._where, theirs=theirs, drawn=self._drawn)
         self._drawn = None
@@ -174,4 +174,4 @@ def _name_of(where: list[list[int]]) -> int:
 
 
 def _pairs(numbers: Sequence[int]) -> dict[int, int]:
-    return dict(zip(numbers[::2], numbers[1::2], strict=True))
+    return dict(zip(numbers[::2], numbers[1::2], strict=False))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import gc
 import json
@@ -20,10 +19,10 @@ from typing import Any, Final
 
 import torch
 
+from trainmover.runtime.parents import die_with_parent
+
 __all__ = ["Trial"]
 
-_PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None)
 _STANDARD: Final = frozenset({0, 1, 2})
 _MOST_BYTES: Final = 64 * 1024
 _PATIENCE_S: Final = 60.0
@@ -89,13 +88,12 @@ class Trial:
 def _be_the_copy(work: Callable[[], dict[str, Any]], *, parent: int, write: int) -> None:
     """Do the work, say what came of it, and end without any of what ends a process of Python."""
     try:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() == parent:
-            gc.disable()  # what it would close may be another file by now
-            tracker = getattr(resource_tracker._resource_tracker, "_fd", None)  # noqa: SLF001
-            _have_own_files(but={write, tracker})  # workers have their semaphores entered there
-            torch.set_num_threads(1)  # threads of a pool are not copied, and would be waited for
-            os.write(write, json.dumps(work()).encode()[:_MOST_BYTES])
+        die_with_parent(parent, signal.SIGKILL)
+        gc.disable()  # what it would close may be another file by now
+        tracker = getattr(resource_tracker._resource_tracker, "_fd", None)  # noqa: SLF001
+        _have_own_files(but={write, tracker})  # workers have their semaphores entered there
+        torch.set_num_threads(1)  # threads of a pool are not copied, and would be waited for
+        os.write(write, json.dumps(work()).encode()[:_MOST_BYTES])
     finally:
         for worker in multiprocessing.active_children():
             worker.kill()

@@ -9,27 +9,14 @@ import signal
 import sys
 from typing import Any, Final
 
+from trainmover.runtime.parents import die_with_parent
 from trainmover_executor.messages.forks import Spawn
 
-__all__ = ["become_worker", "die_with_parent"]
+__all__ = ["become_worker"]
 
 _LAST_WORDS: Final = 2000
-_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
-
-
-def die_with_parent(parent: int, signum: int) -> None:
-    """Have the kernel send ``signum`` to this process when ``parent`` ends.
-
-    Args:
-        parent: Process id that is expected to be the parent; when it is gone already, this
-            process ends at once.
-        signum: The signal.
-    """
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 class _RememberingStderr(io.TextIOWrapper):

@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Final
 
 from trainmover.job.topology import Frozen
-from trainmover_executor.forkserver.child import become_worker, die_with_parent
+from trainmover.runtime.parents import die_with_parent
+from trainmover_executor.forkserver.child import become_worker
 from trainmover_executor.messages.forks import (
     DEFAULT_ENTRY,
     Exited,

@@ -18,9 +18,9 @@ from trainmover.errors import BusError, BusUnavailableError, PermissionDeniedErr
 from trainmover.policy import Problem
 from trainmover.policy.sharing import JobShare, read_sharing
 from trainmover.runtime.declared import look_at, text_of
+from trainmover.runtime.parents import die_with_parent
 from trainmover.runtime.service import URL_VARIABLE
 from trainmover.tracing.observe import get_logger, new_event
-from trainmover_executor.forkserver.child import die_with_parent
 from trainmover_executor.pooled import core
 from trainmover_executor.pooled.options import PooledOptions
 

@@ -51,6 +51,10 @@ class Followed:
         """Whether the program gave the optimizer other parameters than those that are followed."""
         return self._units.are_outdated()
 
+    def is_given_others(self) -> bool:
+        """Whether the running body did."""
+        return self._units.are_others()
+
     @staticmethod
     def log_obstacle(state: TrainingState) -> str:
         """Why steps of ``state`` cannot be taken again, for people; empty when they can."""

@@ -96,7 +96,7 @@ class FollowerService:
         """Whether what this rank says with its next vote is followed; asked once for each."""
         if self._noted is not None and self._noted.has_other_gradients():
             self._give_up("its gradients are changed behind the optimizer's step")
-        if self._followed is not None and self._followed.has_other_parameters():
+        if self._followed is not None and self._followed.is_given_others():
             self._give_up("the body gives its optimizer other parameters than it began with")
         if self._followed is not None and (name := self._followed.changed()):
             self._give_up(f"{name} is changed outside of its optimizer")
@@ -201,7 +201,7 @@ class FollowerService:
             return
         small = self._small()
         message = None
-        if isinstance(self._followed, Followed) and not self._followed.has_other_parameters():
+        if isinstance(self._followed, Followed) and not self._followed.is_given_others():
             message = self._followed.message(step=step, small=small, stepping=True)
             message["units"] = _cloned(message["units"])
         gradients = message["gradients"].values() if message is not None else ()

@@ -118,6 +118,10 @@ class WholeFollowed:
         """Whatever the parameters are, all of them go."""
         return False
 
+    def is_given_others(self) -> bool:
+        """As for ``has_other_parameters``."""
+        return False
+
     def changed(self) -> str:
         """As for ``has_other_parameters``."""
         return ""

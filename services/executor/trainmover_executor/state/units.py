@@ -73,15 +73,20 @@ class StateUnits:
             for name, parameter in model.named_parameters()
         }
         self.names = tuple(self._units)
-        self._held = self._held_by_optimizers()
+        self._held = [(id(each), each.shape) for each in self._held_by_optimizers()]
 
     def are_outdated(self) -> bool:
-        """Whether the program gave the optimizers other parameters since this was made."""
-        return self._held_by_optimizers() != self._held
+        """Whether the program gave the optimizers other parameters, or other shapes, since."""
+        return self._held != [(id(each), each.shape) for each in self._held_by_optimizers()]
 
-    def _held_by_optimizers(self) -> set[tuple[int, torch.Size]]:
-        groups = [group for one in self._state.optimizers for group in one.param_groups]
-        return {(id(each), each.shape) for group in groups for each in group["params"]}
+    def are_others(self) -> bool:
+        """The same but for shapes, which take ten times as long: it is asked within a step."""
+        return [held for held, _ in self._held] != [*map(id, self._held_by_optimizers())]
+
+    def _held_by_optimizers(self) -> Iterator[torch.Tensor]:
+        for optimizer in self._state.optimizers:
+            for group in optimizer.param_groups:
+                yield from group["params"]
 
     def obstacle(self) -> str:
         """Why this state cannot be followed, for people; empty when it can."""

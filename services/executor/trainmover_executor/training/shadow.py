@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import copy
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import torch
 
-from trainmover.events.machine import MachineDataDiffers
-from trainmover_executor.checks.same_batches import Drawn, SameBatches
 from trainmover_executor.decisions.effects import Warm
-from trainmover_executor.feed import Feed
-from trainmover_executor.feed.batches.prints import print_of_batch
 from trainmover_executor.messages.worker import Warmed
 from trainmover_executor.moves.course_packing import result_of
 from trainmover_executor.moves.handover import Handover
@@ -26,7 +20,6 @@ from trainmover_executor.position.course import EndCall, OneMoreStep, Stay, Take
 from trainmover_executor.position.ended import EndedCall
 from trainmover_executor.position.moment import Moment
 from trainmover_executor.position.position import Position
-from trainmover_executor.program.frames import place_in
 from trainmover_executor.program.values.lasting import EXTRA
 from trainmover_executor.state.handing_over.written import WrittenElsewhere
 from trainmover_executor.state.redo import StepStart
@@ -35,6 +28,7 @@ from trainmover_executor.state.training import TrainingState
 from trainmover_executor.training.body.borrowed import BorrowedBatches
 from trainmover_executor.training.body.step import Step
 from trainmover_executor.training.calls import Call, StepIterator
+from trainmover_executor.training.standby_data import StandbyData
 from trainmover_executor.worker.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -43,9 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["Shadow"]
 
 log = structlog.get_logger(__name__)
-
-_BUDGET_S: Final = 0.05
-"""How long a waiting standby draws batches before it looks for a plan again."""
 
 
 class Shadow:
@@ -100,8 +91,7 @@ class Shadow:
         self._start = StepStart(state)
         self._begun: Step | None = None
         self._started: Any = None
-        self._asking: FrameType | None = None
-        self._same_batches = SameBatches(differs=self._differs)
+        self._data = StandbyData(runtime, loop, stand=self._stand)
         self.completed = 0
         self.votes_at_end = False
 
@@ -135,11 +125,11 @@ class Shadow:
 
     def _go(self, call: Call, iterator: StepIterator, frame: FrameType) -> Step | None:
         """Where the job is, or nearer to it."""
-        self._asking = frame
+        self._data.asks = frame
         try:
             way, moment = self._way(between=False)
         finally:
-            self._asking = None  # which would keep all that it holds
+            self._data.asks = None  # which would keep all that it holds
         match way:
             case EndCall(ended=ended):
                 return self._leave(call, iterator, ended, frame)
@@ -237,7 +227,7 @@ class Shadow:
 
     def _way(self, *, between: bool) -> tuple[Way, Moment | None]:
         course = self._loop.calls.course
-        return self._joiner.way(course, between=between, data=self, ready=self._announce)
+        return self._joiner.way(course, between=between, data=self._data, ready=self._announce)
 
     def _warm_up_is_over(self) -> None:
         if self._is_warm:
@@ -254,61 +244,6 @@ class Shadow:
         runtime = self._runtime
         took_s = time.monotonic() - (self._began_s or time.monotonic())
         runtime.report(Warmed(rank=runtime.rank, shadow_iterations=self._iterations, warm_s=took_s))
-
-    # -- the data of open calls --------------------------------------------------------------------
-
-    def approach(self, feeds: Sequence[dict[str, Any] | None]) -> bool:
-        """See ``Data.approach``."""
-        pairs = self._with(feeds)
-        arrived = [feed.approach(position, budget_s=_BUDGET_S) for feed, position in pairs]
-        behind = sum(feed.behind(position) for feed, position in pairs if feed.how == "draw")
-        self._loop.costs.followed([feed for feed, _ in pairs], behind=behind)
-        return all(arrived)
-
-    def preload(
-        self, feeds: Sequence[dict[str, Any] | None], *, budget_s: float = math.inf
-    ) -> bool:
-        """See ``Data.preload``."""
-        pairs = self._with(feeds)
-        loaded = [feed.preload(position, budget_s=budget_s) for feed, position in pairs]
-        return all(loaded)
-
-    def _with(self, feeds: Sequence[dict[str, Any] | None]) -> list[tuple[Feed, dict[str, Any]]]:
-        pairs = zip(self._loop.calls.feeds, feeds, strict=False)
-        return [(feed, position) for feed, position in pairs if position is not None]
-
-    def compare(self, seen: Mapping[str, Any]) -> None:
-        """See ``Data.compare``."""
-        self._same_batches.look(seen, draw=partial(self._draw_there, seen))
-
-    def stop_comparing(self) -> None:
-        """See ``Data.stop_comparing``."""
-        self._same_batches.stop()
-
-    def _draw_there(self, seen: Mapping[str, Any]) -> Drawn:
-        """In a copy of this process: stand where the rank was ``seen``, and draw a batch."""
-        position, frame = Position.from_tree(seen["position"]), self._asking
-        assert frame is not None  # noqa: S101 - it waits in there
-        missing = self._load_variables(position.variables, frame, large={})
-        self._seek(position, frame)
-        restore_rng({"host": position.rng["host"]})  # a copy of a process has no devices
-        more, batch = self._loop.calls.feeds[-1].draw()
-        return Drawn(print_of_batch(batch) if more else None, whole=not missing)
-
-    def _differs(self, what: str, batch: int) -> None:
-        runtime, feed = self._runtime, self._loop.calls.feeds[-1]
-        assert self._asking is not None  # noqa: S101 - it waits in there
-        runtime.report(
-            MachineDataDiffers(
-                machine=runtime.spec.machine,
-                slot=runtime.membership.layout.slot_of(runtime.rank),
-                rank=runtime.rank,
-                batch=batch,
-                loader=feed.loader,
-                where=place_in(self._asking),
-                what=what,
-            )
-        )
 
     # -- attempts ----------------------------------------------------------------------------------
 
@@ -456,6 +391,12 @@ class Shadow:
         """
         if self._state.has_groups_of(position.settings):
             self._state.load_settings(position.settings)
+
+    def _stand(self, position: Position, frame: FrameType) -> list[str]:
+        """Have variables and data be those of ``position``, but what is large of the former."""
+        missing = self._load_variables(position.variables, frame, large={})
+        self._seek(position, frame)
+        return missing
 
     def _seek(self, position: Position, frame: FrameType) -> None:
         """Have the data of all open calls stand as in ``position``.

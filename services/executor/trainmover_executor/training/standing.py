@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from trainmover_executor.checks.same_batches import DrawnBatches
+from trainmover_executor.checks.same_batches import GivenPrints
 from trainmover_executor.feed.batches.prints import print_of_batch
 from trainmover_executor.moves.handover import Handover
 from trainmover_executor.position.moment import Moment
@@ -65,7 +65,7 @@ class Standing:
         self._voted = Position([], {}, [], {})
         self._given: dict[str, Any] = {}
         self._moment: Moment | None = None
-        self._drawn = DrawnBatches()
+        self._prints = GivenPrints()
         self.passed: list[WorkDone] = []
 
     @property
@@ -103,7 +103,7 @@ class Standing:
     def _show(self) -> None:
         places = self._runtime.places
         if places.listeners:
-            places.show({**self.moment.to_tree(), "drawn": self._drawn.to_tree()})
+            places.show({**self.moment.to_tree(), "prints": self._prints.to_tree()})
 
     def here(self, frame: FrameType, *, asks: bool = False, votes: bool = False) -> Position:
         """Where this rank is in its data, random numbers and variables.
@@ -130,7 +130,7 @@ class Standing:
         """The program is given a step of ``batch``, where this rank was looked at last."""
         self._given = self.moment.position.variables
         if self._runtime.places.listeners:
-            self._drawn.add(self.moment.place.open, print_of_batch(batch))
+            self._prints.add(self.moment.place.open, print_of_batch(batch))
 
     def at_vote(self, frame: FrameType) -> Position:
         """The same in front of the vote, which is the last that others may know of this rank."""

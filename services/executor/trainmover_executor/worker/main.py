@@ -53,15 +53,16 @@ def main(spec: WorkerSpec) -> NoReturn:
     runtime = Runtime(spec)
     adapt_checkpoints(runtime)
     own = OwnPaths()
+    asked = FilesAsked(runtime.recording, is_shadow=lambda: runtime.sandboxed, own=own)
+    runtime.on_first_step(asked.end)
     if spec.role == "standby":
         runtime.on_promotion(_silence(spec))
         runtime.on_promotion(withhold_saves())
         runtime.on_promotion(keep_own_objects())
-        for withheld in (WithheldWrites(own), WithheldNames(own)):
+        names = WithheldNames(own, await_folder=asked.await_folder)
+        for withheld in (WithheldWrites(own), names):
             runtime.on_first_step(withheld.begin_iterations)
             runtime.on_promotion(withheld.end)
-    asked = FilesAsked(runtime.recording, is_shadow=lambda: runtime.sandboxed, own=own)
-    runtime.on_first_step(asked.end)
     runtime.start()
     take_groups()
     refuse_backends()

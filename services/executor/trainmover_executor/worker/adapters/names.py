@@ -21,9 +21,9 @@ from typing import Any, Final
 from trainmover_executor.program.frames import is_called_by_program
 from trainmover_executor.worker.adapters.shadow_log import SaidOnce
 
-__all__ = ["PRIVATE", "OwnPaths", "WithheldNames"]
+__all__ = ["OwnPaths", "WithheldNames"]
 
-PRIVATE: Final = 0o700
+_PRIVATE: Final = 0o700
 """The mode in which ``tempfile`` makes folders."""
 _MAKES: Final = os.O_CREAT | os.O_EXCL
 _IN_PARTS: Final = frozenset({os.__file__, shutil.__file__})
@@ -75,10 +75,12 @@ class WithheldNames:
 
     Args:
         own: What this process made.
+        await_folder: Called with the path of a folder that the program is about to make.
     """
 
-    def __init__(self, own: OwnPaths) -> None:
+    def __init__(self, own: OwnPaths, *, await_folder: Callable[[Any], None]) -> None:
         self._own = own
+        self._await_folder = await_folder
         self._active = True
         self._in_iterations = False
         self._say = SaidOnce("is left out, nor are other files of the job renamed or removed")
@@ -170,14 +172,16 @@ class WithheldNames:
 
     def _making_folders(self, original: _Function) -> _Function:
         def make_folder(path: Any, mode: int = 0o777, **options: Any) -> None:
+            caller = sys._getframe(1)  # noqa: SLF001
+            if self._active and mode != _PRIVATE and is_called_by_program(caller):
+                self._await_folder(path)
             try:
                 original(path, mode, **options)
             except FileExistsError:
-                caller = sys._getframe(1)  # noqa: SLF001
                 if not (self._active and Path(path).is_dir() and is_called_by_program(caller)):
                     raise
             else:
-                if self._active and mode == PRIVATE:
+                if self._active and mode == _PRIVATE:
                     self._own.add_folder(path)
 
         return make_folder

@@ -23,7 +23,6 @@ import torch
 
 from trainmover_executor.collectives.sandbox.recording import BEGAN, OF_FILES, Entry, Recording
 from trainmover_executor.program.frames import is_called_by_program
-from trainmover_executor.worker.adapters.names import PRIVATE
 
 __all__ = ["FilesAsked"]
 
@@ -68,7 +67,7 @@ class FilesAsked:
             (Path, ("exists", "is_file", "is_dir"), self._asking),
             (os, ("listdir",), self._listing),
             (os, ("scandir",), self._scanning),
-            (os, ("mkdir",), self._making),
+            (os, ("mkdir",) * (not is_shadow()), self._making),
         ):
             for name in names:
                 original = getattr(module, name)
@@ -134,26 +133,23 @@ class FilesAsked:
         return scan_folder
 
     def _making(self, original: _Function) -> _Function:
-        def make_folder(path: Any, mode: int = 0o777, **options: Any) -> None:
-            is_noted = mode != PRIVATE and self._is_noted(sys._getframe(1), path)  # noqa: SLF001
-            if not is_noted:
-                original(path, mode, **options)
-                return
-            key = f"{OF_FILES}{_full(path)} made"
-            index = self._next(key)
-            if self._is_shadow() and not os.path.lexists(path):
-                # The job's program may fail where it finds the folder that it is about to make.
-                self._recording.find(0, key, index, patience_s=_PATIENCE_S)
+        def make_folder(path: Any, *args: Any, **options: Any) -> None:
+            is_noted = self._is_noted(sys._getframe(1), path)  # noqa: SLF001
             try:
-                original(path, mode, **options)
-            except FileExistsError:
-                if not (self._is_shadow() and os.path.isdir(path)):  # noqa: PTH112 - bytes, too
-                    raise
+                original(path, *args, **options)
             finally:
-                if index < _MOST_TIMES and not self._is_shadow():
-                    self._note(key, found=True)
+                if is_noted and self._next(_made(path)) == 0:
+                    self._note(_made(path), found=True)
 
         return make_folder
+
+    def await_folder(self, path: Any) -> None:
+        """At a standby: its program is about to make a folder, which it leaves to its rank first.
+
+        The rank's program may fail where it finds a folder that it is about to make.
+        """
+        if self._in_set_up and not os.path.lexists(path):
+            self._recording.find(0, _made(path), 0, patience_s=_PATIENCE_S)
 
     def _shown(self, folder: Any, names: list[Any]) -> set[Any]:
         """The members of a folder that the program sees."""
@@ -238,6 +234,10 @@ class _Scanned(Iterator[Any]):
     def close(self) -> None:
         """Give nothing more."""
         self._left = iter(())
+
+
+def _made(path: Any) -> str:
+    return f"{OF_FILES}{_full(path)} made"
 
 
 def _full(path: Any) -> str:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["Besides"]
 
 _DEPTH: Final = 4
-_ABSENT: Final = object()
 
 
 class Besides:
@@ -33,28 +32,25 @@ class Besides:
 
     def __init__(self, trainer: TrainMoverTrainer) -> None:
         self._trainer = trainer
-        self._first: dict[str, Any] = {}
-        self._known: set[str] = set()
+        self._first: dict[str, dict[str, Any]] = {}
         self._changed: set[str] = set()
         self.tree()
 
     def tree(self) -> dict[str, Any]:
         """Portable, by path."""
-        now = {
-            f"{place}.{name}": portable(value)
-            for place, holder in self._holders()
-            for name, value in vars(holder).copy().items()
-            if not name.startswith("_") and _is_told(place, value)
-        }
-        places = {place for place, _ in self._holders()}
-        for place in places - self._known:
-            self._first |= {path: each for path, each in now.items() if path.startswith(place)}
-        self._known |= places
-        for path, value in now.items():
-            first = self._first.get(path, _ABSENT)
-            if first is _ABSENT or not equal(first, value):
-                self._changed.add(path)
-        return {path: value for path, value in now.items() if path in self._changed}
+        told: dict[str, Any] = {}
+        for place, holder in self._holders():
+            now = {
+                f"{place}.{name}": portable(value)
+                for name, value in vars(holder).copy().items()
+                if not name.startswith("_") and _is_told(place, value)
+            }
+            first = self._first.setdefault(place, now)
+            for path, value in now.items():
+                if path not in first or not equal(first[path], value):
+                    self._changed.add(path)
+            told |= {path: now[path] for path in now.keys() & self._changed}
+        return told
 
     def load(self, tree: dict[str, Any]) -> None:
         """Have the attributes be what ``tree`` returned here or elsewhere."""
