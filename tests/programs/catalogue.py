@@ -139,6 +139,7 @@ CATALOGUE = {
     "data_objects": Program(90, usual=False),
     "ragged": Program(90, ends=(60,)),
     "second_names": Program(90),
+    "tree_search": Program(90, usual=False),
     "resumable_loader": Program(90, ends=(30, 60)),
     "swaps_between": Program(90, ends=(15, 30, 45, 60, 75), between=True),
     "new_parameter": Program(90),
